@@ -1,0 +1,1 @@
+"""Builds the .mar: model + handler + model-config.yaml, through torch-model-archiver."""

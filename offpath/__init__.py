@@ -1,0 +1,1 @@
+"""The `offpath` command, and starting and checking TorchServe."""

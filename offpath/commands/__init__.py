@@ -1,0 +1,1 @@
+"""One module a subcommand, each with its click command under the name `command`."""

@@ -1,0 +1,1 @@
+"""Measures: workloads, load, limits, comparisons and their reports."""
