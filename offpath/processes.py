@@ -1,0 +1,67 @@
+"""Ending a server's whole process tree.
+
+Java leads a session of its own, and its workers stay in that session whoever their parent is:
+membership of the session finds what is left even after Java is gone.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+WORKER_SCRIPT = "model_service_worker.py"
+
+
+def find_session_members(session_id: int) -> list[psutil.Process]:
+    """Returns the running processes of a session."""
+    members = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session_id and is_running(process):
+                members.append(process)
+        except (ProcessLookupError, PermissionError):
+            # Ended while we looked, or another user's: not ours.
+            continue
+    return members
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process runs; a zombie, dead but not yet waited for, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def find_workers(session_id: int) -> list[int]:
+    """Returns the ids of the Python workers in a server's session, in order of start."""
+    workers = []
+    for process in find_session_members(session_id):
+        try:
+            if any(part.endswith(WORKER_SCRIPT) for part in process.cmdline()):
+                workers.append((process.create_time(), process.pid))
+        except psutil.Error:
+            continue
+    return [pid for _, pid in sorted(workers)]
+
+
+def end_session(session_id: int, timeout_s: float) -> None:
+    """Asks a session's leader to end, waits, and kills whatever is left of the session.
+
+    Args:
+        session_id: process id of the leader (Java).
+        timeout_s: how long the leader may take to end by itself.
+    """
+    members = find_session_members(session_id)
+    leader = [process for process in members if process.pid == session_id]
+    for process in leader:
+        process.terminate()
+    # Java unregisters the models and kills its workers; those it forgets are killed below.
+    psutil.wait_procs(leader, timeout=timeout_s)
+    # Twice: a worker may have been born while the first list was made.
+    for _ in range(2):
+        left = find_session_members(session_id)
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=timeout_s)
