@@ -1,57 +1,124 @@
-"""What TorchServe's log files say about a start that fails."""
+"""What TorchServe's log files say: why a start failed, and the errors since."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-# ours; stock. Both also have the console's output.
+# Ours (conf/log4j2.xml), and what Java prints: with TorchServe's own logging that is everything.
 SERVER_LOG = "torchserve.log"
 CONSOLE_LOG = "console.log"
 MAX_LINES = 25
-# ts/model_service_worker.py; WorkerThread.java; WorkLoadManager/ModelServer.java.
-WORKER_DIED = re.compile(
-    r"Backend worker process died\.|Backend worker did not receive connection"
-    r"|Backend worker error|Load model failed"
+# Both layouts: time [LEVEL] thread logger - message.
+LAYOUT = re.compile(
+    r"^\S+ \[(?P<level>[A-Z]+) *\] (?P<thread>\S+) (?P<logger>\S+) - (?P<message>.*)$"
 )
+# Threads of one worker: W-9000-classifier_1.0, and that with -stdout or -stderr.
+WORKER_THREAD = re.compile(r"^W-\d+-")
+# ts/model_service_worker.py, WorkerThread.java; the last one stands for any death.
+WORKER_FAILURE = re.compile(
+    r"Failed to load model|Load model \S+ (cpu|cuda) OOM|Backend worker process died"
+    r"|Backend worker did not receive connection|Retry worker: "
+)
+# ModelServer.java: the archive itself was refused.
 MODEL_REFUSED = re.compile(r"Failed to load model: ")
-SERVER_FAILED = re.compile(
-    r"Invalid configuration|Failed to bind|Address already in use|Unrecognized option"
-    r"|Error: Could not|Could not (create|reserve)|Exception|\[ERROR\]"
+# The first line a worker writes: what follows belongs to the next attempt.
+WORKER_START = "s_name_part0="
+SERVER_FAILURE = re.compile(
+    r"Invalid configuration|Failed to bind|Unrecognized|Error: |Error occurred"
+    r"|Exception|\[ERROR\]"
 )
-# The prefix that the log layouts put before a worker's own words.
-LAYOUT = re.compile(r"^\S+ \[[A-Z]+ *\] \S+ (?:\S+) - ")
 
 
-def read_log_lines(paths: Iterable[Path]) -> list[str]:
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a log; a line without the layout (a Java stack trace) has only a message."""
+
+    level: str
+    thread: str
+    logger: str
+    message: str
+
+    @property
+    def worker(self) -> str | None:
+        """The worker it is about, `W-9000-classifier_1.0`."""
+        if not WORKER_THREAD.match(self.thread):
+            return None
+        return self.thread.removesuffix("-stdout").removesuffix("-stderr")
+
+
+def parse_line(text: str) -> LogLine:
+    """Takes a log line apart."""
+    match = LAYOUT.match(text)
+    return LogLine(**match.groupdict()) if match else LogLine("", "", "", text)
+
+
+def read_log(paths: Iterable[Path]) -> list[LogLine]:
     """Returns the lines of those log files that exist, file by file."""
-    lines: list[str] = []
+    lines: list[LogLine] = []
     for path in paths:
         if path.is_file():
-            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+            text = path.read_text(encoding="utf-8", errors="replace")
+            lines += [parse_line(line) for line in text.splitlines()]
     return lines
 
 
-def find_load_failure(lines: list[str]) -> list[str] | None:
-    """Returns the lines that tell why a worker or a model did not load; None if all is well.
-
-    A worker's own traceback is preferred to what the server says about it.
-    """
+def find_load_failure(lines: list[LogLine]) -> list[str] | None:
+    """Returns the lines that tell why a model or a worker did not load; None if all is well."""
     for index, line in enumerate(lines):
-        if WORKER_DIED.search(line) or MODEL_REFUSED.search(line):
-            return _excerpt(lines, index)
+        if line.worker is not None and WORKER_FAILURE.search(line.message):
+            return _worker_story(lines, index, line.worker)
+        if line.worker is None and MODEL_REFUSED.search(line.message):
+            return [entry.message for entry in lines[index : index + MAX_LINES]]
     return None
 
 
-def find_server_failure(lines: list[str]) -> list[str]:
-    """Returns the lines that tell why the server itself ended; the last ones if none stands out."""
+def find_server_failure(lines: list[LogLine]) -> list[str]:
+    """Returns the lines that tell why the server ended; the last ones when none stands out."""
+    messages = [line.message for line in lines]
     for index, line in enumerate(lines):
-        if SERVER_FAILED.search(line):
-            return _excerpt(lines, index)
-    return lines[-MAX_LINES:]
+        if line.level == "ERROR" or SERVER_FAILURE.search(line.message):
+            return messages[index : index + MAX_LINES]
+    return messages[-MAX_LINES:]
 
 
-def _excerpt(lines: list[str], start: int) -> list[str]:
-    """Up to MAX_LINES from `start`, without the log layout: the end of a traceback names the cause."""
-    return [LAYOUT.sub("", line) for line in lines[start : start + MAX_LINES]]
+def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
+    """A worker's own words around its failure, ending with the traceback's last line."""
+    own = [
+        (index, line.message)
+        for index, line in enumerate(lines)
+        if line.worker == worker and line.logger.endswith("MODEL_LOG")
+    ]
+    before = [message for index, message in own if index < failure]
+    after: list[str] = []
+    for index, message in own:
+        if index < failure:
+            continue
+        if message.startswith(WORKER_START):
+            break
+        after.append(message)
+    return (after or before or [lines[failure].message])[-MAX_LINES:]
+
+
+class LogFollower:
+    """Hands out the lines that a log file gains."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def read_new(self) -> list[LogLine]:
+        """Returns the complete lines written since the last call; survives rotation."""
+        if not self._path.exists():
+            return []
+        if self._path.stat().st_size < self._offset:
+            self._offset = 0
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        text = complete.decode("utf-8", errors="replace")
+        return [parse_line(line) for line in text.splitlines()]

@@ -29,7 +29,8 @@ from offpath.server_log import (
     SERVER_LOG,
     find_load_failure,
     find_server_failure,
-    read_log_lines,
+    LogLine,
+    read_log,
 )
 from offpath.settings import (
     CONF_DIR,
@@ -45,6 +46,14 @@ MAIN_CLASS = "org.pytorch.serve.ModelServer"
 LOG4J_PROPERTY = "-Dlog4j.configurationFile="
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
+# A dying worker writes its traceback over some milliseconds.
+TRACEBACK_S = 0.5
+# Read by conf/log4j2.xml.
+VERBOSE_LOGGING = {
+    "OFFPATH_LOG_REQUESTS": "all",
+    "OFFPATH_LOG_SERVER": "debug",
+    "OFFPATH_LOG_CHATTER": "NEUTRAL",
+}
 # A Unix socket's path has 108 bytes; the workers' are <tmp>/.ts.sock.9000.
 MAX_TMP_PATH_BYTES = 80
 
@@ -157,7 +166,8 @@ class TorchServe:
         while not self._all_ready():
             self._raise_if_failed()
             if time.monotonic() > deadline:
-                self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", self._log_lines()[-10:])
+                last = [line.message for line in self._log_lines()[-10:]]
+                self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", last)
             time.sleep(POLL_S)
 
     def stop(self) -> None:
@@ -266,7 +276,7 @@ class TorchServe:
             METRICS_LOCATION=str(self._log_dir),
         )
         if self.settings.verbose:
-            environment.update(OFFPATH_LOG_REQUESTS="all", OFFPATH_LOG_SERVER="debug")
+            environment.update(VERBOSE_LOGGING)
         environment.update(self.settings.env)
         return environment
 
@@ -274,8 +284,8 @@ class TorchServe:
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"http://{host}:{port}"
 
-    def _log_lines(self) -> list[str]:
-        return read_log_lines(self.log_dir / name for name in (SERVER_LOG, CONSOLE_LOG))
+    def _log_lines(self) -> list[LogLine]:
+        return read_log(self.log_dir / name for name in (SERVER_LOG, CONSOLE_LOG))
 
     def _all_ready(self) -> bool:
         try:
@@ -290,12 +300,13 @@ class TorchServe:
         return True
 
     def _raise_if_failed(self) -> None:
-        lines = self._log_lines()
-        failure = find_load_failure(lines)
-        if failure is not None:
-            self._fail("a model failed to load", failure)
+        if find_load_failure(self._log_lines()) is not None:
+            time.sleep(TRACEBACK_S)
+            failure = find_load_failure(self._log_lines())
+            self._fail("a model failed to load", failure or [])
         if not self.is_running():
-            self._fail("TorchServe ended while starting", find_server_failure(lines))
+            failure = find_server_failure(self._log_lines())
+            self._fail("TorchServe ended while starting", failure)
 
     def _fail(self, what: str, lines: list[str]) -> None:
         self._failed = True
