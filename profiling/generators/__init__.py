@@ -1,0 +1,1 @@
+"""Load generators: Locust (always there), wrk (lighter, where it is installed)."""

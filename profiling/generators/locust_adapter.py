@@ -1,0 +1,60 @@
+"""Runs Locust's FastHttpUser (`locust_child.py`) in its own process."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import Any
+
+from offpath.errors import ExpectedError
+from profiling.load import LoadPlan, LoadSample, Watcher, child_environment
+
+
+class LocustGenerator:
+    """Locust; continuous from the warm-up into the window."""
+
+    name = "locust"
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        """See `profiling.load.Generator`."""
+        if importlib.util.find_spec("locust") is None:
+            raise ExpectedError(
+                "locust is not installed; get it with: pip install 'torchserve-offpath[bench]'"
+            )
+        child = subprocess.Popen(
+            [sys.executable, "-m", "profiling.generators.locust_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
+        )
+        try:
+            return follow(child, plan, watcher)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    """Sends the plan, passes the child's events on and returns its result."""
+    if child.stdin is None or child.stdout is None or child.stderr is None:
+        raise RuntimeError("the load generator was started without pipes")
+    content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}
+    child.stdin.write(json.dumps(content))
+    child.stdin.close()
+    for line in child.stdout:
+        event: dict[str, Any] = json.loads(line)
+        kind = event.pop("event")
+        if kind == "window":
+            watcher.on_window()
+        elif kind == "progress":
+            watcher.on_progress(event["replies"], event["elapsed_s"])
+        else:
+            return LoadSample(**event)
+    raise ExpectedError(
+        f"the load generator ended without a result: {child.stderr.read()[-2000:].strip()}"
+    )

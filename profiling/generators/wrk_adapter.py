@@ -1,0 +1,130 @@
+"""Runs wrk: a tenth of Locust's CPU a request, where the machine has it (`apt install wrk`).
+
+The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own: it runs twice, so
+the window begins with idle clients, which Locust's does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from offpath.errors import ExpectedError
+from profiling.load import NO_REPLY, LoadPlan, LoadSample, Watcher, child_environment
+
+SAMPLE_S = 0.1
+# wrk tells only that a status was 400 or above, and times those replies with the others.
+BAD_STATUS = "4xx/5xx"
+SCRIPT = """
+local requests, turn = {}, 0
+init = function(args)
+  for path in io.lines("%(list)s") do
+    local file = io.open(path, "rb")
+    requests[#requests + 1] = wrk.format(
+      "POST", nil, {["Content-Type"] = "%(content_type)s"}, file:read("*a"))
+    file:close()
+  end
+end
+request = function()
+  turn = turn %% #requests + 1
+  return requests[turn]
+end
+done = function(summary, latency, _)
+  local out, e = io.open("%(out)s", "w"), summary.errors
+  out:write(string.format(
+    '{"requests": %%d, "duration_us": %%d, "bad_status": %%d, "lost": %%d, "latencies_us": [',
+    summary.requests, summary.duration, e.status, e.connect + e.read + e.write + e.timeout))
+  for i = 1, #latency do
+    local value_us, count = latency(i)
+    out:write(string.format("%%s[%%d, %%d]", i > 1 and "," or "", value_us, count))
+  end
+  out:write("]}")
+  out:close()
+end
+"""
+
+
+class WrkGenerator:
+    """wrk with one thread."""
+
+    name = "wrk"
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        """See `profiling.load.Generator`."""
+        binary = shutil.which("wrk")
+        if binary is None:
+            raise ExpectedError("wrk is not on the PATH: install it, or use --generator locust")
+        if plan.seconds is None:
+            raise ExpectedError("wrk stops by time alone: give --seconds, or use --generator locust")
+        with tempfile.TemporaryDirectory() as folder:
+            command = write_script(binary, plan, Path(folder))
+            if plan.warm_up_s >= 1:
+                run_wrk(command, plan, plan.warm_up_s, None)
+            watcher.on_window()
+            cpu_s = run_wrk(command, plan, plan.seconds, watcher)
+            return read_sample(Path(folder) / "out.json", cpu_s)
+
+
+def write_script(binary: str, plan: LoadPlan, folder: Path) -> list[str]:
+    """Writes the script with its list of photographs; returns wrk's command without duration."""
+    paths = [str(path.resolve()) for path in plan.paths]
+    random.Random(plan.seed).shuffle(paths)
+    (folder / "list.txt").write_text("\n".join(paths) + "\n")
+    (folder / "load.lua").write_text(
+        SCRIPT
+        % {
+            "list": folder / "list.txt",
+            "out": folder / "out.json",
+            "content_type": plan.content_type,
+        }
+    )
+    timeout = f"{round(plan.timeout_s)}s"
+    return [binary, "-t1", f"-c{plan.clients}", "--timeout", timeout, "-s", str(folder / "load.lua")]
+
+
+def run_wrk(command: list[str], plan: LoadPlan, seconds: float, watcher: Watcher | None) -> float:
+    """One run; returns wrk's CPU seconds."""
+    child = subprocess.Popen(
+        [*command, f"-d{round(seconds)}s", plan.url],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    start, cpu_s = time.perf_counter(), 0.0
+    process = psutil.Process(child.pid)
+    try:
+        while child.poll() is None:
+            # Until it ends: the last sample is at most SAMPLE_S old.
+            times = process.cpu_times()
+            cpu_s = times.user + times.system
+            if watcher is not None:
+                watcher.on_progress(0, time.perf_counter() - start)
+            time.sleep(SAMPLE_S)
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode:
+        message = child.stderr.read()[-1000:].strip() if child.stderr else ""
+        raise ExpectedError(f"wrk failed with code {child.returncode}: {message}")
+    return cpu_s
+
+
+def read_sample(path: Path, cpu_s: float) -> LoadSample:
+    """wrk's own summary as a LoadSample."""
+    summary = json.loads(path.read_text())
+    latencies = [us / 1000 for us, count in summary["latencies_us"] for _ in range(count)]
+    statuses = {"200": summary["requests"] - summary["bad_status"]}
+    if summary["bad_status"]:
+        statuses[BAD_STATUS] = summary["bad_status"]
+    if summary["lost"]:
+        statuses[NO_REPLY] = summary["lost"]
+    return LoadSample(summary["duration_us"] / 1e6, statuses, latencies, cpu_s)

@@ -1,0 +1,116 @@
+"""Load on a server: what to send (LoadPlan), what came back (LoadSample), who sends it (Generator).
+
+Closed loop: each of N clients sends its next request when the last reply has arrived. The load runs
+through warm-up into the measured window without a pause, so the window begins with every client busy;
+what is counted is the replies that arrive inside the window.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from offpath.errors import ExpectedError
+
+# Status that stands for "no HTTP reply at all": refused, reset, timed out.
+NO_REPLY = "none"
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What to send.
+
+    Attributes:
+        url: where each request is posted.
+        paths: files whose bytes are the bodies, in turn; shuffled once by `seed`.
+        clients: how many wait for a reply at the same time.
+        warm_up_s: load before the window.
+        seconds: length of the window; None when `requests` ends it.
+        requests: replies after which the window ends; None when `seconds` ends it.
+        timeout_s: a request without a reply for so long counts as failed.
+    """
+
+    url: str
+    paths: tuple[Path, ...]
+    clients: int
+    warm_up_s: float
+    seconds: float | None
+    requests: int | None = None
+    seed: int = 0
+    content_type: str = "application/octet-stream"
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class LoadSample:
+    """What came back inside the window.
+
+    Attributes:
+        elapsed_s: length of the window.
+        statuses: replies by HTTP status ("200"), NO_REPLY for none.
+        latencies_ms: of the 200s, in order of arrival.
+        cpu_s: CPU time of the generator itself inside the window.
+    """
+
+    elapsed_s: float
+    statuses: dict[str, int]
+    latencies_ms: list[float] = field(repr=False)
+    cpu_s: float
+
+    @property
+    def ok(self) -> int:
+        """Number of 200s."""
+        return self.statuses.get("200", 0)
+
+    @property
+    def failures(self) -> int:
+        """Number of everything else."""
+        return sum(self.statuses.values()) - self.ok
+
+
+class Watcher(Protocol):
+    """Called while the load runs, on the caller's thread."""
+
+    def on_window(self) -> None:
+        """The window begins: sample the servers now."""
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        """Replies so far, about twice a second. Raise to end the load."""
+
+
+class Generator(Protocol):
+    """A kept load generator behind one call."""
+
+    name: str
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        """Runs the plan; returns when the window is over.
+
+        Raises:
+            ExpectedError: the generator is not installed or died.
+        """
+
+
+def find_generator(name: str) -> Generator:
+    """A generator by name; `auto` is locust, which every install of the `bench` extra has."""
+    # Imported here: each generator's package may be missing.
+    from profiling.generators.locust_adapter import LocustGenerator
+    from profiling.generators.wrk_adapter import WrkGenerator
+
+    generators: Mapping[str, Callable[[], Generator]] = {
+        "locust": LocustGenerator,
+        "wrk": WrkGenerator,
+    }
+    if name not in generators:
+        raise ExpectedError(f"no load generator {name!r}: expected one of {', '.join(generators)}")
+    return generators[name]()
+
+
+def child_environment() -> dict[str, str]:
+    """Environment of a generator's process: one thread, no proxy between it and loopback."""
+    proxies = {"http_proxy", "https_proxy", "all_proxy"}
+    kept = {key: value for key, value in os.environ.items() if key.lower() not in proxies}
+    return kept | {"PYTHONUNBUFFERED": "1"}
