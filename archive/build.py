@@ -1,0 +1,164 @@
+"""Model + handler + settings -> a .mar, through torch-model-archiver, byte for byte repeatable."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archive.labels import check_label_count, format_index_to_name
+from archive.model_config import format_model_config
+from archive.model_source import ModelSource, check_shadowing, count_classes
+from offpath.errors import ExpectedError
+
+HANDLER_DIR = Path(__file__).parent.parent / "handler"
+# TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the long part.
+NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$")
+# zip has no earlier date; the archiver's own would make every build differ.
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+CREATED_ON = "01/01/1980 00:00:00"
+WEIGHTS_FILE = "weights.pt"
+
+
+@dataclass(frozen=True)
+class ArchiveSpec:
+    """What goes into an archive.
+
+    Attributes:
+        name: model name and file name.
+        version: model version, as TorchServe registers it.
+        source: the loaded model.
+        labels: names by class index; None for none.
+        labels_source: where the labels come from, for messages.
+        config: the content of model-config.yaml.
+        extra_files: further files for the archive's root.
+    """
+
+    name: str
+    version: str
+    source: ModelSource
+    labels: list[str] | None
+    labels_source: str
+    config: Mapping[str, Any]
+    extra_files: tuple[Path, ...] = ()
+
+
+def build_archive(spec: ArchiveSpec, output: Path, force: bool = False) -> Path:
+    """Builds `output/name.mar`.
+
+    Raises:
+        ExpectedError: bad name, existing file without `force`, labels that do not fit, files that
+            would shadow a module, or the archiver's own complaint.
+    """
+    if not NAME_PATTERN.match(spec.name):
+        raise ExpectedError(
+            f"--name {spec.name!r}; accepted: letters, digits, '_', '-' and '.'"
+        )
+    target = output / f"{spec.name}.mar"
+    if target.exists() and not force:
+        raise ExpectedError(f"{target} exists; pass --force to replace it")
+    classes = count_classes(
+        spec.source.module, spec.config["handler"].get("image_size", 224)
+    )
+    if spec.labels is not None:
+        check_label_count(spec.labels, classes, spec.labels_source)
+    for path in spec.extra_files:
+        _check_extra_file(path)
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
+        built = _run_archiver(spec, Path(folder))
+        partial = Path(folder) / "normalised.mar"
+        normalise_archive(built, partial)
+        # Copied beside the target and renamed: a server never sees half an archive.
+        beside = target.with_suffix(f".mar.{os.getpid()}")
+        shutil.copyfile(partial, beside)
+        os.replace(beside, target)
+    return target
+
+
+def normalise_archive(source: Path, target: Path) -> None:
+    """Rewrites a .mar so that the same inputs give the same bytes: order, dates, modes, createdOn.
+
+    Stored, not deflated: weights hardly compress and every worker start reads them.
+    """
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in sorted(old.namelist()):
+            content = old.read(name)
+            if name == "MAR-INF/MANIFEST.json":
+                manifest = json.loads(content)
+                manifest["createdOn"] = CREATED_ON
+                content = json.dumps(manifest, indent=2, sort_keys=True).encode()
+            info = zipfile.ZipInfo(name, ZIP_DATE)
+            info.external_attr = 0o644 << 16
+            new.writestr(info, content)
+
+
+def _check_extra_file(path: Path) -> None:
+    if not path.is_file():
+        raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
+    if path.suffix == ".py":
+        check_shadowing(path)
+
+
+def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
+    """Lays the files out and calls torch-model-archiver."""
+    stage, out, scratch = folder / "stage", folder / "out", folder / "tmp"
+    for path in (stage, out, scratch):
+        path.mkdir()
+    _stage_files(spec, stage)
+    config_file = folder / "model-config.yaml"
+    config_file.write_text(format_model_config(spec.config), encoding="utf-8")
+    serialized = folder / WEIGHTS_FILE
+    command = [
+        sys.executable, "-m", "model_archiver.model_packaging",
+        "--model-name", spec.name, "--version", spec.version,
+        "--serialized-file", str(serialized),
+        "--handler", str(HANDLER_DIR / "classifier_entry.py"),
+        # The parent of handler/: passing handler/ itself would flatten it.
+        "--extra-files", str(stage),
+        "--config-file", str(config_file),
+        "--export-path", str(out), "--archive-format", "zip-store", "--force",
+    ]  # fmt: skip
+    if spec.source.script_file is not None:
+        shutil.copyfile(spec.source.script_file, serialized)
+    else:
+        _save_weights(spec.source, serialized)
+        command += ["--model-file", str(spec.source.model_file)]
+    # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    built = out / f"{spec.name}.mar"
+    if done.returncode != 0 or not built.is_file():
+        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
+    return built
+
+
+def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", "client.py")
+    shutil.copytree(HANDLER_DIR, stage / "handler", ignore=ignore)
+    if spec.labels is not None:
+        text = format_index_to_name(spec.labels)
+        (stage / "index_to_name.json").write_text(text, encoding="utf-8")
+    for path in spec.extra_files:
+        shutil.copyfile(path, stage / path.name)
+
+
+def _save_weights(source: ModelSource, path: Path) -> None:
+    """Saves the state dict; through memory, because torch.save writes the file's name into it."""
+    if source.weights is None:
+        raise RuntimeError("a Python model without weights")
+    buffer = io.BytesIO()
+    torch.save(dict(source.weights), buffer)
+    path.write_bytes(buffer.getvalue())

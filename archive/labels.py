@@ -1,0 +1,63 @@
+"""Label files -> names by class index -> index_to_name.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from offpath.errors import ExpectedError
+
+
+def read_labels(path: Path) -> list[str]:
+    """Reads one label a line, or TorchServe's index_to_name.json ({"0": "cat"} or {"0": [.., "cat"]}).
+
+    Raises:
+        ExpectedError: a missing or unreadable file, gaps in the indices, a label twice.
+    """
+    if not path.is_file():
+        raise ExpectedError(f"--labels {str(path)!r}: no such file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ExpectedError(f"{path.name} is not UTF-8 text") from error
+    labels = _from_json(path, text) if path.suffix == ".json" else text.splitlines()
+    labels = [label.strip() for label in labels]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ExpectedError(
+            f"{path.name} names {twice[0]!r} more than once; replies are keyed by label"
+        )
+    return labels
+
+
+def check_label_count(labels: list[str], classes: int, source: str) -> None:
+    """Refuses labels whose number is not the model's."""
+    if len(labels) != classes:
+        raise ExpectedError(
+            f"{source} has {len(labels)} labels, the model has {classes} classes"
+        )
+
+
+def format_index_to_name(labels: list[str]) -> str:
+    """The content of index_to_name.json."""
+    mapping = {str(index): label for index, label in enumerate(labels)}
+    return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
+
+
+def _from_json(path: Path, text: str) -> list[str]:
+    try:
+        mapping = json.loads(text)
+    except ValueError as error:
+        raise ExpectedError(f"{path.name} is not JSON: {error}") from error
+    if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
+        return mapping
+    if not isinstance(mapping, dict):
+        raise ExpectedError(f"{path.name} must map class indices to labels")
+    labels = []
+    for index in range(len(mapping)):
+        value = mapping.get(str(index))
+        label = value[-1] if isinstance(value, list) and value else value
+        if not isinstance(label, str):
+            raise ExpectedError(f"{path.name} has no label for class {index}")
+        labels.append(label)
+    return labels

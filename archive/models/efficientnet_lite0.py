@@ -1,0 +1,14 @@
+"""EfficientNet-Lite0 with 1000 classes, from the package efficientnet-lite-pytorch."""
+
+from __future__ import annotations
+
+import efficientnet_lite_pytorch
+
+
+class EfficientNetLite0(efficientnet_lite_pytorch.EfficientNet):
+    """The package's network by its name; its published state dict fits."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *efficientnet_lite_pytorch.get_model_params("efficientnet-lite0", {})
+        )

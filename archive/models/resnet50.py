@@ -1,0 +1,12 @@
+"""torchvision's ResNet-50 with 1000 classes."""
+
+from __future__ import annotations
+
+from torchvision.models import resnet
+
+
+class ResNet50(resnet.ResNet):
+    """The layout that `torchvision.models.resnet50()` builds; its state dicts fit."""
+
+    def __init__(self) -> None:
+        super().__init__(resnet.Bottleneck, [3, 4, 6, 3])

@@ -1,0 +1,246 @@
+"""The handler: wires the pipeline's stages to TorchServe, nothing else.
+
+`handle` is the request path; read it first, then pipeline.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from ts.context import Context
+from ts.torch_handler.image_classifier import ImageClassifier
+
+from handler.config import HandlerConfig
+from handler.engine import Engine
+from handler.errors import BadTarget, ItemError
+from handler.metrics import MetricsEmitter
+from handler.pipeline import Batch, Item, Pipeline, set_threads
+from handler.prediction_log import open_prediction_log
+from handler.records import make_records
+from handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from handler.stages import BatchTimings, Stage, format_server_timing
+from handler.warmup import warm_up_payloads
+
+logger = logging.getLogger(__name__)
+
+
+class OffpathClassifier(ImageClassifier):
+    """TorchServe's ImageClassifier with nothing but inference on the request's path."""
+
+    def initialize(self, context: Context) -> None:
+        """Reads the settings, loads model and labels, warms up; once per worker."""
+        self._quiet_worker_log()
+        self.config = HandlerConfig.from_mapping(
+            context.model_yaml_config.get("handler")
+        )
+        threads = self.config.threads or threads_per_worker(context.model_yaml_config)
+        set_threads(threads)
+        super().initialize(context)
+        self.topk = self.config.top_k
+        self.pipeline = Pipeline(
+            self.config, self._make_engine(context), self._labels(), threads
+        )
+        self.pipeline.warm_up(warm_up_payloads(self.config.image_size))
+        self._version = str(self.manifest["model"].get("modelVersion", ""))
+        self._log = open_prediction_log(
+            self.config.prediction_log, model=context.model_name, version=self._version
+        )
+        self._metrics = MetricsEmitter(
+            context.metrics,
+            context.model_name,
+            self.config.metrics_interval_s,
+            None if self.config.prediction_log.is_off else self._log.counters,
+        )
+        self._metrics.start()
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Batch:
+        """TorchServe's rows -> a batch of staged pictures; bad rows carry an error."""
+        return self.pipeline.preprocess(data)
+
+    def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
+        """Staged pictures -> predictions."""
+        return self.pipeline.inference(data)
+
+    def postprocess(self, data: Batch) -> list[Reply]:
+        """Predictions and errors -> encoded replies."""
+        return self.pipeline.postprocess(data)
+
+    def handle(self, data: list[dict[str, Any]], context: Context) -> list[bytes]:
+        """Answers one batch.
+
+        Args:
+            data: one row of parameters per request.
+            context: TorchServe's; headers in, statuses and headers out.
+
+        Returns:
+            one encoded JSON body per row. A bad item has its own 4xx; only a failure of the model
+            itself raises, and then TorchServe answers 5xx.
+        """
+        self.context = context
+        if self._is_describe():
+            return self._send(
+                [encode_json(self.describe_handle())] * len(data), context
+            )
+        batch = self.preprocess(data)
+        explained = self._explain(batch, data, context)
+        replies = explained or self.postprocess(self.inference(batch))
+        with batch.timer.stage(Stage.POSTPROCESS):
+            timings = BatchTimings(batch.timer.seconds, batch.timer.elapsed_s())
+            bodies = self._send(replies, context, timings)
+        if not self.config.prediction_log.is_off:
+            with batch.timer.stage(Stage.LOG):
+                settings = self.config.prediction_log
+                self._log.append(
+                    make_records(batch, context, settings, self._version, timings)
+                )
+        errors = [item.error.type for item in batch.items if item.error]
+        self._metrics.count_batch(batch.timer.finish(), len(data), errors)
+        return bodies
+
+    def describe_handle(self) -> dict[str, Any]:
+        """What the worker runs with; for `GET /models/{name}?customized=true`."""
+        settings = {
+            name: getattr(self.config, name) for name in ("image_size", "resize_size")
+        }
+        return {
+            "handler": "offpath",
+            "device": str(self.device),
+            "classes": len(self.mapping or {}) or None,
+            "threads": torch.get_num_threads(),
+            "max_batch": self.pipeline.engine.max_batch,
+            "decode": self.config.decode,
+            "mean": list(self.config.mean),
+            "std": list(self.config.std),
+            **settings,
+        }
+
+    def _load_pickled_model(
+        self, model_dir: str, model_file: str, model_pt_path: str | None
+    ) -> torch.nn.Module:
+        """State dicts only, and mapped: workers of one host share the weights' pages."""
+        model = super()._load_pickled_model(model_dir, model_file, None)
+        if model_pt_path:
+            weights = torch.load(
+                model_pt_path, map_location="cpu", weights_only=True, mmap=True
+            )
+            model.load_state_dict(weights, assign=True)
+            model.float()  # weights saved in half precision
+        return model
+
+    def _make_engine(self, context: Context) -> Engine:
+        batch = max(1, int(context.system_properties.get("batch_size") or 1))
+        config = self.config
+        return Engine(
+            self.model,
+            self.device,
+            config.mean,
+            config.std,
+            config.image_size,
+            batch,
+            config.top_k,
+        )
+
+    def _labels(self) -> dict[int, str]:
+        return {int(index): label for index, label in (self.mapping or {}).items()}
+
+    def _send(
+        self,
+        replies: list[Reply],
+        context: Context,
+        timings: BatchTimings | None = None,
+    ) -> list[bytes]:
+        """Sets each item's status, phrase and headers; returns the bodies."""
+        server_timing = None
+        if timings is not None and self.config.server_timing:
+            server_timing = format_server_timing(timings.seconds, timings.total_s)
+        for idx, reply in enumerate(replies):
+            context.set_response_status(reply.status, reply.phrase, idx)
+            context.set_response_content_type(idx, JSON_CONTENT_TYPE)
+            if server_timing is not None:
+                context.set_response_header(idx, "Server-Timing", server_timing)
+        return [reply.body for reply in replies]
+
+    def _explain(
+        self, batch: Batch, data: list[dict[str, Any]], context: Context
+    ) -> list[Reply] | None:
+        """Answers the batch's explanation requests; None where it holds none.
+
+        TorchServe queues explanations with predictions, so one batch can hold both.
+        """
+        wanted = [
+            context.get_request_header(i, "explain") == "True" for i in range(len(data))
+        ]
+        if not any(wanted):
+            return None
+        replies = self.postprocess(self.inference(batch))
+        for idx, (item, row) in enumerate(zip(batch.items, data)):
+            if wanted[idx] and item.error is None:
+                replies[idx] = self._explain_item(item, row)
+        return replies
+
+    def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
+        try:
+            target = parse_target(row.get("target"), len(self.mapping or {}))
+        except BadTarget as error:
+            item.error = error
+            return encode_error(error)
+        if item.slot is None:
+            raise RuntimeError("an item without a staged picture cannot be explained")
+        inputs = self.pipeline.engine.normalised(item.slot)
+        return encode_json(self.get_insights(inputs, None, target)[0])
+
+    def get_insights(
+        self, tensor_data: torch.Tensor, _: Any, target: int = 0
+    ) -> list[Any]:
+        """Integrated gradients by captum, as in VisionHandler but without its line on stdout.
+
+        Args:
+            tensor_data: float32 [batch, 3, size, size], normalised.
+            target: class index.
+
+        Returns:
+            attributions as nested lists [batch][3][size][size].
+        """
+        attributions = self.ig.attribute(tensor_data, target=target, n_steps=15)
+        return list(attributions.tolist())
+
+    @staticmethod
+    def _quiet_worker_log() -> None:
+        """Turns off the worker's line per batch ("Backend received inference at"), which Java
+        would parse; warnings, errors and metrics stay."""
+        logging.getLogger().setLevel(logging.WARNING)
+        logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
+
+
+def threads_per_worker(model_config: Mapping[str, Any]) -> int:
+    """Cores / workers: what each worker may use without taking another's share."""
+    workers = max(
+        1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
+    )
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def parse_target(value: object, classes: int) -> int:
+    """The class to explain, from the form field `target`; 0 where it is missing, as stock does.
+
+    Raises:
+        BadTarget: not an integer, or not one of `classes` (0: unknown) classes.
+    """
+    if value is None or value == b"" or value == "":
+        return 0
+    text = (
+        bytes(value).decode("ascii", "replace")
+        if not isinstance(value, (str, int))
+        else value
+    )
+    try:
+        target = int(text)
+    except ValueError as error:
+        raise BadTarget("the field `target` must be a class index") from error
+    if target < 0 or (classes and target >= classes):
+        raise BadTarget(f"the field `target` must be from 0 to {classes - 1}")
+    return target

@@ -1,0 +1,9 @@
+"""The one class that TorchServe loads (ts/model_loader.py: exactly one class per entry module)."""
+
+from __future__ import annotations
+
+from handler import classifier
+
+
+class Classifier(classifier.OffpathClassifier):
+    """Entry point of the archive; everything is in handler/classifier.py."""

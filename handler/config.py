@@ -1,0 +1,156 @@
+"""The `handler:` section of model-config.yaml as one frozen dataclass, checked once at load.
+
+Precedence: a field's default < model-config.yaml < the prediction log's environment variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from handler.errors import ConfigError
+from handler.prediction_log.settings import PredictionLogSettings
+
+DECODE_MODES = ("scaled", "exact")
+
+
+def _setting(default: Any, accepted: str, check: Callable[[Any], bool]) -> Any:
+    """A dataclass field with what it accepts, in words and as a predicate."""
+    return field(default=default, metadata={"accepted": accepted, "check": check})
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_int_between(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: _is_int(value) and low <= value <= high
+
+
+def _is_number_between(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: _is_number(value) and low <= value <= high
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_mean(value: Any) -> bool:
+    return len(value) == 3 and all(_is_number(v) and 0 <= v <= 1 for v in value)
+
+
+def _is_std(value: Any) -> bool:
+    return len(value) == 3 and all(_is_number(v) and 0 < v <= 1 for v in value)
+
+
+@dataclass(frozen=True)
+class HandlerConfig:
+    """Everything the request path may be told; lengths in pixels, sizes in bytes."""
+
+    image_size: int = _setting(
+        224, "an integer from 16 to 2048", _is_int_between(16, 2048)
+    )
+    resize_size: int = _setting(
+        256, "an integer from 16 to 4096", _is_int_between(16, 4096)
+    )
+    mean: tuple[float, float, float] = _setting(
+        (0.485, 0.456, 0.406), "three numbers from 0 to 1", _is_mean
+    )
+    std: tuple[float, float, float] = _setting(
+        (0.229, 0.224, 0.225), "three numbers above 0, up to 1", _is_std
+    )
+    top_k: int = _setting(5, "an integer from 1 to 1000", _is_int_between(1, 1000))
+    decode: str = _setting(
+        "scaled",
+        "one of " + ", ".join(DECODE_MODES),
+        lambda value: value in DECODE_MODES,
+    )
+    # How much larger than resize_size a DCT-scaled decode must stay. 1.25 keeps every probability
+    # within 0.03 of the exact decode on our photographs (tests/handler/test_parity.py).
+    scale_margin: float = _setting(
+        1.25, "a number from 1 to 8", _is_number_between(1, 8)
+    )
+    exif_orientation: bool = _setting(False, "true or false", _is_bool)
+    max_pixels: int = _setting(
+        50_000_000, "an integer from 1 to 1000000000", _is_int_between(1, 10**9)
+    )
+    max_payload_bytes: int = _setting(
+        20 * 2**20, "an integer from 1 to 2147483647", _is_int_between(1, 2**31 - 1)
+    )
+    # 0: cores / workers.
+    threads: int = _setting(0, "an integer from 0 to 256", _is_int_between(0, 256))
+    server_timing: bool = _setting(True, "true or false", _is_bool)
+    metrics_interval_s: float = _setting(
+        1.0, "a number from 0.1 to 3600", _is_number_between(0.1, 3600)
+    )
+    prediction_log: PredictionLogSettings = field(
+        default_factory=lambda: PredictionLogSettings.from_mapping(None, {})
+    )
+
+    @classmethod
+    def from_mapping(
+        cls, mapping: Mapping[str, Any] | None, environ: Mapping[str, str] | None = None
+    ) -> HandlerConfig:
+        """Checks a `handler:` section.
+
+        Args:
+            mapping: the parsed YAML section; None stands for an empty one.
+            environ: where OFFPATH_* variables are looked up; the process's own by default.
+
+        Raises:
+            ConfigError: an unknown key, a wrong type or a value out of range; the message names
+                the key, the value and what is accepted.
+        """
+        if not isinstance(mapping, (Mapping, type(None))):
+            raise ConfigError(
+                f"handler: must be a mapping of settings, not {mapping!r}"
+            )
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in (mapping or {}).items():
+            if key not in fields:
+                raise ConfigError(
+                    f"unknown key {key!r} in handler:; accepted: {', '.join(fields)}"
+                )
+            if key != "prediction_log":
+                values[key] = _checked(fields[key], value)
+        values["prediction_log"] = _prediction_log(mapping or {}, environ)
+        config = cls(**values)
+        if config.resize_size < config.image_size:
+            raise ConfigError(
+                f"handler.resize_size {config.resize_size} is below handler.image_size "
+                f"{config.image_size}: the crop would leave the picture"
+            )
+        return config
+
+
+def _checked(setting: dataclasses.Field[Any], value: Any) -> Any:
+    accepted = setting.metadata["accepted"]
+    if isinstance(setting.default, tuple):
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(
+                f"handler.{setting.name} is {value!r}; accepted: {accepted}"
+            )
+        value = tuple(value)
+    if not setting.metadata["check"](value):
+        raise ConfigError(f"handler.{setting.name} is {value!r}; accepted: {accepted}")
+    return value
+
+
+def _prediction_log(
+    mapping: Mapping[str, Any], environ: Mapping[str, str] | None
+) -> PredictionLogSettings:
+    environ = os.environ if environ is None else environ
+    try:
+        return PredictionLogSettings.from_mapping(
+            mapping.get("prediction_log"), environ
+        )
+    except ValueError as error:
+        raise ConfigError(f"handler.{error}") from error

@@ -1,0 +1,86 @@
+"""Errors that belong to one item of a batch: an HTTP status, a type and a fixed public phrase.
+
+A client sees what is here and nothing else; details of bugs go to the worker's log.
+"""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A wrong `handler:` section: the worker refuses to load and the log says which key."""
+
+
+class ItemError(Exception):
+    """One item cannot be answered; its neighbours in the batch can.
+
+    Attributes:
+        status: HTTP status of the reply.
+        phrase: reason phrase; ASCII, because TorchServe's protocol counts characters but sends
+            bytes (ts/protocol/otf_message_handler.py), so anything else hangs the worker.
+        message: what was wrong and what is accepted; for the reply's body.
+    """
+
+    status = 400
+    phrase = "bad request"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def type(self) -> str:
+        """Name of the error as clients and metrics see it."""
+        return type(self).__name__
+
+
+class EmptyPayload(ItemError):
+    """The request carries no image."""
+
+    phrase = "empty payload"
+
+
+class BadEnvelope(ItemError):
+    """The JSON or base64 around the image cannot be read."""
+
+    phrase = "bad envelope"
+
+
+class BadTarget(ItemError):
+    """The target class of an explanation is not a class of the model."""
+
+    phrase = "bad target"
+
+
+class PayloadTooLarge(ItemError):
+    """More bytes than `max_payload_bytes`."""
+
+    status = 413
+    phrase = "payload too large"
+
+
+class ImageTooLarge(ItemError):
+    """More pixels than `max_pixels`, by the header, before anything is decoded."""
+
+    status = 413
+    phrase = "image too large"
+
+
+class UnsupportedFormat(ItemError):
+    """Bytes that are none of the accepted image formats."""
+
+    status = 415
+    phrase = "unsupported image format"
+
+
+class UndecodableImage(ItemError):
+    """An accepted format with broken or missing data."""
+
+    status = 422
+    phrase = "cannot decode image"
+
+
+class BadTensor(ItemError):
+    """An npy payload of another shape or dtype than the model's input."""
+
+    status = 422
+    phrase = "bad tensor"

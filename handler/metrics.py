@@ -1,0 +1,129 @@
+"""Batch timings and counters -> TorchServe metrics.
+
+TorchServe reads metrics from the worker's stdout, a line each. So they are added up here and
+written by a thread about once a second as differences: no line per request, none per batch.
+Names and dimensions are declared in offpath/conf/metrics.yaml, or found by
+`model_metrics_auto_detect=true`. What a SIGKILL catches in the current second is not counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ts.metrics.metric_cache_errors import MetricsCacheKeyError
+from ts.metrics.metric_type_enum import MetricTypes
+
+from handler.prediction_log.counters import LogCounters
+from handler.stages import BatchTimings
+
+BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
+LOG_COUNTERS = ("appended", "shipped", "dropped", "retries")
+# LogCounters' attribute -> metric.
+LOG_GAUGES = {
+    "spool_bytes": "offpath_log_spool_bytes",
+    "oldest_unshipped_age_s": "offpath_log_oldest_unshipped_seconds",
+    "last_success_unix_s": "offpath_log_last_success_timestamp_seconds",
+}
+
+# A series: metric name and the values of its dimensions after ModelName.
+Series = tuple[str, tuple[str, ...]]
+DIMENSIONS = {
+    "offpath_stage_seconds_total": ["ModelName", "Stage"],
+    "offpath_batch_size_bucket_total": ["ModelName", "Le"],
+    "offpath_errors_total": ["ModelName", "Type"],
+}
+
+
+class MetricsEmitter:
+    """Adds up what batches report and hands the differences to TorchServe.
+
+    Args:
+        cache: TorchServe's metrics cache (`context.metrics`).
+        model_name: value of the ModelName dimension.
+        interval_s: seconds between two writes.
+        read_log: called before each write; the prediction log's counters.
+    """
+
+    def __init__(
+        self,
+        cache: Any,
+        model_name: str,
+        interval_s: float,
+        read_log: Callable[[], LogCounters] | None = None,
+    ) -> None:
+        self._cache = cache
+        self._model_name = model_name
+        self._interval_s = interval_s
+        self._read_log = read_log
+        self._log_counters = LogCounters()
+        self._sums: dict[Series, float] = defaultdict(float)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Starts the writing thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes what is left and ends the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def count_batch(
+        self, timings: BatchTimings, size: int, error_types: Sequence[str]
+    ) -> None:
+        """Adds one batch: its stages' seconds, its size, its items' errors by type."""
+        stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
+        with self._lock:
+            for name, seconds in [*stages.items(), ("other", timings.other_s)]:
+                self._sums["offpath_stage_seconds_total", (name,)] += seconds
+            self._sums["offpath_batches_total", ()] += 1
+            self._sums["offpath_items_total", ()] += size
+            for bound in BATCH_SIZE_BOUNDS:
+                if size <= bound:
+                    self._sums["offpath_batch_size_bucket_total", (str(bound),)] += 1
+            self._sums["offpath_batch_size_bucket_total", ("+Inf",)] += 1
+            for error_type in error_types:
+                self._sums["offpath_errors_total", (error_type,)] += 1
+
+    def write(self) -> None:
+        """Writes the differences since the last write; nothing where nothing changed."""
+        with self._lock:
+            sums, self._sums = self._sums, defaultdict(float)
+        for (name, values), value in sums.items():
+            if value > 0:
+                self._emit(name, values, value, MetricTypes.COUNTER)
+        if self._read_log is not None:
+            self._write_log(self._read_log())
+
+    def _write_log(self, now: LogCounters) -> None:
+        before, self._log_counters = self._log_counters, now
+        for name in LOG_COUNTERS:
+            difference = getattr(now, name) - getattr(before, name)
+            if difference > 0:
+                self._emit(
+                    f"offpath_log_{name}_total", (), difference, MetricTypes.COUNTER
+                )
+        for name, metric in LOG_GAUGES.items():
+            if getattr(now, name) != getattr(before, name):
+                self._emit(metric, (), getattr(now, name), MetricTypes.GAUGE)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self.write()
+        self.write()
+
+    def _emit(
+        self, name: str, values: tuple[str, ...], value: float, kind: MetricTypes
+    ) -> None:
+        dimensions = DIMENSIONS.get(name, ["ModelName"])
+        try:
+            metric = self._cache.get_metric(name, kind)
+        except MetricsCacheKeyError:
+            metric = self._cache.add_metric_to_cache(name, "count", dimensions, kind)
+        # Rounded: below a nanosecond Python would write an exponent that adds only length.
+        metric.add_or_update(round(value, 9), [self._model_name, *values])

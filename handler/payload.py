@@ -1,0 +1,86 @@
+"""A request's row -> the image's bytes, in memory; what TorchServe hands over is never copied.
+
+A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
+
+Payload = bytes | bytearray | memoryview
+
+# Keys under which a JSON body may carry the base64 text.
+JSON_KEYS = ("data", "body", "b64")
+# First bytes of what decode.py takes as it is; anything else may be an envelope of text.
+IMAGE_MAGICS = (
+    b"\xff\xd8",  # JPEG
+    b"\x89PNG",
+    b"RIFF",  # WebP
+    b"GIF8",
+    b"BM",
+    b"II*\x00",  # TIFF, little and big endian
+    b"MM\x00*",
+    b"\x93NUMPY",
+)
+
+
+def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
+    """Takes the image's bytes out of a row.
+
+    Accepts raw bytes, base64 text (as the stock handler does) and JSON that is a base64 string or
+    an object with it under one of JSON_KEYS.
+
+    Raises:
+        EmptyPayload, PayloadTooLarge, BadEnvelope: this item gets a 4xx.
+    """
+    value = row.get("data") or row.get("body")
+    if not value:
+        raise EmptyPayload("no image: send it as the body or as the form field `data`")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        payload = value if _is_image(value) else _unwrap_bytes(value)
+    else:
+        payload = _unwrap_value(value)
+    if len(payload) > max_bytes:
+        raise PayloadTooLarge(f"{len(payload)} bytes; at most {max_bytes} are accepted")
+    if not payload:
+        raise EmptyPayload("the envelope holds no image")
+    return payload
+
+
+def _is_image(payload: Payload) -> bool:
+    return bytes(payload[:8]).startswith(IMAGE_MAGICS)
+
+
+def _unwrap_bytes(body: Payload) -> Payload:
+    """Bytes that are no image: JSON, base64 text, or neither (left for the decoder to refuse)."""
+    if body[:1] in (b"{", b'"', b"["):
+        try:
+            return _unwrap_value(json.loads(bytes(body)))
+        except (ValueError, RecursionError) as error:
+            raise BadEnvelope(
+                "the body looks like JSON but cannot be parsed"
+            ) from error
+    try:
+        return base64.b64decode(bytes(body).strip(), validate=True)
+    except binascii.Error:
+        return body
+
+
+def _unwrap_value(value: object) -> Payload:
+    """A parsed JSON value -> bytes."""
+    if isinstance(value, Mapping):
+        value = next((value[key] for key in JSON_KEYS if key in value), None)
+    if not isinstance(value, str):
+        raise BadEnvelope(
+            f"JSON must be a base64 string or hold one under {' or '.join(JSON_KEYS)}"
+        )
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadEnvelope("the text is not base64") from error

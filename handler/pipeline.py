@@ -1,0 +1,189 @@
+"""Payloads -> predictions. Knows nothing of TorchServe: the profiler, the tests and other servers
+run the same code from a plain Python process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from handler.config import HandlerConfig
+from handler.decode import DecodeOptions, decode_image, is_npy, read_npy
+from handler.engine import Engine
+from handler.errors import ItemError
+from handler.payload import Payload, read_payload
+from handler.response import Reply, encode_error, encode_prediction
+from handler.stages import Stage, StageTimer
+from handler.transform import transform_image
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Item:
+    """One request of a batch, on its way to a reply.
+
+    Attributes:
+        payload: the image's bytes; None where the row held none.
+        error: set by the first stage that cannot go on with it.
+        slot: its place in the engine's staging buffer, when it got that far.
+        predictions: (label, probability), best first.
+    """
+
+    payload: Payload | None = None
+    error: ItemError | None = None
+    slot: int | None = None
+    predictions: list[tuple[str, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The items of one call of `handle` with their clock."""
+
+    items: list[Item]
+    timer: StageTimer
+
+    def good(self) -> list[Item]:
+        """Items without an error so far."""
+        return [item for item in self.items if item.error is None]
+
+
+class Pipeline:
+    """The request path's stages over one engine.
+
+    Args:
+        config: the checked settings.
+        engine: the model on its device.
+        labels: class index -> label; a class without one is called by its index.
+        threads: decode threads; 1 decodes on the calling thread.
+    """
+
+    def __init__(
+        self,
+        config: HandlerConfig,
+        engine: Engine,
+        labels: Mapping[int, str],
+        threads: int,
+    ) -> None:
+        self.config = config
+        self.engine = engine
+        self._labels = labels
+        min_size = (
+            0
+            if config.decode == "exact"
+            else int(config.resize_size * config.scale_margin)
+        )
+        self._options = DecodeOptions(
+            min_size, config.exif_orientation, config.max_pixels
+        )
+        # With one thread a pool would only add a hand-over (537 -> 600 requests/s without it).
+        self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
+
+    def classify(self, rows: Sequence[Mapping[str, Any]]) -> list[Reply]:
+        """All stages in turn; what `handle` does, without TorchServe."""
+        return self.postprocess(self.inference(self.preprocess(rows)))
+
+    def preprocess(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
+        """Rows -> staged pictures; a bad row becomes an item with an error."""
+        batch = Batch([Item() for _ in rows], StageTimer())
+        with batch.timer.stage(Stage.READ):
+            for row, item in zip(rows, batch.items):
+                self._read(row, item)
+        good = batch.good()
+        self.engine.grow(len(good))
+        for slot, item in enumerate(good):
+            item.slot = slot
+        self._decode_all(good, batch.timer)
+        return batch
+
+    def inference(self, batch: Batch) -> Batch:
+        """Staged pictures -> predictions of the items that are still good."""
+        good = batch.good()
+        if not good:
+            return batch
+        # An item that failed to decode leaves a stale picture in its slot: computed, not read.
+        count = 1 + max(item.slot for item in good if item.slot is not None)
+        top_k = self.engine.run(count, batch.timer)
+        with batch.timer.stage(Stage.POSTPROCESS):
+            probabilities, classes = (
+                top_k.probabilities.tolist(),
+                top_k.classes.tolist(),
+            )
+            for item in good:
+                row = zip(classes[item.slot], probabilities[item.slot])
+                item.predictions = [(self._labels.get(c, str(c)), p) for c, p in row]
+        return batch
+
+    def postprocess(self, batch: Batch) -> list[Reply]:
+        """Items -> encoded replies, in the rows' order."""
+        with batch.timer.stage(Stage.POSTPROCESS):
+            return [
+                (
+                    encode_error(item.error)
+                    if item.error
+                    else encode_prediction(item.predictions)
+                )
+                for item in batch.items
+            ]
+
+    def warm_up(self, payloads: Sequence[Payload]) -> None:
+        """Runs the engine's batch sizes and the given pictures through every stage."""
+        self.engine.warm_up()
+        for payload in payloads:
+            self.classify([{"body": payload}])
+
+    def _read(self, row: Mapping[str, Any], item: Item) -> None:
+        try:
+            item.payload = read_payload(row, self.config.max_payload_bytes)
+        except ItemError as error:
+            item.error = error
+
+    def _decode_all(self, items: Sequence[Item], timer: StageTimer) -> None:
+        shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
+        with timer.shared(shares):
+            run = map if self._pool is None else self._pool.map
+            for decode_s, transform_s in run(self._decode, items):
+                shares[Stage.DECODE] += decode_s
+                shares[Stage.TRANSFORM] += transform_s
+
+    def _decode(self, item: Item) -> tuple[float, float]:
+        """Decodes, resizes and stages one item.
+
+        Returns:
+            seconds spent decoding and transforming, by this thread's clock.
+        """
+        start = decoded = time.perf_counter()
+        try:
+            decoded = self._stage(item, start)
+        except ItemError as error:
+            item.error = error
+        return decoded - start, time.perf_counter() - decoded
+
+    def _stage(self, item: Item, start: float) -> float:
+        size = self.config.image_size
+        payload, slot = item.payload, item.slot
+        if payload is None or slot is None:
+            raise RuntimeError(
+                "an item without a payload or slot was given to the decoder"
+            )
+        if is_npy(payload):
+            self.engine.stage(slot, read_npy(payload, size))
+            return time.perf_counter()
+        image = decode_image(payload, self._options)
+        decoded = time.perf_counter()
+        self.engine.stage(slot, transform_image(image, self.config.resize_size, size))
+        return decoded
+
+
+def set_threads(threads: int) -> None:
+    """Sets torch's intra-op threads once: its default, all cores in every worker, oversubscribes
+    the machine as soon as there are two workers."""
+    torch.set_num_threads(threads)
+    with contextlib.suppress(RuntimeError):  # once per process; the first value stays
+        torch.set_num_interop_threads(1)

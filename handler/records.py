@@ -1,0 +1,49 @@
+"""A finished batch -> the prediction log's records; pixels are never among them."""
+
+from __future__ import annotations
+
+from ts.context import Context
+
+from handler.pipeline import Batch, Item
+from handler.prediction_log.record import Record, format_inference_time
+from handler.prediction_log.settings import PredictionLogSettings
+from handler.stages import BatchTimings
+
+
+def make_records(
+    batch: Batch,
+    context: Context,
+    settings: PredictionLogSettings,
+    version: str,
+    timings: BatchTimings,
+) -> list[Record]:
+    """One record per item of the batch, in order; only the fields that `settings` asks for cost."""
+    inference_time = format_inference_time()
+    stage_ms = {
+        stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()
+    }
+    return [
+        Record(
+            event_id=context.get_request_id(idx) or "",
+            inference_time=inference_time,
+            model=context.model_name,
+            version=version,
+            user_id=_find_header(context, idx, settings.user_id_header),
+            payload_bytes=len(item.payload or b""),
+            payload_sha256=None,
+            predictions=item.predictions if item.error is None else (),
+            status=item.error.status if item.error else 200,
+            error=item.error.type if item.error else None,
+            stage_ms=stage_ms,
+            batch_size=len(batch.items),
+        )
+        for idx, item in enumerate(batch.items)
+    ]
+
+
+def _find_header(context: Context, idx: int, name: str) -> str | None:
+    """A request header by its lower-case name; TorchServe keeps the client's spelling."""
+    for key, value in context.get_all_request_header(idx).items():
+        if key.lower() == name:
+            return str(value)
+    return None

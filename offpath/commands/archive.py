@@ -1,0 +1,155 @@
+"""`offpath archive`: model + handler -> .mar."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from offpath.errors import ExpectedError
+
+
+@click.command("archive")
+@click.option(
+    "--model",
+    default="efficientnet-lite0",
+    show_default=True,
+    help="efficientnet-lite0, resnet50, near-free, a Python file with one torch.nn.Module class, "
+    "or a TorchScript file.",
+)
+@click.option(
+    "--weights",
+    help="State-dict file, `pretrained` or `random` (seeded). Default: the model's.",
+)
+@click.option("--labels", type=Path, help="One label a line, or index_to_name.json.")
+@click.option(
+    "--preset",
+    default="cpu",
+    show_default=True,
+    help="cpu, t4, or a preset file (YAML).",
+)
+@click.option("--batch-size", type=int, help="Requests per batch at most.")
+@click.option(
+    "--max-batch-delay-ms", type=int, help="How long a lone request waits (from 1)."
+)
+@click.option(
+    "--workers", type=int, help="Worker processes; threads per worker = cores/workers."
+)
+@click.option(
+    "--response-timeout-s", type=int, help="After this a worker counts as hung."
+)
+@click.option(
+    "--startup-timeout-s", type=int, help="How long a worker may take to load."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A `handler:` setting, e.g. --set decode=exact (README lists them); repeatable.",
+)
+@click.option(
+    "--prediction-log", metavar="URI", help="s3://bucket/prefix, file:///folder or off."
+)
+@click.option(
+    "--extra-file", "extra_files", type=Path, multiple=True, help="Goes along as it is."
+)
+@click.option(
+    "--name", default="classifier", show_default=True, help="Model and file name."
+)
+@click.option(
+    "--model-version", default="1.0", show_default=True, help="As TorchServe shows it."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".offpath/model-store"),
+    show_default=True,
+    help="Model store to write to.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing archive.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(**options: Any) -> None:
+    """Build a TorchServe archive (.mar) from a model and offpath's handler.
+
+    The archive's model-config.yaml carries all batch, worker and time-out settings: it is the only
+    place where TorchServe always honours them.
+
+    \b
+    Examples:
+      offpath archive
+      offpath archive --model resnet50 --weights pretrained --preset t4
+      offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
+    """
+    path, config = _build(options)
+    if options["as_json"]:
+        summary = {"archive": str(path), "bytes": path.stat().st_size, "config": config}
+        click.echo(json.dumps(summary))
+        return
+    batch = f"batch {config['batchSize']}, delay {config['maxBatchDelay']} ms"
+    click.echo(
+        f"{path} ({path.stat().st_size / 1e6:.1f} MB; {batch}, {config['minWorkers']} workers)"
+    )
+
+
+def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    # torch is imported here: `offpath archive --help` answers without it.
+    from archive.build import ArchiveSpec, build_archive
+    from archive.labels import read_labels
+    from archive.model_config import load_preset, make_model_config
+    from archive.model_source import load_model_source
+
+    warnings.filterwarnings(
+        "ignore", message=".*torch.jit.*", category=DeprecationWarning
+    )
+    labels = read_labels(options["labels"]) if options["labels"] else None
+    preset = load_preset(options["preset"])
+    source = load_model_source(options["model"], options["weights"])
+    handler = {**source.handler, **_handler_settings(options)}
+    config = make_model_config(preset, _server_settings(options), handler)
+    spec = ArchiveSpec(
+        name=options["name"],
+        version=options["model_version"],
+        source=source,
+        labels=labels if labels is not None else source.labels,
+        labels_source=str(options["labels"] or "the embedded label list"),
+        config=config,
+        extra_files=options["extra_files"],
+    )
+    return build_archive(spec, options["output"], options["force"]), config
+
+
+def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
+    by_name = {
+        "batchSize": options["batch_size"],
+        "maxBatchDelay": options["max_batch_delay_ms"],
+        "minWorkers": options["workers"],
+        "maxWorkers": options["workers"],
+        "responseTimeout": options["response_timeout_s"],
+        "startupTimeout": options["startup_timeout_s"],
+    }
+    return {key: value for key, value in by_name.items() if value is not None}
+
+
+def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """`--set KEY=VALUE` (VALUE read as YAML, so numbers, lists and booleans work)."""
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for text in options["settings"]:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ExpectedError(f"--set {text!r}; expected KEY=VALUE")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ExpectedError(f"--set {text!r}: {error}") from error
+    if options["prediction_log"]:
+        settings["prediction_log"] = {
+            **settings.get("prediction_log", {}),
+            "uri": options["prediction_log"],
+        }
+    return settings

@@ -1,0 +1,1 @@
+"""Shared fixtures: photographs that ship in PyPI packages."""
