@@ -68,16 +68,17 @@ class ManagementClient:
     def describe(self, model_name: str) -> list[ModelStatus]:
         """Returns every version of a model with the settings in force."""
         return [
-            parse_status(entry) for entry in self._call("GET", f"/models/{model_name}/all")
+            parse_status(entry)
+            for entry in self._call("GET", f"/models/{model_name}/all")
         ]
 
     def register(self, url: str, **parameters: str | int) -> None:
         """Registers an archive of the store (`initial_workers=1, batch_size=4, ...`)."""
-        self._call("POST", "/models", params={"url": url, "synchronous": "true", **parameters})
+        self._call(
+            "POST", "/models", params={"url": url, "synchronous": "true", **parameters}
+        )
 
-    def scale(
-        self, model_name: str, workers: int, version: str | None = None
-    ) -> None:
+    def scale(self, model_name: str, workers: int, version: str | None = None) -> None:
         """Sets a model's number of workers and waits until they run."""
         path = f"/models/{model_name}" + (f"/{version}" if version else "")
         params = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
@@ -85,7 +86,9 @@ class ManagementClient:
 
     def unregister(self, model_name: str, version: str | None = None) -> None:
         """Removes a model, or one version of it."""
-        self._call("DELETE", f"/models/{model_name}" + (f"/{version}" if version else ""))
+        self._call(
+            "DELETE", f"/models/{model_name}" + (f"/{version}" if version else "")
+        )
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:

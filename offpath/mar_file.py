@@ -13,6 +13,7 @@ import yaml
 from offpath.errors import ExpectedError
 
 MANIFEST = "MAR-INF/MANIFEST.json"
+OUR_HANDLER = "handler/classifier.py"
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class MarFile:
 
     Attributes:
         model_config: content of its model-config.yaml, None when it has none.
+        has_our_handler: whether `offpath archive` put our handler in.
     """
 
     path: Path
@@ -28,6 +30,7 @@ class MarFile:
     model_version: str
     handler: str
     model_config: dict[str, Any] | None
+    has_our_handler: bool = False
 
 
 def read_mar(path: Path) -> MarFile:
@@ -41,8 +44,11 @@ def read_mar(path: Path) -> MarFile:
             model = json.loads(archive.read(MANIFEST))["model"]
             config_name = model.get("configFile")
             text = archive.read(config_name) if config_name else None
+            has_our_handler = OUR_HANDLER in archive.namelist()
     except FileNotFoundError as error:
-        raise ExpectedError(f"no archive at {path}; `offpath archive` makes one") from error
+        raise ExpectedError(
+            f"no archive at {path}; `offpath archive` makes one"
+        ) from error
     except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
         raise ExpectedError(
             f"{path} is not a TorchServe archive ({error}); expected a .mar made by "
@@ -54,6 +60,7 @@ def read_mar(path: Path) -> MarFile:
         model_version=str(model.get("modelVersion", "1.0")),
         handler=model.get("handler", ""),
         model_config=None if text is None else _parse_model_config(path, text),
+        has_our_handler=has_our_handler,
     )
 
 
@@ -61,7 +68,9 @@ def _parse_model_config(path: Path, text: bytes) -> dict[str, Any]:
     try:
         config = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ExpectedError(f"model-config.yaml in {path} is not YAML: {error}") from error
+        raise ExpectedError(
+            f"model-config.yaml in {path} is not YAML: {error}"
+        ) from error
     if not isinstance(config, dict):
         raise ExpectedError(f"model-config.yaml in {path} is not a mapping")
     return config

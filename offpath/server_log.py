@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,14 +54,12 @@ def parse_line(text: str) -> LogLine:
     return LogLine(**match.groupdict()) if match else LogLine("", "", "", text)
 
 
-def read_log(paths: Iterable[Path]) -> list[LogLine]:
-    """Returns the lines of those log files that exist, file by file."""
-    lines: list[LogLine] = []
-    for path in paths:
-        if path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            lines += [parse_line(line) for line in text.splitlines()]
-    return lines
+def read_log(path: Path, start: int = 0) -> list[LogLine]:
+    """Returns a log file's lines from byte `start` on; none when there is no such file."""
+    if not path.is_file():
+        return []
+    text = path.read_bytes()[start:].decode("utf-8", errors="replace")
+    return [parse_line(line) for line in text.splitlines()]
 
 
 def find_load_failure(lines: list[LogLine]) -> list[str] | None:

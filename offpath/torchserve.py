@@ -20,16 +20,17 @@ from types import TracebackType
 from offpath.errors import ExpectedError
 from offpath.java import find_java
 from offpath.management import ManagementClient
-from offpath.mar_file import read_mar
+from offpath.mar_file import MarFile, read_mar
 from offpath.ports import check_port_free
 from offpath.processes import end_session, find_workers
 from offpath.properties import format_properties
 from offpath.server_log import (
     CONSOLE_LOG,
+    MAX_LINES,
     SERVER_LOG,
+    LogLine,
     find_load_failure,
     find_server_failure,
-    LogLine,
     read_log,
 )
 from offpath.settings import (
@@ -75,6 +76,8 @@ class TorchServe:
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: Ports | None = None
         self._failed = False
+        self._log_start = 0
+        self._archives: list[tuple[str, MarFile]] = []
 
     def __enter__(self) -> TorchServe:
         self.start()
@@ -138,6 +141,10 @@ class TorchServe:
         """Process ids of the Python workers, in order of start."""
         return find_workers(self.java_pid)
 
+    def last_words(self) -> list[str]:
+        """The log lines that best tell why the server ended."""
+        return find_server_failure(self._log_lines()[-MAX_LINES:])
+
     def is_running(self) -> bool:
         """Whether Java runs."""
         return self._process is not None and self._process.poll() is None
@@ -183,20 +190,25 @@ class TorchServe:
         """Returns the key for `inference`, `management` or `API`; None without token_auth."""
         if not self.settings.token_auth:
             return None
-        keys = json.loads((self._work_dir / "key_file.json").read_text(encoding="utf-8"))
+        keys = json.loads(
+            (self._work_dir / "key_file.json").read_text(encoding="utf-8")
+        )
         return str(keys[kind]["key"])
 
     def management(self) -> ManagementClient:
         """Returns a client of this server's management API."""
-        return ManagementClient(self.management_url, token=self.read_token("management"))
+        return ManagementClient(
+            self.management_url, token=self.read_token("management")
+        )
+
+    @property
+    def archives(self) -> list[tuple[str, MarFile]]:
+        """The archives, each with the name that its model is served under."""
+        return self._archives
 
     def model_names(self) -> list[str]:
         """Names under which the models are served."""
-        return [self._model_name(entry) for entry in self.settings.models]
-
-    def _model_name(self, entry: str) -> str:
-        name, separator, _ = entry.partition("=")
-        return name if separator else read_mar(self.settings.model_store / entry).model_name
+        return [name for name, _ in self._archives]
 
     def _check(self) -> None:
         settings = self.settings
@@ -204,8 +216,7 @@ class TorchServe:
             raise ExpectedError(
                 f"no model store at {settings.model_store}; `offpath archive --output` makes one"
             )
-        for entry in settings.models:
-            read_mar(settings.model_store / entry.rpartition("=")[2])
+        self._archives = read_archives(settings)
         for kind in ("inference", "management", "metrics"):
             port = getattr(settings, f"{kind}_port")
             if port:
@@ -225,9 +236,9 @@ class TorchServe:
         self._log_dir = (self.settings.log_dir or self._work_dir / "logs").resolve()
         self._work_dir.mkdir(parents=True, exist_ok=True)
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        for name in (SERVER_LOG, CONSOLE_LOG):
-            # Yesterday's failure must not look like today's.
-            (self._log_dir / name).unlink(missing_ok=True)
+        server_log = self._log_dir / SERVER_LOG
+        # Yesterday's failure must not look like today's. The console log starts afresh.
+        self._log_start = server_log.stat().st_size if server_log.exists() else 0
         self._ports = choose_ports(self.settings)
         properties = build_properties(self.settings, self._ports)
         config_path = self._work_dir / "effective.properties"
@@ -281,18 +292,25 @@ class TorchServe:
         return environment
 
     def _url(self, port: int) -> str:
-        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        host = (
+            f"[{self.settings.host}]"
+            if ":" in self.settings.host
+            else self.settings.host
+        )
         return f"http://{host}:{port}"
 
     def _log_lines(self) -> list[LogLine]:
-        return read_log(self.log_dir / name for name in (SERVER_LOG, CONSOLE_LOG))
+        server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)
+        return server_log + read_log(self.log_dir / CONSOLE_LOG)
 
     def _all_ready(self) -> bool:
         try:
             with self.management() as management:
                 for name in self.model_names():
                     statuses = management.describe(name)
-                    if not all(s.ready_workers >= max(1, s.min_workers) for s in statuses):
+                    if not all(
+                        s.ready_workers >= max(1, s.min_workers) for s in statuses
+                    ):
                         return False
         except (ExpectedError, OSError, KeyError, ValueError):
             # Not listening yet, or the model is not registered yet.
@@ -314,6 +332,20 @@ class TorchServe:
         raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")
 
 
+def read_archives(settings: ServerSettings) -> list[tuple[str, MarFile]]:
+    """Reads the archives to serve, each with the name that its model is served under.
+
+    Raises:
+        ExpectedError: one is missing or no archive.
+    """
+    archives = []
+    for entry in settings.models:
+        name, _, file = entry.rpartition("=")
+        archive = read_mar(settings.model_store / file)
+        archives.append((name or archive.model_name, archive))
+    return archives
+
+
 def find_ts_home() -> Path:
     """Returns the folder that holds the `ts` package, without importing it.
 
@@ -322,7 +354,9 @@ def find_ts_home() -> Path:
     """
     spec = importlib.util.find_spec("ts")
     if spec is None or spec.origin is None:
-        raise ExpectedError("TorchServe is not installed; `pip install 'torchserve-offpath[serve]'`")
+        raise ExpectedError(
+            "TorchServe is not installed; `pip install 'torchserve-offpath[serve]'`"
+        )
     return Path(spec.origin).resolve().parent.parent
 
 
@@ -331,7 +365,8 @@ def make_short_tmp_dir() -> Path:
     base = tempfile.gettempdir()
     return Path(
         tempfile.mkdtemp(
-            prefix="offpath-", dir=base if len(base.encode()) < MAX_TMP_PATH_BYTES else "/tmp"
+            prefix="offpath-",
+            dir=base if len(base.encode()) < MAX_TMP_PATH_BYTES else "/tmp",
         )
     )
 

@@ -1,0 +1,145 @@
+"""`offpath serve`: TorchServe with our settings, checked before it is announced."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from offpath.errors import ExpectedError
+from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.serve_view import ServeView
+from offpath.serving import serve
+from offpath.settings import ServerSettings
+
+DEFAULT_STORE = Path(".offpath/model-store")
+DEFAULT_LOG_DIR = Path(".offpath/logs")
+
+
+@click.command(name="serve")
+@click.argument("models", nargs=-1, metavar="[MAR|NAME|NAME=MAR]...")
+@click.option(
+    "--model-store",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_STORE,
+    show_default=True,
+    help="Folder with the archives.",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+)
+@click.option(
+    "--port", default=8080, show_default=True, help="Inference; 0: a free one."
+)
+@click.option(
+    "--management-port", default=8081, show_default=True, help="0: a free one."
+)
+@click.option("--metrics-port", default=8082, show_default=True, help="0: a free one.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A config.properties instead of ours.",
+)
+@click.option(
+    "--enable-model-api",
+    is_flag=True,
+    help="Let models be registered and removed over HTTP.",
+)
+@click.option("--token-auth", is_flag=True, help="Every call needs a token.")
+@click.option(
+    "--verbose", is_flag=True, help="TorchServe's log lines for every request."
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help=f"Folder for the log files [default: {DEFAULT_LOG_DIR}/PORT; with port 0 none stays].",
+)
+@click.option(
+    "--sample", is_flag=True, help="Send the bundled photograph and show the answer."
+)
+@click.option(
+    "--once", is_flag=True, help="Stop as soon as it was READY (and sampled)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what is in force as JSON.")
+def command(
+    models: tuple[str, ...],
+    model_store: Path,
+    host: str,
+    port: int,
+    management_port: int,
+    metrics_port: int,
+    config: Path | None,
+    enable_model_api: bool,
+    token_auth: bool,
+    verbose: bool,
+    log_dir: Path | None,
+    sample: bool,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store."""
+    check_host(host, token_auth)
+    settings = ServerSettings(
+        model_store=model_store,
+        models=find_models(model_store, models),
+        config=config,
+        host=host,
+        inference_port=port,
+        management_port=management_port,
+        metrics_port=metrics_port,
+        enable_model_api=enable_model_api,
+        token_auth=token_auth,
+        verbose=verbose,
+        log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
+    )
+    try:
+        with stopping_on_signals():
+            serve(settings, ServeView(as_json), sample=sample, once=once)
+    except Terminated:
+        click.echo("stopped", err=True)
+
+
+def check_host(host: str, token_auth: bool) -> None:
+    """Refuses to listen beyond this machine without tokens.
+
+    Raises:
+        ExpectedError: `host` is not loopback and tokens are off.
+    """
+    if token_auth or host == "localhost":
+        return
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ExpectedError(
+            f"--host {host} can be reached from other machines; add --token-auth, or listen on "
+            "127.0.0.1 behind a proxy"
+        )
+
+
+def find_models(model_store: Path, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Turns the command's arguments into entries of the model store; all archives for none.
+
+    Raises:
+        ExpectedError: the store has no archives, or not the one asked for.
+    """
+    in_store = sorted(path.name for path in model_store.glob("*.mar"))
+    if not in_store:
+        raise ExpectedError(
+            f"no .mar file in {model_store}; `offpath archive` makes one"
+        )
+    if not wanted:
+        return tuple(in_store)
+    entries = []
+    for entry in wanted:
+        name, separator, file = entry.rpartition("=")
+        file = file if file.endswith(".mar") else f"{file}.mar"
+        if file not in in_store:
+            raise ExpectedError(
+                f"no {file!r} in {model_store}; it has {', '.join(in_store)}"
+            )
+        entries.append(f"{name}{separator}{file}")
+    return tuple(entries)
