@@ -1,0 +1,143 @@
+"""Physical limits of the cores, measured in the same run: what no server here can beat.
+
+decode: decode + resize alone, our own code, one process a core with one thread each, nothing else.
+forward: the model alone on batches, the same way.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from offpath.errors import ExpectedError
+
+DECODE, FORWARD = "decode", "forward"
+# All processes must have imported torch and loaded the model by then.
+START_TIMEOUT_S = 120.0
+
+_barrier: Barrier | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images that all processes together handled, and the time that each of them took."""
+
+    images: int
+    elapsed_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Images a second."""
+        return self.images / self.elapsed_s
+
+
+class LimitMeter:
+    """One process a core, started once; each measurement uses all of them at the same time."""
+
+    def __init__(self, model: str, cores: int, batch_size: int, seconds: float) -> None:
+        self._model, self._batch_size, self._seconds = model, batch_size, seconds
+        self._cores = cores
+        # Spawned, not forked: torch's thread pools do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(cores)
+        self._pool = ProcessPoolExecutor(cores, context, start_together, (barrier,))
+
+    def __enter__(self) -> LimitMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def measure_decode(self, paths: Sequence[Path]) -> Rate:
+        """Images a second that the cores can decode and resize."""
+        return self._measure(decode_for, self._model, list(paths))
+
+    def measure_forward(self) -> Rate:
+        """Images a second that the cores can normalise and classify."""
+        return self._measure(forward_for, self._model, self._batch_size)
+
+    def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
+        running = [self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)]
+        rates = [future.result() for future in running]
+        return Rate(sum(r.images for r in rates), max(r.elapsed_s for r in rates))
+
+
+def start_together(barrier: Barrier) -> None:
+    """Sets a process up: one thread, as in the workers, and the barrier that `run_for` waits at."""
+    global _barrier
+    import torch
+
+    torch.set_num_threads(1)
+    _barrier = barrier
+
+
+def run_for(seconds: float, step: Callable[[], int]) -> Rate:
+    """Waits for the other processes, then calls `step` (returns images) until the time is over."""
+    if _barrier is None:
+        raise RuntimeError("not in a process of LimitMeter")
+    step()
+    _barrier.wait(START_TIMEOUT_S)
+    begin = time.perf_counter()
+    images = 0
+    while (elapsed_s := time.perf_counter() - begin) < seconds:
+        images += step()
+    return Rate(images, elapsed_s)
+
+
+def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
+    """Decodes and resizes the photographs in turn, as the handler does by default."""
+    from handler.decode import DecodeOptions, decode_image
+    from handler.errors import ItemError
+    from handler.transform import transform_image
+    from profiling.model_under_test import load_model
+
+    config = load_model(model).config
+    options = DecodeOptions(
+        int(config.resize_size * config.scale_margin), config.exif_orientation, config.max_pixels
+    )
+    # bytearray: what TorchServe hands to a handler.
+    payloads = cycle([(path, bytearray(path.read_bytes())) for path in paths])
+
+    def step() -> int:
+        path, payload = next(payloads)
+        try:
+            image = decode_image(payload, options)
+        except ItemError as error:
+            raise ExpectedError(f"photograph {str(path)!r} cannot be decoded: {error}") from error
+        transform_image(image, config.resize_size, config.image_size)
+        return 1
+
+    return run_for(seconds, step)
+
+
+def forward_for(seconds: float, model: str, batch_size: int) -> Rate:
+    """Normalisation, forward, softmax and top-k on staged pictures, as the handler does it."""
+    import torch
+
+    from handler.engine import Engine
+    from handler.stages import StageTimer
+    from profiling.model_under_test import load_model
+
+    loaded = load_model(model)
+    config = loaded.config
+    engine = Engine(
+        loaded.source.module.eval(),
+        torch.device("cpu"),
+        config.mean,
+        config.std,
+        config.image_size,
+        batch_size,
+        config.top_k,
+    )
+
+    def step() -> int:
+        engine.run(batch_size, StageTimer())
+        return batch_size
+
+    return run_for(seconds, step)

@@ -1,0 +1,172 @@
+"""What a benchmark run leaves: raw values with the host they come from, as JSON. No statistics here.
+
+`summary.py` computes at read time. Rounds of two runs may be merged when everything that could move
+a number is alike; otherwise merging is refused and the difference named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offpath.errors import ExpectedError
+
+FORMAT = "offpath-bench/1"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One window of load on one server.
+
+    Attributes:
+        statuses: replies by HTTP status, "none" for no reply.
+        latencies_ms: of the 200s.
+        cpu_s: CPU seconds inside the window by group: `frontend`, `workers`, `generator`, and
+            `other` for everything else on the machine (the noise).
+        rss_bytes: by group, at the end of the window.
+        ready_s: from the start of the server to its first good answer.
+        answer_difference: largest difference of a probability from the reference.
+    """
+
+    round: int
+    server: str
+    workload: str
+    elapsed_s: float
+    statuses: dict[str, int]
+    latencies_ms: list[float] = field(repr=False)
+    cpu_s: dict[str, float]
+    rss_bytes: dict[str, int]
+    ready_s: float
+    answer_difference: float
+
+
+@dataclass(frozen=True)
+class LimitMeasurement:
+    """One measurement of a physical limit; `workload` is None for the forward-only one."""
+
+    round: int
+    kind: str
+    workload: str | None
+    images: int
+    elapsed_s: float
+
+
+@dataclass
+class BenchResult:
+    """A run.
+
+    Attributes:
+        command: the command line.
+        started_at: RFC 3339, UTC.
+        host: from `profiling.host`.
+        settings: everything that was chosen, the seed too.
+        workloads: name -> identity, mean_bytes, count.
+        servers: name -> how it was set up.
+    """
+
+    command: str
+    started_at: str
+    host: dict[str, Any]
+    settings: dict[str, Any]
+    workloads: dict[str, dict[str, Any]]
+    servers: dict[str, dict[str, Any]]
+    limits: list[LimitMeasurement] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds begun."""
+        return 1 + max((m.round for m in self.measurements), default=-1)
+
+
+def save_result(result: BenchResult, path: Path) -> None:
+    """Writes the JSON, replacing the file as a whole: an interrupted save leaves the old one."""
+    content = {"format": FORMAT, **asdict(result)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(format_json(content), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def format_json(content: Mapping[str, Any]) -> str:
+    """JSON with one line per measurement: readable in a diff, small with its raw values."""
+    lines = []
+    for key, value in content.items():
+        if isinstance(value, list) and value:
+            rows = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in value)
+            text = f"[\n{rows}\n ]"
+        else:
+            text = json.dumps(value, indent=1).replace("\n", "\n ")
+        lines.append(f' "{key}": {text}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def load_result(path: Path) -> BenchResult:
+    """Reads a saved result.
+
+    Raises:
+        ExpectedError: no such file, or not one of ours.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExpectedError(f"cannot read result {str(path)!r}: {error}") from error
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise ExpectedError(f"{str(path)!r} is not a result of `offpath bench` ({FORMAT})")
+    content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
+    content["measurements"] = [Measurement(**row) for row in content["measurements"]]
+    return BenchResult(**content)
+
+
+def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:
+    """The rounds of both, those of the second numbered after the first's.
+
+    Raises:
+        ExpectedError: the runs are unlike; the message names what differs.
+    """
+    check_alike(first, second)
+    offset = first.rounds
+    limits = [
+        LimitMeasurement(**(asdict(m) | {"round": m.round + offset})) for m in second.limits
+    ]
+    measurements = [
+        Measurement(**(asdict(m) | {"round": m.round + offset})) for m in second.measurements
+    ]
+    return BenchResult(
+        first.command,
+        first.started_at,
+        first.host,
+        first.settings,
+        first.workloads,
+        first.servers,
+        first.limits + limits,
+        first.measurements + measurements,
+    )
+
+
+def check_alike(first: BenchResult, second: BenchResult) -> None:
+    """Raises ExpectedError when figures of the two runs do not belong together."""
+    for part in ("host", "settings", "workloads", "servers"):
+        differences = find_differences(getattr(first, part), getattr(second, part), part)
+        if differences:
+            raise ExpectedError(
+                "these runs are not alike, their rounds cannot be merged: "
+                + "; ".join(differences[:5])
+            )
+
+
+def find_differences(first: Any, second: Any, where: str) -> list[str]:
+    """Every differing leaf of two nested mappings, as "where: one, other"."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return [
+            difference
+            for key in sorted({*first, *second})
+            for difference in find_differences(first.get(key), second.get(key), f"{where}.{key}")
+        ]
+    # JSON knows no tuples.
+    same = json.dumps(first) == json.dumps(second)
+    return [] if same else [f"{where}: {first!r}, {second!r}"]

@@ -1,0 +1,43 @@
+"""Servers under test: what a benchmark needs of one (`ServerUnderTest`), and each by its name.
+
+A further server is a module here with a class that has these members, and a line in `registry.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from profiling.sampling import Groups
+
+
+class RunningServer(Protocol):
+    """A server that answers."""
+
+    predict_url: str
+
+    def groups(self) -> Groups:
+        """Process ids by group, for CPU and memory: `frontend`, `workers`."""
+
+    def is_running(self) -> bool:
+        """Whether it still runs."""
+
+    def log_path(self) -> Path:
+        """Where to look when it does not."""
+
+
+class ServerUnderTest(Protocol):
+    """A server that can be started, once per round."""
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it is set up, for the result file."""
+
+    def prepare(self, folder: Path) -> None:
+        """Builds what a start needs, once, into a folder of its own."""
+
+    def running(self) -> AbstractContextManager[RunningServer]:
+        """Starts it, waits until it is ready; stops it at the end, leaving no process."""

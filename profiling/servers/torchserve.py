@@ -1,0 +1,123 @@
+"""TorchServe under test: with our archive, as it comes, and as it comes with its traps avoided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offpath.torchserve import ServerSettings, TorchServe
+from profiling.model_under_test import ModelUnderTest
+from profiling.sampling import Groups
+from profiling.servers import archives
+
+# The store's one archive.
+ARCHIVE = f"{archives.NAME}.mar"
+
+
+class RunningTorchServe:
+    """A ready TorchServe; its process groups are Java and the Python workers."""
+
+    def __init__(self, server: TorchServe) -> None:
+        self._server = server
+        self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
+
+    def groups(self) -> Groups:
+        """See `RunningServer`."""
+        return {"frontend": [self._server.java_pid], "workers": self._server.worker_pids()}
+
+    def is_running(self) -> bool:
+        """See `RunningServer`."""
+        return self._server.is_running()
+
+    def log_path(self) -> Path:
+        """See `RunningServer`."""
+        return self._server.log_path
+
+
+@dataclass
+class TorchServeUnderTest:
+    """One way to run TorchServe.
+
+    Attributes:
+        build: writes the .mar into a folder.
+        archive_settings: what the .mar asks for; empty: TorchServe's defaults.
+        stock: without our config.properties and log settings.
+    """
+
+    name: str
+    build: Callable[[Path], Path]
+    archive_settings: Mapping[str, Any] = field(default_factory=dict)
+    stock: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    _store: Path | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `ServerUnderTest`."""
+        return {
+            "archive": dict(self.archive_settings),
+            "stock": self.stock,
+            "overrides": dict(self.overrides),
+            "env": dict(self.env),
+        }
+
+    def prepare(self, folder: Path) -> None:
+        """See `ServerUnderTest`."""
+        folder.mkdir(parents=True)
+        self.build(folder)
+        self._store = folder
+
+    @contextmanager
+    def running(self) -> Iterator[RunningTorchServe]:
+        """See `ServerUnderTest`."""
+        if self._store is None:
+            raise RuntimeError(f"server {self.name!r} was started before prepare()")
+        settings = ServerSettings(
+            model_store=self._store,
+            models=(ARCHIVE,),
+            stock=self.stock,
+            inference_port=0,
+            management_port=0,
+            metrics_port=0,
+            log_dir=self._store / "logs",
+            overrides=self.overrides,
+            env=self.env,
+        )
+        with TorchServe(settings) as server:
+            yield RunningTorchServe(server)
+
+
+def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """Our archive with the cpu preset, our config.properties."""
+    config = archives.offpath_config(model, cores)
+    return TorchServeUnderTest(
+        "offpath", lambda folder: archives.build_offpath(model, config, folder), config
+    )
+
+
+def make_stock(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The stock image_classifier on TorchServe's defaults: no batching, its logging, its JVM."""
+    return TorchServeUnderTest(
+        "stock", lambda folder: archives.build_stock(model, None, folder), stock=True
+    )
+
+
+def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The stock image_classifier with our batch settings, one thread a worker and a fit JVM."""
+    config = {
+        key: value
+        for key, value in archives.offpath_config(model, cores).items()
+        if key != "handler"
+    }
+    return TorchServeUnderTest(
+        "stock-fixed",
+        lambda folder: archives.build_stock(model, config, folder),
+        config,
+        stock=True,
+        overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},
+        env={"OMP_NUM_THREADS": "1"},
+    )

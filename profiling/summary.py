@@ -1,0 +1,160 @@
+"""Statistics over a result's raw values; pure functions, computed when a result is read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from profiling.limits import DECODE, FORWARD
+from profiling.result import BenchResult, Measurement
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One server on one workload.
+
+    Attributes:
+        rate: good replies a second, median of the rounds; `rate_low`, `rate_high` the extremes.
+        latency_ms: percentile -> ms, over the 200s of all rounds.
+        failures: replies that were not 200, by status.
+        ratio: rate over the baseline's, None without one.
+        decode_share: rate over the decode-only limit's.
+        limit_share: rate over what decode and forward together allow.
+        cpu_ms: CPU milliseconds a reply by group, median of the rounds.
+        other_cores: cores that were busy with something else, median of the rounds.
+    """
+
+    workload: str
+    server: str
+    rate: float
+    rate_low: float
+    rate_high: float
+    latency_ms: dict[int, float]
+    failures: dict[str, int]
+    replies: int
+    ratio: float | None
+    decode_share: float | None
+    limit_share: float | None
+    cpu_ms: dict[str, float]
+    other_cores: float
+    rss_bytes: dict[str, float]
+    ready_s: float
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Percentile by linear interpolation between the nearest ranks; NaN for no values."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def summarise(result: BenchResult, baseline: str | None) -> list[Row]:
+    """One row per workload and server, in the order of the run."""
+    rows = []
+    for workload in result.workloads:
+        base = median_rate(select(result, workload, baseline)) if baseline else None
+        for server in result.servers:
+            measured = select(result, workload, server)
+            if measured:
+                rows.append(make_row(result, measured, base))
+    return rows
+
+
+def select(result: BenchResult, workload: str, server: str | None) -> list[Measurement]:
+    """The measurements of one server on one workload."""
+    return [m for m in result.measurements if m.workload == workload and m.server == server]
+
+
+def make_row(result: BenchResult, measured: Sequence[Measurement], base: float | None) -> Row:
+    """Summarises the rounds of one server on one workload."""
+    rates = [rate_of(m) for m in measured]
+    rate = statistics.median(rates)
+    workload = measured[0].workload
+    decode, both = limit_rate(result, workload), combined_limit(result, workload)
+    return Row(
+        workload=workload,
+        server=measured[0].server,
+        rate=rate,
+        rate_low=min(rates),
+        rate_high=max(rates),
+        latency_ms=pooled_percentiles(measured),
+        failures=count_failures(measured),
+        replies=sum(sum(m.statuses.values()) for m in measured),
+        ratio=rate / base if base else None,
+        decode_share=rate / decode if decode else None,
+        limit_share=rate / both if both else None,
+        cpu_ms=median_by_group([cpu_ms_per_reply(m) for m in measured]),
+        other_cores=statistics.median(m.cpu_s.get("other", 0.0) / m.elapsed_s for m in measured),
+        rss_bytes=median_by_group([dict(m.rss_bytes) for m in measured]),
+        ready_s=statistics.median(m.ready_s for m in measured),
+    )
+
+
+def rate_of(measurement: Measurement) -> float:
+    """Good replies a second."""
+    return measurement.statuses.get("200", 0) / measurement.elapsed_s
+
+
+def median_rate(measured: Sequence[Measurement]) -> float | None:
+    """Median of the rounds' rates, None without rounds."""
+    return statistics.median(map(rate_of, measured)) if measured else None
+
+
+def pooled_percentiles(measured: Iterable[Measurement]) -> dict[int, float]:
+    """Percentiles over the latencies of all rounds."""
+    latencies = sorted(ms for m in measured for ms in m.latencies_ms)
+    return {percent: percentile(latencies, percent) for percent in PERCENTILES}
+
+
+def count_failures(measured: Iterable[Measurement]) -> dict[str, int]:
+    """Everything that was not a 200, by status."""
+    total: Counter[str] = Counter()
+    for m in measured:
+        total.update({status: n for status, n in m.statuses.items() if status != "200"})
+    return dict(total)
+
+
+def cpu_ms_per_reply(measurement: Measurement) -> dict[str, float]:
+    """CPU milliseconds a reply, by group; `other` is not ours."""
+    replies = sum(measurement.statuses.values())
+    return {
+        group: 1000 * seconds / replies if replies else math.nan
+        for group, seconds in measurement.cpu_s.items()
+        if group != "other"
+    }
+
+
+def median_by_group(samples: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Median of each key over the samples."""
+    return {
+        group: statistics.median(sample.get(group, 0.0) for sample in samples)
+        for group in samples[0]
+    }
+
+
+def limit_rate(result: BenchResult, workload: str | None) -> float | None:
+    """Images a second of the decode-only limit, or of the forward-only one for None; the median."""
+    kind = FORWARD if workload is None else DECODE
+    rates = [
+        limit.images / limit.elapsed_s
+        for limit in result.limits
+        if limit.kind == kind and limit.workload == workload
+    ]
+    return statistics.median(rates) if rates else None
+
+
+def combined_limit(result: BenchResult, workload: str) -> float | None:
+    """Images a second when the cores do decode and forward and nothing else."""
+    decode, forward = limit_rate(result, workload), limit_rate(result, None)
+    if not decode or not forward:
+        return None
+    return 1 / (1 / decode + 1 / forward)
