@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.commands.serve import check_host, find_models
+from offpath.errors import ExpectedError
+from offpath.processes import find_session_members
+from tests.offpath.echo_archive import MODEL_CONFIG, MakeMar
+
+FREE_PORTS = ["--port", "0", "--management-port", "0", "--metrics-port", "0"]
+READY_S = 120
+
+
+def start_serve(mar: Path, *options: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "offpath",
+        "serve",
+        "--model-store",
+        str(mar.parent),
+    ]
+    return subprocess.Popen(
+        [*command, *FREE_PORTS, "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def find_java_child(process: subprocess.Popen[str]) -> int:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children():
+            if child.name() == "java" and find_session_members(child.pid):
+                return child.pid
+        time.sleep(0.05)
+    raise TimeoutError("no java")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [
+        pytest.param(signal.SIGTERM, 0, id="sigterm"),
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+    ],
+)
+def test_signal_stops_every_process(
+    make_mar: MakeMar, number: signal.Signals, exit_code: int
+) -> None:
+    process = start_serve(make_mar())
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    url = f"{ready['inference']}/predictions/echo"
+    assert httpx.post(url, content=b"abc", trust_env=False).text == "3"
+    java = find_java_child(process)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == exit_code
+    assert find_session_members(java) == []
+
+
+@pytest.mark.server
+def test_signal_while_starting_stops_every_process(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar())
+    java = find_java_child(process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert find_session_members(java) == []
+
+
+@pytest.mark.server
+def test_server_that_ends_by_itself_is_an_error(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar())
+    assert process.stdout is not None
+    process.stdout.readline()
+    java = find_java_child(process)
+    psutil.Process(java).kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "ended by itself" in errors
+    assert find_session_members(java) == []
+
+
+@pytest.mark.server
+def test_setting_that_torchserve_ignores_fails_the_command(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar(config={**MODEL_CONFIG, "maxBatchDelay": 0}))
+    _, errors = process.communicate(timeout=READY_S)
+    assert process.returncode == 1
+    assert "maxBatchDelay is 100, the archive asks for 0" in errors
+
+
+@pytest.mark.server
+def test_archive_without_yaml_is_served_and_said_so(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar(config=None), "--once")
+    output, errors = process.communicate(timeout=READY_S)
+    assert process.returncode == 0
+    assert json.loads(output)["models"][0]["batch_size"] == 1
+    assert "nothing to compare with" in errors
+
+
+def test_names_and_archives_are_found_in_the_store(make_mar: MakeMar) -> None:
+    store = make_mar("one").parent
+    make_mar("two")
+    assert find_models(store, ()) == ("one.mar", "two.mar")
+    assert find_models(store, ("two", "x=one.mar")) == ("two.mar", "x=one.mar")
+
+
+def test_unknown_archive_is_refused_with_those_there_are(make_mar: MakeMar) -> None:
+    with pytest.raises(ExpectedError, match="no 'nope.mar'.*one.mar"):
+        find_models(make_mar("one").parent, ("nope",))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_needs_no_tokens(host: str) -> None:
+    check_host(host, token_auth=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
+def test_other_addresses_need_tokens(host: str) -> None:
+    check_host(host, token_auth=True)
+    with pytest.raises(ExpectedError, match="--token-auth"):
+        check_host(host, token_auth=False)
