@@ -1,0 +1,137 @@
+"""The prediction log: every answered request is recorded once, and none ever waits for it.
+
+`append` hands a batch's records to the kernel in one write(2); the shipper's thread does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+import zlib
+from collections.abc import Sequence
+
+from handler.prediction_log import sink_file
+from handler.prediction_log.announcer import Announcer
+from handler.prediction_log.compression import check_compression
+from handler.prediction_log.counters import LogCounters
+from handler.prediction_log.record import Record, encode_records
+from handler.prediction_log.settings import PredictionLogSettings
+from handler.prediction_log.shipper import Shipper
+from handler.prediction_log.spool import Spool
+
+__all__ = ["LogCounters", "PredictionLog", "Record", "open_prediction_log"]
+
+LOGGER = logging.getLogger(__name__)
+CLOSE_TIMEOUT_S = 5.0
+
+
+class PredictionLog:
+    """A log that is off: takes everything and keeps nothing. The base of the one that is on."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Hands the records of a batch to the kernel; raises nothing.
+
+        Under `when_full: block` it waits while the spool is full or cannot be written.
+        """
+
+    def counters(self) -> LogCounters:
+        """The counts so far; no I/O."""
+        return LogCounters()
+
+    def close(self) -> None:
+        """Ships what can be shipped in a few seconds. Nothing depends on it: what is left is
+        adopted by the next process, or by `offpath logs ship`."""
+
+
+class SpooledPredictionLog(PredictionLog):
+    """A log that spools and ships."""
+
+    def __init__(self, settings: PredictionLogSettings, subject: str) -> None:
+        self._settings = settings
+        self._announcer = Announcer(LOGGER, subject)
+        self._spool = Spool(settings)
+        self._shipper = Shipper(self._spool, self._announcer, subject)
+        self._encoding_error_is_said = False
+
+    def start(self) -> None:
+        """Notes where the segments go and starts the shipper."""
+        try:
+            sink_file.write_sink_file(self._spool.sink_folder, self._settings)
+        except OSError as error:
+            self._spool.problem = error
+        self._shipper.start()
+
+    def append(self, records: Sequence[Record]) -> None:
+        try:
+            chosen = self._sample(records)
+            if chosen:
+                data = encode_records(chosen, self._settings.fields)
+                self._spool.append(data, len(chosen))
+        except Exception:
+            # A record must never cost its request; this is a bug, said once with its traceback.
+            self._spool.count_dropped(len(records))
+            if not self._encoding_error_is_said:
+                self._encoding_error_is_said = True
+                LOGGER.exception("prediction log: records dropped by a bug")
+
+    def _sample(self, records: Sequence[Record]) -> Sequence[Record]:
+        share = self._settings.sample_rate
+        if share >= 1.0:
+            return records
+        limit = share * 2**32
+        # By a hash of the event id: the same event is chosen wherever it is looked at.
+        return [one for one in records if zlib.crc32(one.event_id.encode()) < limit]
+
+    def counters(self) -> LogCounters:
+        oldest_since_s = self._spool.oldest_since_s
+        age_s = 0.0 if oldest_since_s is None else time.monotonic() - oldest_since_s
+        return LogCounters(
+            appended=self._spool.appended,
+            shipped=self._shipper.shipped,
+            dropped=self._spool.dropped,
+            retries=self._shipper.retries,
+            spool_bytes=self._spool.spool_bytes,
+            oldest_unshipped_age_s=age_s,
+            last_success_unix_s=self._shipper.last_success_unix_s,
+        )
+
+    def close(self) -> None:
+        self._shipper.stop(CLOSE_TIMEOUT_S)
+
+    def abandon(self) -> None:
+        """In a forked child, where the shipper's thread does not exist: lets go of the spool."""
+        self._spool.abandon()
+
+
+_open_logs: weakref.WeakSet[SpooledPredictionLog] = weakref.WeakSet()
+_is_fork_hook_set = False
+
+
+def _abandon_in_child() -> None:
+    for log in list(_open_logs):
+        log.abandon()
+    _open_logs.clear()
+
+
+def open_prediction_log(
+    settings: PredictionLogSettings, *, model: str, version: str
+) -> PredictionLog:
+    """Opens the log and starts its shipper, which adopts what dead processes left.
+
+    Raises:
+        OSError: The spool cannot be written, and `when_full: block` forbids to go on without it.
+        ValueError: The compression's library is missing.
+    """
+    if settings.is_off:
+        return PredictionLog()
+    check_compression(settings.compression)
+    log = SpooledPredictionLog(settings, f"prediction log of {model} {version}")
+    global _is_fork_hook_set
+    if not _is_fork_hook_set:
+        os.register_at_fork(after_in_child=_abandon_in_child)
+        _is_fork_hook_set = True
+    _open_logs.add(log)
+    log.start()
+    return log

@@ -1,0 +1,128 @@
+"""One folder of the spool per process, locked by flock for as long as that process lives.
+
+The kernel releases the lock at the process's death, however it dies; a pid can be reused and a
+start time can be wrong, a lock cannot. The lock is on the folder itself: it cannot be deleted apart
+from the segments it guards, and one descriptor guards any number of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from handler.prediction_log.naming import make_owner_name
+
+# A folder gets its final name only once it is locked; adopters look at final names only.
+NEW_PREFIX = ".new-"
+TRIES = 100
+
+
+@dataclass
+class OwnerFolder:
+    """A folder of segments of which this process holds the lock."""
+
+    path: Path
+    lock_fd: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def release(self) -> None:
+        """Removes the folder if it is empty and gives up the lock, in this order."""
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EROFS):
+                raise
+        finally:
+            os.close(self.lock_fd)
+
+
+def create_owner_folder(sink_folder: Path) -> OwnerFolder:
+    """Makes and locks a folder for this process.
+
+    Raises:
+        OSError: The spool cannot be written, or its file system knows no flock.
+    """
+    for _ in range(TRIES):
+        name = make_owner_name()
+        new, final = sink_folder / (NEW_PREFIX + name), sink_folder / name
+        new.mkdir(mode=0o700)
+        lock_fd = _lock(new)
+        if lock_fd is None:
+            continue
+        try:
+            new.rename(final)
+        except FileNotFoundError:
+            # Swept away by `remove_stale` between mkdir and the lock: try again.
+            os.close(lock_fd)
+            continue
+        return OwnerFolder(final, lock_fd)
+    raise OSError(errno.EAGAIN, "no folder could be locked", str(sink_folder))
+
+
+def claim_owner_folder(path: Path) -> OwnerFolder | None:
+    """Locks a dead process's folder; None while its owner lives or another adopter was faster."""
+    lock_fd = _lock(path)
+    if lock_fd is None:
+        return None
+    if not _is_same(path, lock_fd):
+        os.close(lock_fd)
+        return None
+    return OwnerFolder(path, lock_fd)
+
+
+def remove_stale(sink_folder: Path) -> None:
+    """Removes folders whose maker died before it could lock them."""
+    for path in sink_folder.glob(NEW_PREFIX + "*"):
+        lock_fd = _lock(path)
+        if lock_fd is not None:
+            OwnerFolder(path, lock_fd).release()
+
+
+def is_owner_alive(path: Path) -> bool:
+    """Whether somebody holds the lock; asks with a shared lock that is given back at once."""
+    lock_fd = _lock(path, fcntl.LOCK_SH)
+    if lock_fd is None:
+        return path.exists()
+    os.close(lock_fd)
+    return False
+
+
+def list_owner_folders(sink_folder: Path) -> list[Path]:
+    """Final owner folders, those of the living included."""
+    try:
+        entries = list(os.scandir(sink_folder))
+    except FileNotFoundError:
+        return []
+    paths = [Path(entry.path) for entry in entries if entry.is_dir()]
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
+def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
+    """A descriptor that holds the lock, None when the folder is locked or gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_same(path: Path, fd: int) -> bool:
+    """Whether `path` still is what `fd` opened: an adopter may have finished and removed it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,105 @@
+"""A segment: a file of JSON Lines that becomes one object. Open while it grows, then at rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from handler.prediction_log.naming import SegmentName, parse_segment_name
+from handler.prediction_log.owner import OwnerFolder
+
+
+class OpenSegment:
+    """The segment that grows. Only `append` runs on the request's path."""
+
+    def __init__(self, folder: OwnerFolder, name: SegmentName) -> None:
+        """Creates the file.
+
+        Raises:
+            OSError: It cannot be created.
+        """
+        self.name = name
+        self.path = folder.path / name.file_name
+        self.size_bytes = 0
+        self.records = 0
+        self.first_append_s: float | None = None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        self._fd = os.open(self.path, flags, 0o600)
+
+    def append(self, data: bytes, records: int, is_synced: bool) -> None:
+        """Hands complete lines to the kernel in one write(2), all of them or none.
+
+        Raises:
+            OSError: Nothing of `data` was kept.
+        """
+        written = os.write(self._fd, data)
+        if written != len(data):
+            # The disk filled up in the middle of a line.
+            os.ftruncate(self._fd, self.size_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if self.first_append_s is None:
+            self.first_append_s = time.monotonic()
+        self.size_bytes += written
+        self.records += records
+        if is_synced:
+            os.fdatasync(self._fd)
+
+    def is_in_place(self) -> bool:
+        """Whether the file still is where it was made; a cleaner may have removed it."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def seal(self) -> SealedSegment:
+        """Ends the growing."""
+        os.close(self._fd)
+        since_s = self.first_append_s or time.monotonic()
+        return SealedSegment(
+            self.name, self.path, self.size_bytes, since_s, self.records
+        )
+
+    def abandon(self) -> None:
+        """Closes the descriptor, for a forked child: the segment is its parent's."""
+        os.close(self._fd)
+
+
+@dataclass
+class SealedSegment:
+    """A segment at rest.
+
+    Attributes:
+        size_bytes: Size of the lines.
+        since_s: Monotonic time of its first record.
+        records: Number of lines; None for an adopted segment, which was not counted yet.
+    """
+
+    name: SegmentName
+    path: Path
+    size_bytes: int
+    since_s: float
+    records: int | None = None
+
+    @property
+    def is_adopted(self) -> bool:
+        return self.records is None
+
+
+def list_segments(folder: Path) -> list[SealedSegment]:
+    """The segments in an owner's folder, oldest first, as an adopter sees them."""
+    found = []
+    for entry in os.scandir(folder):
+        name = parse_segment_name(folder.name, entry.name)
+        if name is None:
+            continue
+        try:
+            stat = entry.stat()
+        except FileNotFoundError:
+            continue
+        # The file system knows only the last append; its age in wall time, as a monotonic time.
+        since_s = time.monotonic() - max(0.0, time.time() - stat.st_mtime)
+        found.append(SealedSegment(name, Path(entry.path), stat.st_size, since_s))
+    return sorted(found, key=lambda segment: segment.name.sequence)

@@ -1,0 +1,219 @@
+"""The shipper: a thread with its own event loop that seals, compresses, uploads and deletes.
+
+Nothing here runs on the request's path, and no failure in here ends the thread: a segment is let
+go only after the sink's acknowledgement or by the declared policy of a full spool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from handler.prediction_log import sink_file
+from handler.prediction_log.announcer import Announcer
+from handler.prediction_log.backoff import pause_s
+from handler.prediction_log.compression import compress
+from handler.prediction_log.repair import read_segment
+from handler.prediction_log.segment import SealedSegment
+from handler.prediction_log.sinks import Sink, describe_error, open_sink
+from handler.prediction_log.spool import Spool, SpoolFull
+
+TICK_S = 0.2
+RESCAN_S = 1.0
+ADOPT_S = 5.0
+UPLOADS_AT_ONCE = 2
+
+
+def prepare_object(segment: SealedSegment) -> tuple[bytes, int]:
+    """(object's bytes, records) of a segment; no bytes when it holds no complete record."""
+    lines = read_segment(segment)
+    if not lines:
+        return b"", 0
+    return compress(lines, segment.name.compression), lines.count(b"\n")
+
+
+class Shipper(threading.Thread):
+    """Ships what `spool` holds, until `stop`.
+
+    Attributes:
+        shipped: Records acknowledged.
+        retries: Deliveries that failed and are tried again.
+        last_success_unix_s: Time of the last acknowledgement, 0 before the first.
+    """
+
+    def __init__(self, spool: Spool, announcer: Announcer, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.shipped = 0
+        self.retries = 0
+        self.last_success_unix_s = 0.0
+        self._spool = spool
+        self._settings = spool.settings
+        self._announcer = announcer
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._failures = 0
+        self._trouble: set[str] = set()
+        self._retry_at_s = 0.0
+        self._next_rescan_s = 0.0
+        self._next_adopt_s = 0.0
+        self._stop_at_s: float | None = None
+
+    def stop(self, timeout_s: float) -> None:
+        """Ships what can be shipped within `timeout_s` and ends; the rest stays in the spool."""
+        self._stop_at_s = time.monotonic() + timeout_s
+        self.join(timeout_s + 1.0)
+
+    def run(self) -> None:
+        """The thread's work."""
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        sink = open_sink(self._settings)
+        preparing = asyncio.create_task(self._guard(sink.prepare()))
+        while self._stop_at_s is None:
+            await self._guard(self._tick(sink))
+            await asyncio.sleep(TICK_S)
+        await preparing
+        await self._guard(self._drain(sink))
+        for task in self._in_flight.values():
+            task.cancel()
+        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+        await self._guard(sink.close())
+        self._spool.release()
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever goes wrong is said, and tried again at the next tick."""
+        try:
+            await work
+        except Exception as error:
+            self._report(error)
+
+    async def _tick(self, sink: Sink) -> None:
+        now_s = time.monotonic()
+        self._spool.rotate_if_due(is_failing=self._failures > 0)
+        if now_s >= self._next_adopt_s:
+            self._next_adopt_s = now_s + ADOPT_S
+            self._spool.adopt()
+        if now_s >= self._next_rescan_s:
+            self._next_rescan_s = now_s + RESCAN_S
+            self._spool.rescan()
+        if self._settings.when_full == "drop_oldest":
+            await self._make_room()
+        self._start_uploads(sink)
+        self._say_problem()
+
+    async def _make_room(self) -> None:
+        """Gives up the oldest segments until a new one fits; those in flight are spared."""
+        while self._spool.is_tight:
+            waiting = [one for one in self._spool.sealed if not self._is_flying(one)]
+            if not waiting:
+                return
+            oldest = min(waiting, key=lambda segment: segment.since_s)
+            dropped = oldest.records
+            if dropped is None:
+                dropped = (await asyncio.to_thread(read_segment, oldest)).count(b"\n")
+            self._spool.delete(oldest, dropped=dropped)
+            self._spool.problem = SpoolFull("the oldest records were given up")
+
+    def _is_flying(self, segment: SealedSegment) -> bool:
+        return segment.name.key in self._in_flight
+
+    def _start_uploads(self, sink: Sink) -> None:
+        # After a failure one segment goes ahead and tries.
+        at_once = 1 if self._failures else UPLOADS_AT_ONCE
+        if time.monotonic() < self._retry_at_s:
+            return
+        for segment in self._spool.sealed:
+            if len(self._in_flight) >= at_once:
+                return
+            if not self._is_flying(segment):
+                key = segment.name.key
+                task = asyncio.create_task(self._ship(sink, segment))
+                self._in_flight[key] = task
+
+    async def _ship(self, sink: Sink, segment: SealedSegment) -> None:
+        try:
+            body, records = await asyncio.to_thread(prepare_object, segment)
+            if body:
+                await sink.put(segment.name.key, body, segment.name.compression)
+            self._spool.delete(segment, dropped=0)
+        except FileNotFoundError as error:
+            if segment.path.exists():
+                self._fail(error)
+                return
+            # Removed by somebody else's hand.
+            self._spool.delete(segment, dropped=segment.records or 0)
+            self._report(error)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._succeed(records)
+        finally:
+            self._in_flight.pop(segment.name.key, None)
+
+    def _succeed(self, records: int) -> None:
+        self.shipped += records
+        self.last_success_unix_s = time.time()
+        self._failures = 0
+        self._retry_at_s = 0.0
+        if self._trouble:
+            kinds, self._trouble = tuple(self._trouble), set()
+            self._announcer.recover(kinds, f"{self._settings.uri} takes records again")
+            sink_file.clear_last_error(self._spool.sink_folder)
+
+    def _fail(self, error: Exception) -> None:
+        self.retries += 1
+        self._failures += 1
+        wait_s = pause_s(self._failures, self._settings.retry_max_s)
+        self._retry_at_s = time.monotonic() + wait_s
+        self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        kind, message = describe_error(error, self._settings.uri)
+        self._trouble.add(kind)
+        text = f"cannot deliver to {self._settings.uri}: {message}; "
+        if self._announcer.announce(kind, text + "the records wait in the spool"):
+            # On a read-only or full disk the message is in the log only.
+            with contextlib.suppress(OSError):
+                sink_file.write_last_error(self._spool.sink_folder, kind, message)
+
+    def _say_problem(self) -> None:
+        """Says what the request's path could not say: why records are dropped or held back."""
+        problem, self._spool.problem = self._spool.problem, None
+        if problem is None:
+            return
+        folder = self._settings.spool_dir
+        if isinstance(problem, SpoolFull):
+            what = (
+                f"the spool {folder} is full ({self._settings.spool_max_bytes} bytes): deliver "
+                "faster, or raise prediction_log.spool_max_bytes"
+            )
+        else:
+            what = (
+                f"cannot write the spool {folder} ({problem}): make room there, or set "
+                "prediction_log.spool_dir or OFFPATH_SPOOL_DIR to a folder that can be written"
+            )
+        blocked = (
+            "replies wait" if self._settings.when_full == "block" else "replies go on"
+        )
+        dropped = self._spool.dropped
+        self._announcer.announce(
+            type(problem).__name__,
+            f"{what}; {blocked}, {dropped} records dropped so far",
+        )
+
+    async def _drain(self, sink: Sink) -> None:
+        self._spool.seal()
+        while self._spool.sealed and time.monotonic() < (self._stop_at_s or 0.0):
+            self._start_uploads(sink)
+            if not self._in_flight:
+                # A failing sink is not waited for: the segments are adopted later.
+                return
+            await asyncio.wait(
+                self._in_flight.values(),
+                timeout=TICK_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )

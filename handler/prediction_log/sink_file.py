@@ -1,0 +1,68 @@
+"""`sink.json` in a sink's spool folder: where its segments go, for whoever ships them later.
+
+Never credentials: those come from the AWS default chain of the process that ships.
+`last-error.json` beside it says why deliveries fail at present.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from handler.prediction_log.record import format_inference_time
+from handler.prediction_log.settings import PredictionLogSettings
+
+SINK_FILE = "sink.json"
+ERROR_FILE = "last-error.json"
+
+
+def write_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
+    """Notes the sink; the last to open the log wins, so that a corrected endpoint takes effect."""
+    options = dataclasses.asdict(settings.s3)
+    content = {"uri": settings.uri, "sync": settings.sync, "s3": options}
+    _replace(sink_folder / SINK_FILE, content)
+
+
+def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
+    """The settings that shipping needs; None where no process got as far as writing them.
+
+    Raises:
+        ValueError: The file is not what `write_sink_file` writes.
+    """
+    try:
+        mapping = json.loads((sink_folder / SINK_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{sink_folder / SINK_FILE} holds no JSON object")
+    mapping["spool_dir"] = str(sink_folder.parent)
+    return PredictionLogSettings.from_mapping(mapping, {})
+
+
+def write_last_error(sink_folder: Path, kind: str, message: str) -> None:
+    """Notes why deliveries fail, for `offpath logs status`."""
+    content = {"time": format_inference_time(), "kind": kind, "message": message}
+    _replace(sink_folder / ERROR_FILE, content)
+
+
+def read_last_error(sink_folder: Path) -> dict[str, str] | None:
+    """The present trouble, None when the last delivery succeeded."""
+    try:
+        content = json.loads((sink_folder / ERROR_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    return {str(key): str(value) for key, value in content.items()}
+
+
+def clear_last_error(sink_folder: Path) -> None:
+    """Deliveries succeed again."""
+    (sink_folder / ERROR_FILE).unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: Mapping[str, object]) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.write_text(json.dumps(content) + "\n")
+    os.replace(new, path)

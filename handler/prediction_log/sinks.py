@@ -1,0 +1,220 @@
+"""Where sealed segments go: an S3 bucket or a folder. `put` returns after the acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from handler.prediction_log.compression import CONTENT_ENCODINGS
+from handler.prediction_log.settings import PredictionLogSettings, S3Options
+
+CONTENT_TYPE = "application/x-ndjson"
+CONNECT_TIMEOUT_S = 5.0
+# Refusals that a fresh look at the credentials may cure: rotated keys, an expired token.
+REFUSALS = {
+    "AccessDenied",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "403",
+}
+
+
+class Sink(Protocol):
+    """Takes objects. A repeated put of a key replaces the object."""
+
+    async def prepare(self) -> None:
+        """Does the slow part of the first put ahead of it."""
+
+    async def put(self, key: str, body: bytes, compression: str) -> None:
+        """Stores an object under the sink's prefix; raises unless that is acknowledged."""
+
+    async def close(self) -> None:
+        """Lets go of connections."""
+
+
+def split_s3_uri(uri: str) -> tuple[str, str]:
+    """(bucket, prefix) of s3://bucket/prefix; the prefix is empty or ends in a slash."""
+    parts = urlsplit(uri)
+    prefix = parts.path.strip("/")
+    return parts.netloc, prefix + "/" if prefix else ""
+
+
+def split_file_uri(uri: str) -> Path:
+    """The folder of file:///folder."""
+    return Path(unquote(urlsplit(uri).path))
+
+
+def make_put_arguments(
+    uri: str, options: S3Options, key: str, body: bytes, compression: str
+) -> dict[str, Any]:
+    """Arguments of S3's put_object: the same whoever ships, so that a repeat changes nothing."""
+    bucket, prefix = split_s3_uri(uri)
+    optional = {
+        "ContentEncoding": CONTENT_ENCODINGS[compression],
+        "StorageClass": options.storage_class,
+        "SSEKMSKeyId": options.sse_kms_key_id,
+        "ServerSideEncryption": "aws:kms" if options.sse_kms_key_id else None,
+    }
+    return {
+        "Bucket": bucket,
+        "Key": prefix + key,
+        "Body": body,
+        "ContentType": CONTENT_TYPE,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+def make_client_config(options: S3Options) -> dict[str, Any]:
+    """Arguments of botocore's Config: time-outs, and no retries, for the shipper has its own."""
+    config: dict[str, Any] = {
+        "connect_timeout": min(CONNECT_TIMEOUT_S, options.timeout_s),
+        "read_timeout": options.timeout_s,
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": 4,
+    }
+    if options.endpoint_url:
+        # Not every S3 server knows the checksums that AWS clients send by default.
+        config["request_checksum_calculation"] = "when_required"
+        config["response_checksum_validation"] = "when_required"
+        config["s3"] = {"addressing_style": "path"}
+    return config
+
+
+def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
+    """(kind, message) of a failed delivery; the message says what can be done about it."""
+    code = _error_code(error)
+    name = type(error).__name__
+    if "Credentials" in name or name in ("ProfileNotFound", "TokenRetrievalError"):
+        advice = (
+            f"no usable AWS credentials ({error}); provide them by the AWS default chain "
+            "(environment, profile, instance or pod role) and check that TorchServe's "
+            "blacklist_env_vars does not hide AWS_* from the workers"
+        )
+        return "credentials", advice
+    if code in REFUSALS:
+        return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
+    if code == "NoSuchBucket":
+        return "bucket", f"the bucket of {uri} does not exist: create it"
+    if code in ("SlowDown", "503", "ServiceUnavailable"):
+        return "busy", f"the server asks to slow down ({code})"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
+        return "timeout", f"no answer in time ({name})"
+    if name == "NoRegionError":
+        return "region", "no region: set prediction_log.s3.region or AWS_REGION"
+    if isinstance(error, ImportError):
+        return "import", f"{error}: install aiobotocore into the workers' environment"
+    return name, f"{name}: {error}"
+
+
+def _error_code(error: BaseException) -> str | None:
+    """S3's error code in a botocore ClientError."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    return str(response.get("Error", {}).get("Code"))
+
+
+class FileSink:
+    """Objects as files of a folder; a file appears under its name when it is complete."""
+
+    def __init__(self, folder: Path, is_synced: bool) -> None:
+        self.folder = folder
+        self.is_synced = is_synced
+
+    async def prepare(self) -> None:
+        """Nothing to do ahead."""
+
+    async def put(self, key: str, body: bytes, compression: str) -> None:
+        await asyncio.to_thread(self.write, key, body)
+
+    def write(self, key: str, body: bytes) -> None:
+        """Writes aside, then moves into place; replaces what a former attempt left."""
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        with open(new, "wb") as file:
+            file.write(body)
+            if self.is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(new, path)
+        if self.is_synced:
+            _sync_folder(path.parent)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class S3Sink:
+    """Objects of a bucket, put by aiobotocore, which is imported at first need: it takes half a
+    second that a worker's start must not wait for."""
+
+    def __init__(self, uri: str, options: S3Options) -> None:
+        self.uri = uri
+        self.options = options
+        self._client: Any = None
+        self._stack = contextlib.AsyncExitStack()
+        self._opening = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._open_client()
+
+    async def put(self, key: str, body: bytes, compression: str) -> None:
+        await self.prepare()
+        arguments = make_put_arguments(self.uri, self.options, key, body, compression)
+        try:
+            # botocore's read time-out starts anew with each byte; this one holds for the whole.
+            await asyncio.wait_for(
+                self._client.put_object(**arguments), self.options.timeout_s
+            )
+        except Exception as error:
+            if describe_error(error, self.uri)[0] in ("credentials", "refused"):
+                await self.close()
+            raise
+
+    async def _open_client(self) -> Any:
+        make_session = await asyncio.to_thread(_import_session)
+        from aiobotocore.config import AioConfig
+
+        return await self._stack.enter_async_context(
+            make_session().create_client(
+                "s3",
+                region_name=self.options.region,
+                endpoint_url=self.options.endpoint_url,
+                config=AioConfig(**make_client_config(self.options)),
+            )
+        )
+
+    async def close(self) -> None:
+        """Closes the client; the next put opens one and looks for credentials again."""
+        self._client = None
+        await self._stack.aclose()
+
+
+def _import_session() -> Any:
+    from aiobotocore.session import get_session
+
+    return get_session
+
+
+def open_sink(settings: PredictionLogSettings) -> Sink:
+    """The sink of the settings' URI; touches neither network nor disk."""
+    if settings.uri.startswith("s3://"):
+        return S3Sink(settings.uri, settings.s3)
+    return FileSink(split_file_uri(settings.uri), settings.sync == "fsync")
