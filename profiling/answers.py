@@ -20,15 +20,17 @@ def make_checks(
 ) -> list[tuple[bytes, Answer]]:
     """The photographs with the clearest answers, and those answers.
 
-    Seeded weights make near ties, where two correct decoders may differ: the label is compared where
-    the reference leads most.
+    Seeded weights make near ties, where two correct decoders may differ: the label is compared
+    where the reference leads most.
     """
     answered = [(photo, classify_reference(model, photo)) for photo in photographs[:16]]
     answered.sort(key=lambda pair: -pair[1].lead)
     return answered[:PHOTOGRAPHS_CHECKED]
 
 
-def check_answers(server: str, url: str, checks: Sequence[tuple[bytes, Answer]]) -> float:
+def check_answers(
+    server: str, url: str, checks: Sequence[tuple[bytes, Answer]]
+) -> float:
     """Compares label and probability.
 
     Returns:
@@ -42,7 +44,9 @@ def check_answers(server: str, url: str, checks: Sequence[tuple[bytes, Answer]])
     with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
         for photograph, expected in checks:
             reply = client.post(
-                url, content=photograph, headers={"Content-Type": "application/octet-stream"}
+                url,
+                content=photograph,
+                headers={"Content-Type": "application/octet-stream"},
             )
             if reply.status_code != 200:
                 raise ExpectedError(

@@ -1,4 +1,4 @@
-"""Measures servers side by side in interleaved rounds (A B C A B C); stores nothing, prints nothing.
+"""Measures servers side by side in interleaved rounds (A B C A B C); stores and prints nothing.
 
 Each server is started afresh for each of its rounds and runs alone: the others' memory and threads
 cannot touch its figures, and what differs from start to start shows in the spread.
@@ -16,7 +16,7 @@ import psutil
 
 from offpath.errors import ExpectedError
 from profiling.answers import check_answers
-from profiling.limits import DECODE, FORWARD, LimitMeter
+from profiling.limits import DECODE, FORWARD, LimitMeter, Rate
 from profiling.load import Generator, LoadPlan, LoadSample
 from profiling.model_under_test import Answer
 from profiling.result import BenchResult, LimitMeasurement, Measurement
@@ -78,25 +78,43 @@ def run_bench(
         result.limits.extend(measure_limits(plan, meter, round_))
         observer.on_measured()
         for server in plan.servers:
-            result.measurements.extend(measure_server(plan, server, round_, label, observer))
+            result.measurements.extend(
+                measure_server(plan, server, round_, label, observer)
+            )
             observer.on_measured()
 
 
-def measure_limits(plan: BenchPlan, meter: LimitMeter, round_: int) -> list[LimitMeasurement]:
+def measure_limits(
+    plan: BenchPlan, meter: LimitMeter, round_: int
+) -> list[LimitMeasurement]:
     """Decode-only for each workload, forward-only once."""
-    limits = []
-    for workload in plan.workloads:
-        rate = meter.measure_decode(workload.paths)
-        limits.append(
-            LimitMeasurement(round_, DECODE, workload.name, rate.images, rate.elapsed_s)
-        )
-    rate = meter.measure_forward()
-    limits.append(LimitMeasurement(round_, FORWARD, None, rate.images, rate.elapsed_s))
-    return limits
+    limits = [
+        to_limit(round_, DECODE, workload.name, meter.measure_decode(workload.paths))
+        for workload in plan.workloads
+    ]
+    return [*limits, to_limit(round_, FORWARD, None, meter.measure_forward())]
+
+
+def to_limit(
+    round_: int, kind: str, workload: str | None, rate: Rate
+) -> LimitMeasurement:
+    """A limit's raw values for the result."""
+    return LimitMeasurement(
+        round_,
+        kind,
+        workload,
+        rate.images,
+        round(rate.elapsed_s, 4),
+        round(rate.cpu_s, 3),
+    )
 
 
 def measure_server(
-    plan: BenchPlan, server: ServerUnderTest, round_: int, label: str, observer: Observer
+    plan: BenchPlan,
+    server: ServerUnderTest,
+    round_: int,
+    label: str,
+    observer: Observer,
 ) -> list[Measurement]:
     """Starts a server, checks its answers, and measures it on every workload."""
     observer.on_step(f"{label}: {server.name}: start")
@@ -182,4 +200,6 @@ def machine_busy_s() -> float:
     """CPU seconds of the whole machine, everything but idle, since it started."""
     times = psutil.cpu_times()
     # guest is part of user already.
-    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+    return float(
+        times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+    )

@@ -82,7 +82,10 @@ def read_revision() -> str:
     git = ["git", "-C", str(folder)]
     try:
         revision = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
+            [*git, "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         changed = subprocess.run(
             [*git, "status", "--porcelain", "--untracked-files=no"],

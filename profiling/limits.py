@@ -26,10 +26,11 @@ _barrier: Barrier | None = None
 
 @dataclass(frozen=True)
 class Rate:
-    """Images that all processes together handled, and the time that each of them took."""
+    """Images that all processes together handled, how long they took, and the CPU they got."""
 
     images: int
     elapsed_s: float
+    cpu_s: float
 
     @property
     def per_s(self) -> float:
@@ -63,9 +64,15 @@ class LimitMeter:
         return self._measure(forward_for, self._model, self._batch_size)
 
     def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
-        running = [self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)]
+        running = [
+            self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)
+        ]
         rates = [future.result() for future in running]
-        return Rate(sum(r.images for r in rates), max(r.elapsed_s for r in rates))
+        return Rate(
+            sum(r.images for r in rates),
+            max(r.elapsed_s for r in rates),
+            sum(r.cpu_s for r in rates),
+        )
 
 
 def start_together(barrier: Barrier) -> None:
@@ -83,11 +90,11 @@ def run_for(seconds: float, step: Callable[[], int]) -> Rate:
         raise RuntimeError("not in a process of LimitMeter")
     step()
     _barrier.wait(START_TIMEOUT_S)
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     images = 0
     while (elapsed_s := time.perf_counter() - begin) < seconds:
         images += step()
-    return Rate(images, elapsed_s)
+    return Rate(images, elapsed_s, time.process_time() - cpu)
 
 
 def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
@@ -99,7 +106,9 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 
     config = load_model(model).config
     options = DecodeOptions(
-        int(config.resize_size * config.scale_margin), config.exif_orientation, config.max_pixels
+        int(config.resize_size * config.scale_margin),
+        config.exif_orientation,
+        config.max_pixels,
     )
     # bytearray: what TorchServe hands to a handler.
     payloads = cycle([(path, bytearray(path.read_bytes())) for path in paths])
@@ -109,7 +118,9 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
         try:
             image = decode_image(payload, options)
         except ItemError as error:
-            raise ExpectedError(f"photograph {str(path)!r} cannot be decoded: {error}") from error
+            raise ExpectedError(
+                f"photograph {str(path)!r} cannot be decoded: {error}"
+            ) from error
         transform_image(image, config.resize_size, config.image_size)
         return 1
 

@@ -1,8 +1,8 @@
 """Load on a server: what to send (LoadPlan), what came back (LoadSample), who sends it (Generator).
 
-Closed loop: each of N clients sends its next request when the last reply has arrived. The load runs
-through warm-up into the measured window without a pause, so the window begins with every client busy;
-what is counted is the replies that arrive inside the window.
+Closed loop: each of N clients sends its next request when the last reply has arrived. The load
+runs through warm-up into the measured window without a pause, so the window begins with every
+client busy; what is counted is the replies that arrive inside the window.
 """
 
 from __future__ import annotations
@@ -105,12 +105,16 @@ def find_generator(name: str) -> Generator:
         "wrk": WrkGenerator,
     }
     if name not in generators:
-        raise ExpectedError(f"no load generator {name!r}: expected one of {', '.join(generators)}")
+        raise ExpectedError(
+            f"no load generator {name!r}: expected one of {', '.join(generators)}"
+        )
     return generators[name]()
 
 
 def child_environment() -> dict[str, str]:
     """Environment of a generator's process: one thread, no proxy between it and loopback."""
     proxies = {"http_proxy", "https_proxy", "all_proxy"}
-    kept = {key: value for key, value in os.environ.items() if key.lower() not in proxies}
+    kept = {
+        key: value for key, value in os.environ.items() if key.lower() not in proxies
+    }
     return kept | {"PYTHONUNBUFFERED": "1"}

@@ -31,14 +31,18 @@ class ModelUnderTest:
     def labels(self) -> list[str]:
         """Names by class index."""
         if self.source.labels is None:
-            raise ExpectedError(f"model {self.name!r} has no labels: answers cannot be compared")
+            raise ExpectedError(
+                f"model {self.name!r} has no labels: answers cannot be compared"
+            )
         return self.source.labels
 
     @property
     def model_file(self) -> Path:
         """Its definition."""
         if self.source.model_file is None:
-            raise ExpectedError(f"model {self.name!r} is TorchScript: the benchmark needs a class")
+            raise ExpectedError(
+                f"model {self.name!r} is TorchScript: the benchmark needs a class"
+            )
         return self.source.model_file
 
     def save_weights(self, path: Path) -> None:
@@ -74,6 +78,10 @@ def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
     )
     picture = Image.open(io.BytesIO(photograph)).convert("RGB")
     with torch.inference_mode():
-        probabilities = torch.softmax(model.source.module.eval()(prepare(picture)[None]), 1)[0]
+        probabilities = torch.softmax(
+            model.source.module.eval()(prepare(picture)[None]), 1
+        )[0]
     best, classes = torch.topk(probabilities, 2)
-    return Answer(model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1]))
+    return Answer(
+        model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1])
+    )

@@ -2,9 +2,9 @@
 
 Nothing is downloaded: the sources are files of the scikit-image and scikit-learn wheels. They are
 small (at most 1411 px) and smooth when enlarged, and an enlarged smooth picture compresses to a
-fraction of what a camera writes. So each picture gets what a sensor adds: shot noise that grows with
-the light, read noise, and the slight blur of demosaicing, then sharpening as cameras do. What makes
-JPEG decoding slow is the number of bits to Huffman-decode, and that is set by the file size, which
+fraction of what a camera writes. So each picture is sharpened and gets what a sensor adds: shot
+noise that grows with the light, read noise, and the slight blur of demosaicing. What makes JPEG
+decoding slow is the number of bits to Huffman-decode, and that is set by the file size, which
 `workload.py` holds to its mean by choosing the JPEG quality.
 """
 
@@ -32,7 +32,7 @@ SOURCES = (
     ("sklearn", "datasets/images/china.jpg"),
     ("sklearn", "datasets/images/flower.jpg"),
 )
-# 8-bit units at mid grey; with these a 2048 px picture reaches 1.2 MB at quality 94, as phones write.
+# 8-bit units at mid grey; with these a 2048 px picture has 1.2 MB at quality 94, as from phones.
 SHOT_NOISE = 8.0
 READ_NOISE = 2.0
 DEMOSAIC_BLUR_PX = 0.35
@@ -50,7 +50,7 @@ def find_sources() -> list[Path]:
         folder = Path(spec.origin).parent if spec and spec.origin else None
         if folder is None or not (folder / inside).is_file():
             raise ExpectedError(
-                f"no {inside!r} in package {package!r}: the workloads are made from its photographs;"
+                f"no {inside!r} in package {package!r}, of which the workloads are made;"
                 " install them with: pip install 'torchserve-offpath[bench]'"
             )
         found.append(folder / inside)

@@ -30,7 +30,9 @@ def save_plot(result: BenchResult, baseline: str | None, path: Path) -> None:
         ExpectedError: another suffix, or matplotlib is missing.
     """
     if path.suffix not in SUFFIXES:
-        raise ExpectedError(f"plot {str(path)!r}: expected a name ending in .svg or .png")
+        raise ExpectedError(
+            f"plot {str(path)!r}: expected a name ending in .svg or .png"
+        )
     try:
         import matplotlib
     except ImportError as error:
@@ -39,7 +41,11 @@ def save_plot(result: BenchResult, baseline: str | None, path: Path) -> None:
         ) from error
     # No window system; fixed ids, so that the same result gives the same file.
     matplotlib.use("agg")
-    style = {"svg.hashsalt": "offpath", "font.size": 11, "text.color": TEXT}
+    style: dict[str, Any] = {
+        "svg.hashsalt": "offpath",
+        "font.size": 11,
+        "text.color": TEXT,
+    }
     with matplotlib.rc_context(style):
         draw(result, baseline, path)
 
@@ -56,9 +62,13 @@ def draw(result: BenchResult, baseline: str | None, path: Path) -> None:
     )
     for panel, workload in zip(panels[0], workloads):
         mean_kb = result.workloads[workload]["mean_bytes"] / 1000
-        panel.set_title(f"{workload} ({mean_kb:,.0f} kB mean)", color=TEXT, fontsize=11, loc="left")
+        panel.set_title(
+            f"{workload} ({mean_kb:,.0f} kB mean)", color=TEXT, fontsize=11, loc="left"
+        )
         draw_panel(
-            panel, [r for r in rows if r.workload == workload], limit_rate(result, workload)
+            panel,
+            [r for r in rows if r.workload == workload],
+            limit_rate(result, workload),
         )
     figure.tight_layout()
     # Without a date: the same result gives the same file.
@@ -80,17 +90,26 @@ def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
         [row.rate - row.rate_low for row in rows],
         [row.rate_high - row.rate for row in rows],
     ]
-    panel.barh(names, rates, color=colours, height=0.62, xerr=errors, ecolor=TEXT, capsize=2)
+    panel.barh(
+        names, rates, color=colours, height=0.62, xerr=errors, ecolor=TEXT, capsize=2
+    )
     panel.invert_yaxis()
     top = max([*(row.rate_high for row in rows), limit or 0])
     panel.set_xlim(0, top * 1.3)
     for index, row in enumerate(rows):
         ratio = "" if row.ratio is None else f"  ({row.ratio:.1f} x)"
-        panel.text(row.rate_high + top * 0.02, index, f"{row.rate:,.0f}{ratio}", va="center")
+        panel.text(
+            row.rate_high + top * 0.02, index, f"{row.rate:,.0f}{ratio}", va="center"
+        )
     if limit:
         panel.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.3)
         panel.text(
-            limit, len(rows) - 0.45, f"decode alone: {limit:,.0f} ", color=LIMIT, ha="right", va="top"
+            limit,
+            len(rows) - 0.45,
+            f"decode alone: {limit:,.0f} ",
+            color=LIMIT,
+            ha="right",
+            va="top",
         )
         panel.set_ylim(len(rows) - 0.1, -0.6)
     panel.set_xlabel("requests a second", color=TEXT)

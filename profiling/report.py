@@ -16,55 +16,74 @@ NOISY_SPREAD = 0.15
 
 
 def print_report(result: BenchResult, baseline: str | None, console: Console) -> None:
-    """Prints one table per workload, then what makes the figures doubtful."""
+    """Prints two tables per workload, then what makes the figures doubtful."""
     rows = summarise(result, baseline)
     for workload, facts in result.workloads.items():
         mean_kb = facts["mean_bytes"] / 1000
         title = f"{workload}: {facts['count']} photographs, {mean_kb:,.0f} kB mean"
-        console.print(make_table(title, [r for r in rows if r.workload == workload], baseline))
-        console.print(format_limits(result, workload))
-    for warning in find_warnings(rows):
-        console.print(f"[yellow]{warning}[/]")
+        selected = [row for row in rows if row.workload == workload]
+        console.print(make_speed_table(title, selected, baseline))
+        console.print(make_cost_table(selected))
+        console.print(format_limits(result, workload), highlight=False)
+        console.print()
+    for warning in [*find_noisy_limits(result), *find_warnings(rows)]:
+        console.print(f"[yellow]{warning}[/]", highlight=False)
 
 
-def make_table(title: str, rows: Sequence[Row], baseline: str | None) -> Table:
-    """Rates, ratios, latencies and CPU of the servers on one workload."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("server")
-    for column in (
+def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> Table:
+    """Rates, their ratio to the baseline and their share of the limits."""
+    table = new_table(
+        title,
         "req/s",
-        "spread",
+        "lowest-highest",
         f"x {baseline}" if baseline else "x",
         "% of decode",
-        "% of both",
-        *(f"p{percent} ms" for percent in PERCENTILES),
+        "% of limit",
         "failed",
-        "frontend ms",
-        "workers ms",
-        "load ms",
-        "RSS MB",
-        "ready s",
-    ):
-        table.add_column(column, justify="right")
+    )
     for row in rows:
-        table.add_row(row.server, *format_row(row))
+        table.add_row(
+            row.server,
+            f"{row.rate:.1f}",
+            f"{row.rate_low:.1f}-{row.rate_high:.1f}",
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            format_share(row.decode_share),
+            format_share(row.limit_share),
+            format_failures(row.failures),
+        )
     return table
 
 
-def format_row(row: Row) -> list[str]:
-    """A row's cells after the name."""
-    return [
-        f"{row.rate:.1f}",
-        f"{row.rate_low:.1f}-{row.rate_high:.1f}",
-        "" if row.ratio is None else f"{row.ratio:.2f}",
-        format_share(row.decode_share),
-        format_share(row.limit_share),
-        *(f"{row.latency_ms[percent]:.0f}" for percent in PERCENTILES),
-        format_failures(row.failures),
-        *(f"{row.cpu_ms.get(group, 0):.2f}" for group in ("frontend", "workers", "generator")),
-        f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
-        f"{row.ready_s:.1f}",
-    ]
+def make_cost_table(rows: Sequence[Row]) -> Table:
+    """Latencies, CPU milliseconds a reply by process group, memory, start."""
+    percentiles = [f"p{percent}" for percent in PERCENTILES]
+    table = new_table(
+        "latency ms; CPU ms a reply; MB; s",
+        *percentiles,
+        *("frontend", "workers", "load gen."),
+        *("RSS", "ready"),
+    )
+    for row in rows:
+        table.add_row(
+            row.server,
+            *(f"{row.latency_ms[percent]:.0f}" for percent in PERCENTILES),
+            *(
+                f"{row.cpu_ms.get(group, 0):.2f}"
+                for group in ("frontend", "workers", "generator")
+            ),
+            f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
+            f"{row.ready_s:.1f}",
+        )
+    return table
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table with the server's name at the left and figures beside it."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("server", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=column != "failed")
+    return table
 
 
 def format_share(share: float | None) -> str:
@@ -84,9 +103,20 @@ def format_limits(result: BenchResult, workload: str) -> str:
     if decode is None or forward is None or both is None:
         return "limits: not measured"
     return (
-        f"limits of {result.host['cores']} cores, images/s: decode alone {decode:.1f},"
-        f" forward alone {forward:.1f}, both {both:.1f}"
+        f"images/s that {result.host['cores']} cores allow: decode alone {decode:.1f},"
+        f" forward alone {forward:.1f}, both (the limit) {both:.1f}"
     )
+
+
+def find_noisy_limits(result: BenchResult) -> list[str]:
+    """Limits during which something else took the cores."""
+    cores = result.host["cores"]
+    return [
+        f"noise: the {limit.kind} limit of round {limit.round + 1} got only"
+        f" {limit.cpu_s / limit.elapsed_s:.2f} of {cores} cores; stop what else runs"
+        for limit in result.limits
+        if limit.cpu_s < (cores - NOISY_CORES) * limit.elapsed_s
+    ]
 
 
 def find_warnings(rows: Sequence[Row]) -> list[str]:
@@ -106,5 +136,7 @@ def find_warnings(rows: Sequence[Row]) -> list[str]:
                 " more --rounds or longer --seconds narrow it"
             )
         if row.failures:
-            warnings.append(f"failures: {where}: {format_failures(row.failures)} of {row.replies}")
+            warnings.append(
+                f"failures: {where}: {format_failures(row.failures)} of {row.replies}"
+            )
     return warnings

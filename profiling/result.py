@@ -1,4 +1,4 @@
-"""What a benchmark run leaves: raw values with the host they come from, as JSON. No statistics here.
+"""What a benchmark run leaves: raw values with the host they come from, as JSON; no statistics.
 
 `summary.py` computes at read time. Rounds of two runs may be merged when everything that could move
 a number is alike; otherwise merging is refused and the difference named.
@@ -46,13 +46,17 @@ class Measurement:
 
 @dataclass(frozen=True)
 class LimitMeasurement:
-    """One measurement of a physical limit; `workload` is None for the forward-only one."""
+    """One measurement of a physical limit; `workload` is None for the forward-only one.
+
+    cpu_s below cores x elapsed_s means that something else had the cores.
+    """
 
     round: int
     kind: str
     workload: str | None
     images: int
     elapsed_s: float
+    cpu_s: float
 
 
 @dataclass
@@ -97,7 +101,9 @@ def format_json(content: Mapping[str, Any]) -> str:
     lines = []
     for key, value in content.items():
         if isinstance(value, list) and value:
-            rows = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in value)
+            rows = ",\n".join(
+                "  " + json.dumps(row, separators=(",", ":")) for row in value
+            )
             text = f"[\n{rows}\n ]"
         else:
             text = json.dumps(value, indent=1).replace("\n", "\n ")
@@ -116,7 +122,9 @@ def load_result(path: Path) -> BenchResult:
     except (OSError, ValueError) as error:
         raise ExpectedError(f"cannot read result {str(path)!r}: {error}") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise ExpectedError(f"{str(path)!r} is not a result of `offpath bench` ({FORMAT})")
+        raise ExpectedError(
+            f"{str(path)!r} is not a result of `offpath bench` ({FORMAT})"
+        )
     content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
     content["measurements"] = [Measurement(**row) for row in content["measurements"]]
     return BenchResult(**content)
@@ -131,10 +139,12 @@ def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:
     check_alike(first, second)
     offset = first.rounds
     limits = [
-        LimitMeasurement(**(asdict(m) | {"round": m.round + offset})) for m in second.limits
+        LimitMeasurement(**(asdict(m) | {"round": m.round + offset}))
+        for m in second.limits
     ]
     measurements = [
-        Measurement(**(asdict(m) | {"round": m.round + offset})) for m in second.measurements
+        Measurement(**(asdict(m) | {"round": m.round + offset}))
+        for m in second.measurements
     ]
     return BenchResult(
         first.command,
@@ -151,7 +161,9 @@ def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:
 def check_alike(first: BenchResult, second: BenchResult) -> None:
     """Raises ExpectedError when figures of the two runs do not belong together."""
     for part in ("host", "settings", "workloads", "servers"):
-        differences = find_differences(getattr(first, part), getattr(second, part), part)
+        differences = find_differences(
+            getattr(first, part), getattr(second, part), part
+        )
         if differences:
             raise ExpectedError(
                 "these runs are not alike, their rounds cannot be merged: "
@@ -165,7 +177,9 @@ def find_differences(first: Any, second: Any, where: str) -> list[str]:
         return [
             difference
             for key in sorted({*first, *second})
-            for difference in find_differences(first.get(key), second.get(key), f"{where}.{key}")
+            for difference in find_differences(
+                first.get(key), second.get(key), f"{where}.{key}"
+            )
         ]
     # JSON knows no tuples.
     same = json.dumps(first) == json.dumps(second)

@@ -1,7 +1,7 @@
-"""CPU time and memory of other processes, by group (`frontend`, `workers`), from the kernel's counters.
+"""CPU time and memory of other processes, by group (`frontend`, `workers`), as the kernel counts.
 
-CPU is the difference of two samples of the counters, never a percentage over an interval; their step
-is 10 ms, so a window should hold some seconds.
+CPU is the difference of two samples of the counters, never a percentage over an interval; their
+step is 10 ms, so a window should hold some seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def sample_cpu_s(groups: Groups) -> dict[str, float]:
 
     A process that has ended counts as 0: a group's figure then falls, which shows.
     """
-    return {name: sum(process_cpu_s(pid) for pid in pids) for name, pids in groups.items()}
+    return {
+        name: sum(process_cpu_s(pid) for pid in pids) for name, pids in groups.items()
+    }
 
 
 def process_cpu_s(pid: int) -> float:
@@ -36,7 +38,10 @@ def process_cpu_s(pid: int) -> float:
 
 def sample_rss_bytes(groups: Groups) -> dict[str, int]:
     """Resident memory by group, in bytes; pages that processes share count for each of them."""
-    return {name: sum(process_rss_bytes(pid) for pid in pids) for name, pids in groups.items()}
+    return {
+        name: sum(process_rss_bytes(pid) for pid in pids)
+        for name, pids in groups.items()
+    }
 
 
 def process_rss_bytes(pid: int) -> int:
@@ -47,7 +52,9 @@ def process_rss_bytes(pid: int) -> int:
         return 0
 
 
-def subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+def subtract(
+    after: Mapping[str, float], before: Mapping[str, float]
+) -> dict[str, float]:
     """Differences by group, rounded to the counters' step."""
     return {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
 

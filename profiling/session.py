@@ -43,7 +43,15 @@ class BenchChoices:
     @property
     def settings(self) -> dict[str, Any]:
         """What must be alike for rounds to be merged."""
-        kept = ("model", "generator", "clients", "seconds", "requests", "warm_up_s", "seed")
+        kept = (
+            "model",
+            "generator",
+            "clients",
+            "seconds",
+            "requests",
+            "warm_up_s",
+            "seed",
+        )
         return {name: getattr(self, name) for name in kept} | {
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
@@ -71,14 +79,17 @@ def run_session(
     model = load_model(choices.model)
     servers = make_servers(choices.servers, model, cores)
     workloads = [
-        load_workload(name, choices.seed, observer.on_step) for name in choices.workloads
+        load_workload(name, choices.seed, observer.on_step)
+        for name in choices.workloads
     ]
     result = begin_result(choices, workloads)
     result.servers.update({server.name: server.settings for server in servers})
     if earlier is not None:
         merge_results(earlier, result)
     observer.on_step("reference answers")
-    checks = {workload.name: make_checks(model, workload.read()) for workload in workloads}
+    checks = {
+        workload.name: make_checks(model, workload.read()) for workload in workloads
+    }
     folder = Path(tempfile.mkdtemp(prefix="offpath-bench-"))
     for server in servers:
         observer.on_step(f"{server.name}: build")
@@ -100,7 +111,9 @@ def run_session(
         return result if earlier is None else merge_results(earlier, result)
 
     with LimitMeter(choices.model, cores, LIMIT_BATCH_SIZE, LIMIT_SECONDS) as meter:
-        run_bench(plan, result, meter, SavingObserver(observer, lambda: save(combined())))
+        run_bench(
+            plan, result, meter, SavingObserver(observer, lambda: save(combined()))
+        )
     # Only after success: a failed server's log is in there.
     shutil.rmtree(folder, ignore_errors=True)
     return combined()

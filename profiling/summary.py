@@ -71,10 +71,14 @@ def summarise(result: BenchResult, baseline: str | None) -> list[Row]:
 
 def select(result: BenchResult, workload: str, server: str | None) -> list[Measurement]:
     """The measurements of one server on one workload."""
-    return [m for m in result.measurements if m.workload == workload and m.server == server]
+    return [
+        m for m in result.measurements if m.workload == workload and m.server == server
+    ]
 
 
-def make_row(result: BenchResult, measured: Sequence[Measurement], base: float | None) -> Row:
+def make_row(
+    result: BenchResult, measured: Sequence[Measurement], base: float | None
+) -> Row:
     """Summarises the rounds of one server on one workload."""
     rates = [rate_of(m) for m in measured]
     rate = statistics.median(rates)
@@ -93,7 +97,9 @@ def make_row(result: BenchResult, measured: Sequence[Measurement], base: float |
         decode_share=rate / decode if decode else None,
         limit_share=rate / both if both else None,
         cpu_ms=median_by_group([cpu_ms_per_reply(m) for m in measured]),
-        other_cores=statistics.median(m.cpu_s.get("other", 0.0) / m.elapsed_s for m in measured),
+        other_cores=statistics.median(
+            m.cpu_s.get("other", 0.0) / m.elapsed_s for m in measured
+        ),
         rss_bytes=median_by_group([dict(m.rss_bytes) for m in measured]),
         ready_s=statistics.median(m.ready_s for m in measured),
     )

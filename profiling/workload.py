@@ -1,8 +1,8 @@
 """Workloads: named sets of photographs, generated once, cached, checksummed, the same everywhere.
 
-A workload's identity is the SHA-256 over its files' checksums; results carry it, so that figures from
-different photographs are never merged. A cached workload is verified against its manifest at each
-load; a changed or missing file is an error, never silently measured.
+A workload's identity is the SHA-256 over its files' checksums; results carry it, so that figures
+from different photographs are never merged. A cached workload is verified against its manifest at
+each load; a changed or missing file is an error, never silently measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from profiling.photographs import find_sources, make_photograph
 MANIFEST = "manifest.json"
 # Raise when the generator changes: a cache made by an older one is then left alone.
 GENERATOR_VERSION = 1
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+)
 QUALITIES = range(40, 97)
 
 
@@ -95,7 +97,8 @@ def load_folder(folder: Path) -> Workload:
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     if not paths:
         raise ExpectedError(
-            f"no photographs in {str(folder)!r}: expected files ending in {', '.join(sorted(SUFFIXES))}"
+            f"no photographs in {str(folder)!r}: expected files ending in"
+            f" {', '.join(sorted(SUFFIXES))}"
         )
     return describe(str(folder), paths, [checksum(path.read_bytes()) for path in paths])
 
@@ -178,7 +181,9 @@ def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
     sources = [Image.open(path).convert("RGB") for path in find_sources()]
     return [
         make_photograph(
-            sources[index % len(sources)], spec.size, np.random.default_rng((seed, index))
+            sources[index % len(sources)],
+            spec.size,
+            np.random.default_rng((seed, index)),
         )
         for index in range(spec.count)
     ]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from offpath.errors import ExpectedError
+
+if TYPE_CHECKING:
+    from profiling.result import BenchResult
 
 
 @click.group()
@@ -38,11 +42,22 @@ def command() -> None:
     show_default=True,
     help="Comma-separated, in the order of a round.",
 )
-@click.option("--baseline", default="stock", show_default=True, help="Server that the others are divided by.")
+@click.option(
+    "--baseline",
+    default="stock",
+    show_default=True,
+    help="Server that the others are divided by.",
+)
 @click.option("--clients", type=click.IntRange(1), default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), help="Length of a window.  [default: 10]")
-@click.option("--requests", type=click.IntRange(1), help="Replies in a window, instead of --seconds.")
+@click.option(
+    "--seconds", type=click.FloatRange(1), help="Length of a window.  [default: 10]"
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    help="Replies in a window, instead of --seconds.",
+)
 @click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=5, show_default=True,
               help="Seconds of load before each window.")  # fmt: skip
 @click.option(
@@ -59,8 +74,14 @@ def command() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Raw values, saved after each server's round.",
 )
-@click.option("--append", is_flag=True, help="Add rounds to the --json file; unlike runs are refused.")
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add rounds to the --json file; unlike runs are refused.",
+)
+@click.option(
+    "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
+)
 def serve(
     workloads: tuple[str, ...],
     model: str,
@@ -127,7 +148,9 @@ def serve(
 @command.command("show")
 @click.argument("json_path", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--baseline", default="stock", show_default=True)
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png.")
+@click.option(
+    "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
+)
 def show(json_path: Path, baseline: str, plot_path: Path | None) -> None:
     """Prints (and draws) a saved result."""
     from rich.console import Console
@@ -144,14 +167,23 @@ def show(json_path: Path, baseline: str, plot_path: Path | None) -> None:
 
 
 @command.command("soak")
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=10, show_default=True)
-@click.option("--workload", default="photos-55k", show_default=True, help="The good items.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.1), default=10, show_default=True
+)
+@click.option(
+    "--workload", default="photos-55k", show_default=True, help="The good items."
+)
 @click.option("--model", default="near-free", show_default=True)
 @click.option("--clients", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
 def soak(
-    minutes: float, workload: str, model: str, clients: int, seed: int, json_path: Path | None
+    minutes: float,
+    workload: str,
+    model: str,
+    clients: int,
+    seed: int,
+    json_path: Path | None,
 ) -> None:
     """Mixed good and bad items against our server: statuses, restarts, the workers' memory.
 
@@ -178,7 +210,7 @@ def command_line() -> str:
     return shlex.join(["offpath", *sys.argv[1:]])
 
 
-def read_earlier(json_path: Path | None, append: bool):  # type: ignore[no-untyped-def]
+def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
     """The result to continue, None for a new one; never overwrites one silently."""
     from profiling.result import load_result
 

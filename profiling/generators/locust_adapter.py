@@ -39,7 +39,9 @@ class LocustGenerator:
             child.wait()
 
 
-def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
+def follow(
+    child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher
+) -> LoadSample:
     """Sends the plan, passes the child's events on and returns its result."""
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")

@@ -1,13 +1,12 @@
 """Runs wrk: a tenth of Locust's CPU a request, where the machine has it (`apt install wrk`).
 
-The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own: it runs twice, so
-the window begins with idle clients, which Locust's does not.
+The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own: it runs
+twice, so the window begins with idle clients, which Locust's does not.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -61,9 +60,13 @@ class WrkGenerator:
         """See `profiling.load.Generator`."""
         binary = shutil.which("wrk")
         if binary is None:
-            raise ExpectedError("wrk is not on the PATH: install it, or use --generator locust")
+            raise ExpectedError(
+                "wrk is not on the PATH: install it, or use --generator locust"
+            )
         if plan.seconds is None:
-            raise ExpectedError("wrk stops by time alone: give --seconds, or use --generator locust")
+            raise ExpectedError(
+                "wrk stops by time alone: give --seconds, or use --generator locust"
+            )
         with tempfile.TemporaryDirectory() as folder:
             command = write_script(binary, plan, Path(folder))
             if plan.warm_up_s >= 1:
@@ -87,10 +90,20 @@ def write_script(binary: str, plan: LoadPlan, folder: Path) -> list[str]:
         }
     )
     timeout = f"{round(plan.timeout_s)}s"
-    return [binary, "-t1", f"-c{plan.clients}", "--timeout", timeout, "-s", str(folder / "load.lua")]
+    return [
+        binary,
+        "-t1",
+        f"-c{plan.clients}",
+        "--timeout",
+        timeout,
+        "-s",
+        str(folder / "load.lua"),
+    ]
 
 
-def run_wrk(command: list[str], plan: LoadPlan, seconds: float, watcher: Watcher | None) -> float:
+def run_wrk(
+    command: list[str], plan: LoadPlan, seconds: float, watcher: Watcher | None
+) -> float:
     """One run; returns wrk's CPU seconds."""
     child = subprocess.Popen(
         [*command, f"-d{round(seconds)}s", plan.url],
@@ -121,7 +134,9 @@ def run_wrk(command: list[str], plan: LoadPlan, seconds: float, watcher: Watcher
 def read_sample(path: Path, cpu_s: float) -> LoadSample:
     """wrk's own summary as a LoadSample."""
     summary = json.loads(path.read_text())
-    latencies = [us / 1000 for us, count in summary["latencies_us"] for _ in range(count)]
+    latencies = [
+        us / 1000 for us, count in summary["latencies_us"] for _ in range(count)
+    ]
     statuses = {"200": summary["requests"] - summary["bad_status"]}
     if summary["bad_status"]:
         statuses[BAD_STATUS] = summary["bad_status"]

@@ -19,7 +19,7 @@ from profiling.model_under_test import ModelUnderTest
 
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
-# The stock handler normalises by ImageNet's mean and deviation, which Lite models were not trained on.
+# The stock handler normalises by ImageNet's mean and deviation; Lite models were trained on others.
 STOCK_HANDLERS = {"efficientnet-lite0": str(BASELINES_DIR / "stock_lite_handler.py")}
 
 
@@ -29,13 +29,17 @@ def offpath_config(model: ModelUnderTest, cores: int) -> dict[str, Any]:
     return make_model_config(load_preset("cpu"), server, model.source.handler)
 
 
-def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path) -> Path:
+def build_offpath(
+    model: ModelUnderTest, config: Mapping[str, Any], folder: Path
+) -> Path:
     """Our archive, as `offpath archive` builds it."""
     spec = ArchiveSpec(NAME, "1.0", model.source, model.labels, model.name, config)
     return build_archive(spec, folder)
 
 
-def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
+def build_stock(
+    model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
+) -> Path:
     """The stock handler's archive, by torch-model-archiver; `config` None leaves out the YAML."""
     with tempfile.TemporaryDirectory(prefix="offpath-bench-") as scratch:
         weights = Path(scratch) / "weights.pt"
@@ -61,7 +65,10 @@ def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder:
         own_tmp = Path(scratch) / "tmp"
         own_tmp.mkdir()
         done = subprocess.run(
-            command, env={**os.environ, "TMPDIR": str(own_tmp)}, capture_output=True, text=True
+            command,
+            env={**os.environ, "TMPDIR": str(own_tmp)},
+            capture_output=True,
+            text=True,
         )
         shutil.rmtree(own_tmp, ignore_errors=True)
     if done.returncode:

@@ -27,7 +27,11 @@ def make_servers(
     """
     for name in names:
         if name not in SERVERS:
-            raise ExpectedError(f"no server {name!r}: expected some of {', '.join(SERVERS)}")
+            raise ExpectedError(
+                f"no server {name!r}: expected some of {', '.join(SERVERS)}"
+            )
     if len(set(names)) != len(names) or not names:
-        raise ExpectedError(f"servers {','.join(names)!r}: expected distinct names, at least one")
+        raise ExpectedError(
+            f"servers {','.join(names)!r}: expected distinct names, at least one"
+        )
     return [SERVERS[name](model, cores) for name in names]

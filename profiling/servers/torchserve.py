@@ -26,7 +26,10 @@ class RunningTorchServe:
 
     def groups(self) -> Groups:
         """See `RunningServer`."""
-        return {"frontend": [self._server.java_pid], "workers": self._server.worker_pids()}
+        return {
+            "frontend": [self._server.java_pid],
+            "workers": self._server.worker_pids(),
+        }
 
     def is_running(self) -> bool:
         """See `RunningServer`."""
