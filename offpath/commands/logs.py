@@ -1,0 +1,282 @@
+"""`offpath logs`: ship what waits, see what waits, read what arrived, prove that all of it did."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
+from offpath.errors import ExpectedError
+
+LISTED_IDS = 20
+
+
+@click.group()
+def command() -> None:
+    """The prediction log outside of the workers.
+
+    Workers append each answered request to a spool on disk, and ship it by themselves. These
+    commands are for the moments when there is no worker, and for reading.
+
+    \b
+    Examples:
+      offpath logs status
+      offpath logs ship --timeout-s 60                    # after the server was stopped
+      offpath logs read s3://bucket/predictions --since 2h --json | jq .status
+      offpath predict photos/ --json > answered.jsonl
+      offpath logs verify s3://bucket/predictions --ids answered.jsonl
+    """
+
+
+def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--spool",
+        type=click.Path(path_type=Path),
+        envvar=SPOOL_VARIABLE,
+        default=lambda: default_spool_dir(os.environ),
+        show_default="the workers' default, ~/.local/state/offpath/spool",
+        help=f"Spool folder, as the workers have it ({SPOOL_VARIABLE}).",
+    )(function)
+
+
+def _store_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.argument("uri", metavar="URI"),
+        click.option("--since", help="Inference time: 2026-11-21T03:00Z, or 2h ago."),
+        click.option("--until", help="Likewise; not included."),
+        click.option("--endpoint-url", help="Another S3 server than AWS."),
+        click.option("--region", help="Region of the bucket."),
+    ):
+        function = option(function)
+    return function
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="JSON to stdout.")
+
+
+@command.command("ship")
+@_spool_option
+@click.option(
+    "--timeout-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="How long a failing sink is tried.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Stay, and ship what dead workers leave; until SIGTERM.",
+)
+@click.option("--every-s", default=5.0, show_default=True, help="Pause of --watch.")
+@_json_option
+def ship(
+    spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool
+) -> None:
+    """Drain the spool: deliver every segment that no living worker owns.
+
+    For a shutdown hook (after the server has stopped), a sidecar (--watch) or cron. Safe beside
+    workers and beside itself: a lock decides who ships a segment, and a repeated delivery replaces
+    the same object. Where a sink lies is in the spool; credentials come from the AWS default chain.
+    Exits with 1 when something could not be delivered; it is still in the spool.
+    """
+    from offpath.log_shipping import ship_spool
+
+    stopped = threading.Event()
+    if watch:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+    while True:
+        is_last = stopped.is_set() or not watch
+        with _progress("shipping segments", as_json) as progress:
+            report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
+        if is_last or report.shipped_segments or report.errors:
+            _print_report(dataclasses.asdict(report), as_json)
+        if is_last:
+            break
+        stopped.wait(every_s)
+    if report.errors:
+        reasons = "; ".join(report.errors.values())
+        raise ExpectedError(
+            f"{report.left_segments} segments are left in {spool}: {reasons}"
+        )
+
+
+def _print_report(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    click.echo(
+        f"shipped {report['shipped_segments']} segments with {report['shipped_records']} records; "
+        f"{report['left_segments']} left; {report['living_segments']} belong to living workers"
+    )
+
+
+@command.command("status")
+@_spool_option
+@_json_option
+def status(spool: Path, as_json: bool) -> None:
+    """What waits in the spool, by sink: segments, bytes, oldest age, last error."""
+    from offpath.log_status import read_status
+
+    sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
+    if as_json:
+        click.echo(json.dumps({"spool": str(spool), "sinks": sinks}))
+        return
+    if not sinks:
+        click.echo(f"{spool}: no worker has written here")
+    for sink in sinks:
+        table = Table(title=str(sink["uri"]), show_header=False, title_justify="left")
+        for name, value in sink.items():
+            if name != "uri":
+                table.add_row(name, "-" if value is None else str(value))
+        Console().print(table)
+
+
+@command.command("read")
+@_store_options
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@_json_option
+def read(
+    uri: str,
+    since: str | None,
+    until: str | None,
+    endpoint_url: str | None,
+    region: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Print the records under URI (s3://bucket/prefix or file:///folder).
+
+    As a table, or with --json as JSON Lines. With --since only the days that can matter are listed.
+    """
+    with _progress("reading objects", as_json=False) as progress:
+        records = _records(uri, since, until, endpoint_url, region, progress)
+        chosen = (record for _, record in zip(range(limit or 1 << 62), records))
+        if as_json:
+            for record in chosen:
+                click.echo(json.dumps(record, separators=(",", ":")))
+            return
+        table = Table("inference time", "event id", "model", "status", "best", "user")
+        for record in chosen:
+            table.add_row(*_row(record))
+    Console().print(table)
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    best = next(iter(record.get("predictions") or []), None)
+    label = (
+        f"{best['label']} {best['probability']:.3f}" if best else record.get("error")
+    )
+    model = f"{record.get('model', '')} {record.get('version', '')}"
+    return [
+        str(record["inference_time"]),
+        str(record["event_id"]),
+        model,
+        str(record.get("status", "")),
+        str(label or ""),
+        str(record.get("user_id") or ""),
+    ]
+
+
+@command.command("verify")
+@_store_options
+@click.option(
+    "--ids",
+    type=click.File("r"),
+    required=True,
+    help="Request ids, one a line, or the output of `offpath predict --json`; - for stdin.",
+)
+@_json_option
+def verify(
+    uri: str,
+    since: str | None,
+    until: str | None,
+    endpoint_url: str | None,
+    region: str | None,
+    ids: IO[str],
+    as_json: bool,
+) -> None:
+    """Check that each request id of a client has exactly one record under URI.
+
+    A request id is the reply header x-request-id. Exits with 1 when a record is missing or double,
+    and lists which. A worker delivers after at most segment_max_age_s: wait, or ship first.
+    """
+    from offpath.log_reading import compare, parse_request_ids
+
+    asked = parse_request_ids(ids)
+    with _progress("reading objects", as_json) as progress:
+        records = _records(uri, since, until, endpoint_url, region, progress)
+        verdict = compare((str(record["event_id"]) for record in records), asked)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(verdict)))
+    else:
+        click.echo(
+            f"{verdict.asked} ids, {verdict.records} records read: {len(verdict.missing)} missing, "
+            f"{len(verdict.double)} double"
+        )
+        _list_ids("missing", verdict.missing)
+        _list_ids("double", verdict.double)
+    if not verdict.is_clean:
+        raise ExpectedError(
+            f"{len(verdict.missing)} records missing, {len(verdict.double)} double under {uri}; "
+            "`offpath logs status` says what still waits in a spool"
+        )
+
+
+def _list_ids(what: str, ids: list[str]) -> None:
+    for event_id in ids[:LISTED_IDS]:
+        click.echo(f"{what}: {event_id}")
+    if len(ids) > LISTED_IDS:
+        click.echo(
+            f"{what}: and {len(ids) - LISTED_IDS} more (all of them with --json)"
+        )
+
+
+def _records(
+    uri: str,
+    since: str | None,
+    until: str | None,
+    endpoint_url: str | None,
+    region: str | None,
+    progress: Callable[[int, int], None],
+) -> Iterator[dict[str, Any]]:
+    from offpath.log_reading import Period, parse_time, read_records
+    from offpath.log_store import open_store_at
+
+    period = Period(
+        parse_time(since) if since else None, parse_time(until) if until else None
+    )
+    store = open_store_at(uri, endpoint_url, region)
+    return read_records(store, period, progress)
+
+
+@contextlib.contextmanager
+def _progress(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr where that is a terminal; nothing otherwise."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update
