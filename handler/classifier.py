@@ -16,7 +16,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 from handler.config import HandlerConfig
 from handler.engine import Engine
-from handler.errors import BadTarget, ItemError
+from handler.errors import BadTarget
 from handler.metrics import MetricsEmitter
 from handler.pipeline import Batch, Item, Pipeline, set_threads
 from handler.prediction_log import open_prediction_log
@@ -122,7 +122,9 @@ class OffpathClassifier(ImageClassifier):
         self, model_dir: str, model_file: str, model_pt_path: str | None
     ) -> torch.nn.Module:
         """State dicts only, and mapped: workers of one host share the weights' pages."""
-        model = super()._load_pickled_model(model_dir, model_file, None)
+        model: torch.nn.Module = super()._load_pickled_model(
+            model_dir, model_file, None
+        )
         if model_pt_path:
             weights = torch.load(
                 model_pt_path, map_location="cpu", weights_only=True, mmap=True
@@ -230,15 +232,11 @@ def parse_target(value: object, classes: int) -> int:
     Raises:
         BadTarget: not an integer, or not one of `classes` (0: unknown) classes.
     """
-    if value is None or value == b"" or value == "":
+    if not value:
         return 0
-    text = (
-        bytes(value).decode("ascii", "replace")
-        if not isinstance(value, (str, int))
-        else value
-    )
+    text = value.decode("ascii", "replace") if isinstance(value, bytearray) else value
     try:
-        target = int(text)
+        target = int(str(text))
     except ValueError as error:
         raise BadTarget("the field `target` must be a class index") from error
     if target < 0 or (classes and target >= classes):

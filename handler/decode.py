@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Imported here, not at the first such request: a plugin's import opens files.
 from PIL import TiffImagePlugin, WebPImagePlugin  # noqa: F401  isort: skip
@@ -64,11 +64,14 @@ class DecodedImage:
     Attributes:
         pixels: uint8 [height, width, 3], RGB; smaller than the picture after a scaled decode.
         height, width: of the full picture, in pixels; the resize geometry follows these.
+        denominator: pixels of the full picture per decoded pixel, along each side. Exact also
+            where the size does not divide: the last decoded pixel then reaches over the edge.
     """
 
     pixels: Pixels
     height: int
     width: int
+    denominator: int = 1
 
 
 def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
@@ -154,9 +157,8 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
         )
     except ValueError:
         return None
-    if options.exif_orientation:
-        return _turn_jpeg(payload, DecodedImage(pixels, height, width))
-    return DecodedImage(pixels, height, width)
+    image = DecodedImage(pixels, height, width, denominator)
+    return _turn_jpeg(payload, image) if options.exif_orientation else image
 
 
 def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
@@ -170,8 +172,8 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
     tagged.getexif()[ORIENTATION_TAG] = orientation
     turned = np.asarray(ImageOps.exif_transpose(tagged))
     if orientation in SWAPPING_ORIENTATIONS:
-        return DecodedImage(turned, image.width, image.height)
-    return DecodedImage(turned, image.height, image.width)
+        return DecodedImage(turned, image.width, image.height, image.denominator)
+    return DecodedImage(turned, image.height, image.width, image.denominator)
 
 
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
@@ -184,7 +186,7 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImag
             pixels = _to_rgb(turned)
     except ItemError:
         raise
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise UnsupportedFormat(
             "not a JPEG, PNG, WebP, GIF, BMP or TIFF image"
         ) from error

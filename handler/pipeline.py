@@ -18,9 +18,9 @@ from handler.decode import DecodeOptions, decode_image, is_npy, read_npy
 from handler.engine import Engine
 from handler.errors import ItemError
 from handler.payload import Payload, read_payload
+from handler.resample import transform_scaled
 from handler.response import Reply, encode_error, encode_prediction
 from handler.stages import Stage, StageTimer
-from handler.transform import transform_image
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Pipeline:
             return time.perf_counter()
         image = decode_image(payload, self._options)
         decoded = time.perf_counter()
-        self.engine.stage(slot, transform_image(image, self.config.resize_size, size))
+        self.engine.stage(slot, transform_scaled(image, self.config.resize_size, size))
         return decoded
 
 

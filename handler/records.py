@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ts.context import Context
 
-from handler.pipeline import Batch, Item
+from handler.pipeline import Batch
 from handler.prediction_log.record import Record, format_inference_time
 from handler.prediction_log.settings import PredictionLogSettings
 from handler.stages import BatchTimings

@@ -7,36 +7,39 @@ Normalisation happens on the device (engine.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from PIL import Image
 
 from handler.decode import DecodedImage, Pixels
 
 
-def crop_box(
+@dataclass(frozen=True)
+class ResizePlan:
+    """Where the model's square lies in the resized picture; all in its pixels."""
+
+    height: int
+    width: int
+    top: int
+    left: int
+
+
+def plan_resize(
     height: int, width: int, resize_size: int, image_size: int
-) -> tuple[float, float, float, float]:
-    """The part of the picture that Resize(resize_size) + CenterCrop(image_size) keeps.
+) -> ResizePlan:
+    """Resize(resize_size) + CenterCrop(image_size) of a picture.
 
     Follows torchvision.transforms.v2.functional: the shorter side becomes `resize_size`, the
     longer is truncated to an integer, the crop's offset is rounded half to even.
-
-    Returns:
-        left, top, right, bottom in the picture's pixels (fractions allowed).
     """
     if width <= height:
-        new_width, new_height = resize_size, int(resize_size * height / width)
+        new_height, new_width = int(resize_size * height / width), resize_size
     else:
-        new_width, new_height = int(resize_size * width / height), resize_size
-    left = int(round((new_width - image_size) / 2.0))
+        new_height, new_width = resize_size, int(resize_size * width / height)
     top = int(round((new_height - image_size) / 2.0))
-    x_scale, y_scale = width / new_width, height / new_height
-    return (
-        left * x_scale,
-        top * y_scale,
-        (left + image_size) * x_scale,
-        (top + image_size) * y_scale,
-    )
+    left = int(round((new_width - image_size) / 2.0))
+    return ResizePlan(new_height, new_width, top, left)
 
 
 def transform_image(image: DecodedImage, resize_size: int, image_size: int) -> Pixels:
@@ -45,13 +48,18 @@ def transform_image(image: DecodedImage, resize_size: int, image_size: int) -> P
     Returns:
         uint8 [image_size, image_size, 3], RGB.
     """
-    left, top, right, bottom = crop_box(
-        image.height, image.width, resize_size, image_size
-    )
+    plan = plan_resize(image.height, image.width, resize_size, image_size)
+    # Decoded pixels per resized pixel.
+    x = image.width / plan.width / image.denominator
+    y = image.height / plan.height / image.denominator
     height, width = image.pixels.shape[:2]
-    # A scaled decode is a smaller picture of the same scene.
-    x, y = width / image.width, height / image.height
-    box = (left * x, top * y, min(right * x, width), min(bottom * y, height))
+    # Rounding may put the last edge a hair outside, which Pillow refuses.
+    box = (
+        plan.left * x,
+        plan.top * y,
+        min((plan.left + image_size) * x, width),
+        min((plan.top + image_size) * y, height),
+    )
     resized = Image.fromarray(image.pixels).resize(
         (image_size, image_size), Image.Resampling.BILINEAR, box=box
     )

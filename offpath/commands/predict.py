@@ -1,0 +1,175 @@
+"""`offpath predict`: send files to a running server and show what it answers."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from handler.client import Client, Prediction, ServerUnreachable
+from handler.errors import ItemError
+from offpath.errors import ExpectedError
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+)
+
+
+@click.command("predict")
+@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8080",
+    show_default=True,
+    help="TorchServe's inference address.",
+)
+@click.option("--model", default="classifier", show_default=True, help="Model name.")
+@click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
+@click.option(
+    "--image-size", default=224, show_default=True, help="Model's side, for --thin."
+)
+@click.option(
+    "--resize-size", default=256, show_default=True, help="Shorter side, for --thin."
+)
+@click.option(
+    "--clients",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    help="Concurrent requests.",
+)
+@click.option("--token", help="Inference token, where the server asks for one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def command(images: tuple[str, ...], **options: Any) -> None:
+    """Classify pictures with a running server.
+
+    IMAGE is a file, a folder (its pictures, recursively) or a quoted glob. Exits with 1 when any
+    picture was not classified.
+
+    \b
+    Examples:
+      offpath predict photo.jpg
+      offpath predict photos/ --clients 8 --json > predictions.jsonl
+      offpath predict 'photos/*.png' --thin
+    """
+    paths = list(find_images(images))
+    results = _send_all(paths, options)
+    failed = 0
+    table = Table("picture", "label", "p", "ms", "server ms by stage")
+    for path, outcome in results:
+        failed += not (isinstance(outcome, Prediction) and outcome.is_ok)
+        if options["as_json"]:
+            click.echo(json.dumps(_as_json(path, outcome)))
+        else:
+            _add_row(table, path, outcome)
+    if not options["as_json"]:
+        Console().print(table)
+    if failed:
+        raise ExpectedError(f"{failed} of {len(paths)} pictures were not classified")
+
+
+def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
+    """Files, folders and globs -> files, in a stable order.
+
+    Raises:
+        ExpectedError: a name that matches nothing.
+    """
+    for pattern in patterns:
+        path = Path(pattern)
+        if path.is_file():
+            yield path
+            continue
+        if path.is_dir():
+            found = sorted(
+                p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES
+            )
+        else:
+            found = sorted(
+                Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()
+            )
+        if not found:
+            raise ExpectedError(f"{pattern!r}: no such file, or no picture in it")
+        yield from found
+
+
+def _send_all(
+    paths: list[Path], options: dict[str, Any]
+) -> list[tuple[Path, Prediction | str]]:
+    """Sends all pictures; an outcome that is a text says why a picture was not sent."""
+    headers = (
+        {"authorization": f"Bearer {options['token']}"} if options["token"] else None
+    )
+    with Client(
+        options["url"],
+        options["model"],
+        options["thin"],
+        options["image_size"],
+        options["resize_size"],
+        headers=headers,
+    ) as client:
+
+        def send(path: Path) -> Prediction | str:
+            try:
+                return client.predict(path)
+            except ItemError as error:
+                return error.message
+            except OSError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(options["clients"]) as pool:
+            answers = track(
+                pool.map(send, paths),
+                description="predicting",
+                total=len(paths),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            try:
+                return list(zip(paths, answers))
+            except ServerUnreachable as error:
+                pool.shutdown(cancel_futures=True)
+                raise ExpectedError(f"{error}; is `offpath serve` running?") from error
+
+
+def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
+    if isinstance(outcome, str):
+        return {"image": str(path), "status": None, "error": outcome}
+    return {
+        "image": str(path),
+        "status": outcome.status,
+        "labels": dict(outcome.labels),
+        "error": outcome.error,
+        "latency_ms": round(outcome.latency_ms, 2),
+        "server_timing_ms": outcome.server_timing,
+        "request_id": outcome.request_id,
+    }
+
+
+def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
+    if isinstance(outcome, str):
+        table.add_row(str(path), f"not sent: {outcome}", "", "", "")
+        return
+    if not outcome.is_ok:
+        table.add_row(
+            str(path),
+            f"{outcome.status}: {outcome.error}",
+            "",
+            f"{outcome.latency_ms:.1f}",
+            "",
+        )
+        return
+    label, probability = outcome.labels[0]
+    stages = ", ".join(
+        f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05
+    )
+    table.add_row(
+        str(path), label, f"{probability:.3f}", f"{outcome.latency_ms:.1f}", stages
+    )
