@@ -92,17 +92,14 @@ class ServeView:
         self._out.print(json.dumps(value), markup=False)
 
 
+COLUMNS = ("batch size", "max delay ms", "workers", "response s", "startup s")
+
+
 def _status_table(statuses: Sequence[ModelStatus]) -> Table:
     table = Table(title="in force", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("model", "version"):
-        table.add_column(heading)
-    for heading in (
-        "batch size",
-        "max delay, ms",
-        "workers",
-        "response limit, s",
-        "start limit, s",
-    ):
+    table.add_column("model", no_wrap=True)
+    table.add_column("version")
+    for heading in COLUMNS:
         table.add_column(heading, justify="right")
     for status in statuses:
         workers = str(status.min_workers)

