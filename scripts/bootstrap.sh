@@ -45,7 +45,8 @@ make_venv() {
 
 # What decides the environment's content, as one word.
 fingerprint() {
-  cat setup.cfg pyproject.toml constraints.txt 2>/dev/null | cksum | tr -d ' '
+  # cat fails for a missing constraints.txt, which is no error here.
+  { cat setup.cfg pyproject.toml constraints.txt 2>/dev/null || true; } | cksum | tr -d ' '
 }
 
 pip_install() {
