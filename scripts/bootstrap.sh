@@ -50,11 +50,15 @@ fingerprint() {
 }
 
 pip_install() {
-  local constraints=()
+  local options=(--disable-pip-version-check)
   if [ -f constraints.txt ]; then
-    constraints=(-c constraints.txt)
+    options+=(-c constraints.txt)
   fi
-  "$VENV/bin/python" -m pip install --disable-pip-version-check -q "${constraints[@]}" "$@" >&2
+  # On a terminal pip shows its progress; in a log that is thousands of lines.
+  if [ ! -t 2 ]; then
+    options+=(--quiet)
+  fi
+  "$VENV/bin/python" -m pip install "${options[@]}" "$@" >&2
 }
 
 # Installs the package with its extras ($1, comma-separated), unless that was done already.
