@@ -1,0 +1,144 @@
+"""Real processes, real SIGKILL: what was appended is in the bucket exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handler.prediction_log import PredictionLog, Record
+from profiling.s3_servers import S3Server
+
+pytestmark = pytest.mark.s3
+
+ROUNDS = int(os.environ.get("OFFPATH_TEST_KILL_ROUNDS", "6"))
+RATE_S = float(os.environ.get("OFFPATH_TEST_RATE_S", "8"))
+RECORDS_PER_S = 10_000
+BATCH = 50
+
+
+def test_records_of_killed_workers_are_in_the_bucket_exactly_once(
+    seaweedfs: S3Server,
+    bucket: Any,
+    start_writer: Callable[..., Any],
+    open_log: Callable[..., PredictionLog],
+    wait_until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    answered: list[str] = []
+    mapping = {
+        "uri": bucket.uri,
+        "s3": {"endpoint_url": seaweedfs.endpoint_url},
+        "segment_max_age_s": 0.2,
+        "segment_max_bytes": 20_000,
+    }
+    for _ in range(ROUNDS):
+        # Two at once: they ship their own, and adopt what the round before left.
+        writers = [start_writer(mapping=mapping) for _ in range(2)]
+        answered += [writer.wait_until_writing() for writer in writers]
+        time.sleep(random.uniform(0, 1.5))
+        for writer in writers:
+            answered += writer.kill()
+    log = open_log(**mapping)
+    wait_until(lambda: len(list(tmp_path.glob("spool/*/*/*.spool"))) <= 1, 60)
+    wait_until(lambda: log.counters().spool_bytes == 0, 60)
+
+    counts = bucket.event_counts()
+    lost = [event_id for event_id in answered if event_id not in counts]
+    double = [event_id for event_id, count in counts.items() if count > 1]
+    print(
+        f"{ROUNDS} rounds, {len(answered)} records: {len(lost)} lost, {len(double)} double"
+    )
+    assert (lost, double) == ([], [])
+    assert len(answered) > ROUNDS * 10
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.slow
+def test_ten_thousand_records_a_second_arrive_and_memory_stays(
+    seaweedfs: S3Server,
+    bucket: Any,
+    open_log: Callable[..., PredictionLog],
+    make_record: Callable[..., Record],
+    wait_until: Callable[..., None],
+) -> None:
+    log = open_log(
+        uri=bucket.uri,
+        s3={"endpoint_url": seaweedfs.endpoint_url},
+        segment_max_age_s=5,
+        retry_max_s=5,
+    )
+    predictions = [(f"label {rank}", 0.9 / (rank + 1)) for rank in range(5)]
+    memory_mib: list[float] = []
+    batches = 0
+    begin_s = time.perf_counter()
+    spent_s = 0.0
+    while batches * BATCH < RATE_S * RECORDS_PER_S:
+        records = [
+            make_record(f"{batches}-{item}", predictions=predictions, batch_size=BATCH)
+            for item in range(BATCH)
+        ]
+        before_s = time.perf_counter()
+        log.append(records)
+        spent_s += time.perf_counter() - before_s
+        batches += 1
+        ahead_s = batches * BATCH / RECORDS_PER_S - (time.perf_counter() - begin_s)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+        if batches % 200 == 0:
+            memory_mib.append(resident_mib())
+    elapsed_s = time.perf_counter() - begin_s
+    total = batches * BATCH
+    wait_until(lambda: log.counters().shipped == total, 120)
+
+    growth_mib = max(memory_mib[len(memory_mib) // 2 :]) - max(
+        memory_mib[: len(memory_mib) // 2]
+    )
+    print(
+        f"{total / elapsed_s:.0f} records/s for {elapsed_s:.0f} s, "
+        f"{spent_s / total * 1e6:.1f} us a record in append, memory {memory_mib[0]:.0f} to "
+        f"{max(memory_mib):.0f} MiB, grew {growth_mib:.1f} MiB in the second half"
+    )
+    counts: Counter[str] = bucket.event_counts()
+    assert log.counters().dropped == 0
+    assert (len(counts), set(counts.values())) == (total, {1})
+    assert growth_mib < 16
+
+
+def test_appends_from_many_threads_tear_no_line(
+    open_log: Callable[..., PredictionLog],
+    make_record: Callable[..., Record],
+    tmp_path: Path,
+) -> None:
+    log = open_log(segment_max_bytes=2000, segment_max_age_s=0.1, compression="none")
+    ids = [[f"{thread}-{number}" for number in range(300)] for thread in range(4)]
+
+    def append_all(mine: list[str]) -> None:
+        for event_id in mine:
+            log.append([make_record(event_id)])
+
+    threads = [threading.Thread(target=append_all, args=(mine,)) for mine in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+
+    lines = [
+        line
+        for path in tmp_path.glob("out/dt=*/*/*")
+        for line in path.read_text().splitlines()
+    ]
+    assert len(lines) == 1200
+    assert all(line.startswith('{"event_id":') and line.endswith("}") for line in lines)

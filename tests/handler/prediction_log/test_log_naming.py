@@ -1,0 +1,50 @@
+"""Identities in the spool and in the bucket."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+import pytest
+
+from handler.prediction_log.naming import (
+    SegmentName,
+    format_hour,
+    make_owner_name,
+    make_sink_folder_name,
+    parse_segment_name,
+)
+
+
+@pytest.mark.parametrize(
+    ("compression", "end"), [("gzip", ".gz"), ("zstd", ".zst"), ("none", "")]
+)
+def test_the_key_is_the_identity_by_day_and_hour(compression: str, end: str) -> None:
+    name = SegmentName("node-7-1xab", "20261121T03", 17, compression)
+
+    assert name.key == f"dt=2026-11-21/hour=03/node-7-1xab-000017.jsonl{end}"
+    assert parse_segment_name("node-7-1xab", name.file_name) == name
+
+
+@pytest.mark.parametrize("name", ["lock", "20261121T03-000017.jsonl.gz", "x.spool"])
+def test_other_files_are_no_segments(name: str) -> None:
+    assert parse_segment_name("owner", name) is None
+
+
+def test_owner_names_say_host_pid_start_and_never_repeat() -> None:
+    names = {make_owner_name() for _ in range(100)}
+
+    assert len(names) == 100
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9.]+-\d+-\d+x[0-9a-f]{8}", name) for name in names
+    )
+
+
+def test_sinks_that_read_alike_have_folders_of_their_own() -> None:
+    assert make_sink_folder_name("s3://a/b-c") != make_sink_folder_name("s3://a/b/c")
+
+
+def test_the_hour_is_utc() -> None:
+    moment = datetime(2026, 11, 21, 3, 59, tzinfo=timezone.utc)
+
+    assert format_hour(moment) == "20261121T03"

@@ -1,0 +1,127 @@
+"""Whose segments these are is decided by a lock that dies with its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from handler.prediction_log.adoption import AdoptedFolders, count_bytes
+from handler.prediction_log.naming import make_sink_folder_name
+from handler.prediction_log.owner import (
+    NEW_PREFIX,
+    claim_owner_folder,
+    create_owner_folder,
+    is_owner_alive,
+    list_owner_folders,
+    remove_stale,
+)
+
+ROOT = Path(__file__).parents[3]
+StartWriter = Callable[..., Any]
+CLAIM = """
+import sys
+from pathlib import Path
+from handler.prediction_log.adoption import AdoptedFolders
+adopted = AdoptedFolders(Path(sys.argv[1]))
+sys.stdin.readline()
+print(len(adopted.adopt()), flush=True)
+sys.stdin.readline()
+"""
+
+
+def find_sink_folder(tmp_path: Path) -> Path:
+    return tmp_path / "spool" / make_sink_folder_name(f"file://{tmp_path}/out")
+
+
+def test_a_living_owners_folder_cannot_be_claimed(tmp_path: Path) -> None:
+    folder = create_owner_folder(tmp_path)
+
+    assert is_owner_alive(folder.path)
+    assert claim_owner_folder(folder.path) is None
+
+
+def test_a_released_empty_folder_is_gone(tmp_path: Path) -> None:
+    folder = create_owner_folder(tmp_path)
+
+    folder.release()
+
+    assert list_owner_folders(tmp_path) == []
+
+
+def test_a_released_folder_with_segments_can_be_claimed(tmp_path: Path) -> None:
+    folder = create_owner_folder(tmp_path)
+    (folder.path / "segment").touch()
+    folder.release()
+
+    assert not is_owner_alive(folder.path)
+    assert claim_owner_folder(folder.path) is not None
+
+
+def test_a_folder_of_a_maker_that_died_before_locking_is_swept(tmp_path: Path) -> None:
+    (tmp_path / f"{NEW_PREFIX}x").mkdir()
+
+    remove_stale(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_segments_of_a_living_process_are_not_adopted(
+    tmp_path: Path, start_writer: StartWriter
+) -> None:
+    writer = start_writer()
+    writer.wait_until_writing()
+    adopted = AdoptedFolders(find_sink_folder(tmp_path))
+
+    assert adopted.adopt() == []
+    assert count_bytes(adopted.sink_folder) > 0
+
+    writer.kill()
+
+    assert len(adopted.adopt()) == 1
+    adopted.release()
+
+
+def test_of_many_adopters_one_gets_a_dead_processes_segments(
+    tmp_path: Path, start_writer: StartWriter
+) -> None:
+    for _ in range(3):
+        writer = start_writer()
+        writer.wait_until_writing()
+        writer.kill()
+    arguments = [sys.executable, "-c", CLAIM, str(find_sink_folder(tmp_path))]
+    adopters = [
+        subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(4)
+    ]
+    for adopter in adopters:
+        adopter.stdin.write("go\n")  # type: ignore[union-attr]
+        adopter.stdin.flush()  # type: ignore[union-attr]
+
+    counts = [int(adopter.stdout.readline()) for adopter in adopters]  # type: ignore[union-attr]
+    for adopter in adopters:
+        adopter.communicate("\n")
+
+    assert sum(counts) == 3
+
+
+def test_a_forked_child_does_not_keep_its_dead_parents_segments(
+    tmp_path: Path, start_writer: StartWriter
+) -> None:
+    # The child outlives the parent by half a minute, and inherited its descriptors.
+    writer = start_writer({"forks": True, "batches": 1})
+    writer._process.wait(timeout=30)
+
+    adopted = AdoptedFolders(find_sink_folder(tmp_path))
+
+    assert len(adopted.adopt()) == 1
+    adopted.release()

@@ -1,0 +1,109 @@
+"""Records as JSON Lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pytest
+
+from handler.prediction_log.record import (
+    FIELDS,
+    Record,
+    encode_records,
+    format_inference_time,
+    hash_payload,
+)
+
+MakeRecord = Callable[..., Record]
+
+
+def decode(data: bytes) -> list[dict[str, object]]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_a_record_is_one_json_line_with_all_fields(make_record: MakeRecord) -> None:
+    record = make_record(
+        "e1",
+        user_id="ada",
+        payload_bytes=55_000,
+        payload_sha256="0123456789abcdef",
+        predictions=[("espresso", 0.9612349), ("cup", 1e-9)],
+        stage_ms={"decode": 11.25},
+        batch_size=8,
+    )
+
+    data = encode_records([record], FIELDS)
+
+    assert data.endswith(b"\n") and data.count(b"\n") == 1
+    assert decode(data) == [
+        {
+            "event_id": "e1",
+            "inference_time": "2026-11-21T03:51:42.123Z",
+            "model": "m",
+            "version": "1.0",
+            "user_id": "ada",
+            "payload_bytes": 55_000,
+            "payload_sha256": "0123456789abcdef",
+            "predictions": [
+                {"label": "espresso", "probability": 0.961235},
+                {"label": "cup", "probability": 1e-9},
+            ],
+            "status": 200,
+            "error": None,
+            "stage_ms": {"decode": 11.25},
+            "batch_size": 8,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "user_id",
+    [
+        pytest.param('a"b\\c', id="quotes"),
+        pytest.param("a\nb\r\x00", id="control-characters"),
+        pytest.param("Ünï 🦊 \u2028", id="not-ascii"),
+        pytest.param("\udc80", id="lone-surrogate"),
+    ],
+)
+def test_any_user_id_stays_on_its_line(make_record: MakeRecord, user_id: str) -> None:
+    data = encode_records([make_record(user_id=user_id)], FIELDS)
+
+    assert data.isascii() and data.count(b"\n") == 1
+    assert decode(data)[0]["user_id"] == user_id
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_becomes_null(
+    make_record: MakeRecord, value: float
+) -> None:
+    record = make_record(predictions=[("a", value)], stage_ms={"decode": value})
+
+    row = decode(encode_records([record], FIELDS))[0]
+
+    assert row["predictions"] == [{"label": "a", "probability": None}]
+    assert row["stage_ms"] == {"decode": None}
+
+
+def test_only_the_chosen_fields_are_written(make_record: MakeRecord) -> None:
+    data = encode_records(
+        [make_record("e1"), make_record("e2")], ("event_id", "status")
+    )
+
+    assert decode(data) == [
+        {"event_id": "e1", "status": 200},
+        {"event_id": "e2", "status": 200},
+    ]
+
+
+def test_inference_time_is_rfc_3339_in_utc() -> None:
+    moment = datetime(2026, 11, 21, 3, 51, 42, 7_000, tzinfo=timezone.utc)
+
+    assert format_inference_time(moment) == "2026-11-21T03:51:42.007Z"
+
+
+def test_payload_hash_is_the_prefix_of_sha256() -> None:
+    assert hash_payload(bytearray(b"jpeg")) == hashlib.sha256(b"jpeg").hexdigest()[:16]

@@ -1,0 +1,98 @@
+"""Settings are checked once; the environment wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handler.prediction_log.settings import PredictionLogSettings
+
+
+def make(
+    mapping: dict[str, Any] | None = None, **environ: str
+) -> PredictionLogSettings:
+    return PredictionLogSettings.from_mapping(mapping, environ)
+
+
+def test_nothing_set_means_off() -> None:
+    assert make().is_off
+
+
+def test_a_bare_off_in_yaml_means_off() -> None:
+    assert make({"uri": False}).is_off
+
+
+def test_the_environment_wins_over_the_mapping() -> None:
+    settings = make(
+        {"uri": "s3://a/b", "spool_dir": "/a"},
+        OFFPATH_PREDICTION_LOG="s3://c/d",
+        OFFPATH_SPOOL_DIR="/c",
+    )
+
+    assert (settings.uri, settings.spool_dir) == ("s3://c/d", Path("/c"))
+
+
+def test_the_environment_switches_a_log_off() -> None:
+    assert make({"uri": "s3://a/b"}, OFFPATH_PREDICTION_LOG="off").is_off
+
+
+def test_the_spool_is_not_in_a_temporary_folder() -> None:
+    settings = make(XDG_STATE_HOME="/state")
+
+    assert settings.spool_dir == Path("/state/offpath/spool")
+
+
+def test_event_id_and_time_are_always_recorded() -> None:
+    assert make({"fields": ["status"]}).fields == (
+        "event_id",
+        "inference_time",
+        "status",
+    )
+
+
+def test_s3_options_are_read() -> None:
+    settings = make({"uri": "s3://a", "s3": {"region": "eu-west-1", "timeout_s": 5}})
+
+    assert (settings.s3.region, settings.s3.timeout_s) == ("eu-west-1", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"url": "s3://a"}, "unknown key prediction_log.url; accepted: compression"),
+        ({"uri": "gs://a"}, "prediction_log.uri is 'gs://a'; accepted: s3://bucket"),
+        ({"uri": "file://relative"}, "prediction_log.uri is 'file://relative'"),
+        ({"uri": True}, "prediction_log.uri is True"),
+        ({"segment_max_bytes": "8M"}, "prediction_log.segment_max_bytes is '8M'"),
+        ({"segment_max_bytes": True}, "prediction_log.segment_max_bytes is True"),
+        ({"segment_max_age_s": 0}, "prediction_log.segment_max_age_s is 0"),
+        (
+            {"when_full": "drop"},
+            "prediction_log.when_full is 'drop'; accepted: drop_old",
+        ),
+        ({"fields": ["pixels"]}, "prediction_log.fields is"),
+        ({"sample_rate": 1.5}, "prediction_log.sample_rate is 1.5"),
+        ({"sync": "none"}, "prediction_log.sync is 'none'; accepted: os, fsync"),
+        ({"compression": "lz4"}, "prediction_log.compression is 'lz4'"),
+        ({"s3": {"acl": "public-read"}}, "unknown key prediction_log.s3.acl"),
+        ({"s3": "eu"}, "prediction_log.s3 is 'eu'; accepted: a mapping"),
+        ({"spool_max_bytes": 8 << 20}, "4 times segment_max_bytes"),
+        ({"user_id_header": ""}, "prediction_log.user_id_header is ''"),
+    ],
+)
+def test_a_wrong_setting_names_its_key_and_what_is_accepted(
+    mapping: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        make(mapping)
+
+    assert message in str(caught.value)
+
+
+def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError) as caught:
+        make({"uri": "s3://key:secret@bucket/a"})
+
+    assert "secret" not in str(caught.value)

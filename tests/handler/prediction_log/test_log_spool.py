@@ -1,0 +1,396 @@
+"""The spool: sealing, its bound, both policies, and disks that take nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handler.prediction_log import PredictionLog, Record
+from handler.prediction_log.adoption import count_bytes
+from handler.prediction_log.compression import decompress
+from handler.prediction_log.settings import PredictionLogSettings
+from handler.prediction_log.spool import Spool
+
+MakeSettings = Callable[..., PredictionLogSettings]
+MakeRecord = Callable[..., Record]
+OpenLog = Callable[..., PredictionLog]
+WaitUntil = Callable[..., None]
+
+LINE = b'{"event_id":"' + b"x" * 110 + b'"}\n'
+SMALL = {"segment_max_bytes": 1024, "spool_max_bytes": 8192}
+
+
+@pytest.fixture
+def make_spool(make_settings: MakeSettings) -> Callable[..., Spool]:
+    def make(hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any) -> Spool:
+        return Spool(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
+
+    return make
+
+
+def read_out(folder: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for path in folder.glob("dt=*/hour=*/*.jsonl.gz"):
+        for line in decompress(path.read_bytes(), "gzip").splitlines():
+            found[json.loads(line)["event_id"]] += 1
+    return found
+
+
+# Sealing.
+
+
+def test_a_segment_is_sealed_at_its_size(make_spool: Callable[..., Spool]) -> None:
+    spool = make_spool(**SMALL)
+    for _ in range(8):
+        spool.append(LINE, 1)
+    spool.rotate_if_due(is_failing=False)
+    assert [segment.size_bytes for segment in spool.sealed] == []
+
+    spool.append(LINE, 1)
+    spool.rotate_if_due(is_failing=False)
+
+    assert [(one.size_bytes, one.records) for one in spool.sealed] == [
+        (9 * len(LINE), 9)
+    ]
+
+
+def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Spool]) -> None:
+    spool = make_spool(segment_max_age_s=0.05)
+    spool.append(LINE, 1)
+    time.sleep(0.06)
+
+    spool.rotate_if_due(is_failing=False)
+
+    assert len(spool.sealed) == 1
+
+
+def test_age_seals_nothing_while_the_sink_fails(
+    make_spool: Callable[..., Spool],
+) -> None:
+    spool = make_spool(segment_max_age_s=0.05)
+    spool.append(LINE, 1)
+    time.sleep(0.06)
+
+    spool.rotate_if_due(is_failing=True)
+
+    assert spool.sealed == []
+
+
+def test_a_segment_never_spans_two_hours(make_spool: Callable[..., Spool]) -> None:
+    hours = ["20261121T03"]
+    spool = make_spool(hour=lambda: hours[-1])
+    spool.append(LINE, 1)
+    hours.append("20261121T04")
+    spool.rotate_if_due(is_failing=True)
+    spool.append(LINE, 1)
+    spool.seal()
+
+    assert [segment.name.hour for segment in spool.sealed] == hours
+
+
+def test_an_empty_segment_is_neither_kept_nor_shipped(
+    make_spool: Callable[..., Spool],
+) -> None:
+    hours = ["20261121T03"]
+    spool = make_spool(hour=lambda: hours[-1])
+    hours.append("20261121T04")
+
+    spool.rotate_if_due(is_failing=False)
+    spool.seal()
+    spool.release()
+
+    assert spool.sealed == []
+    assert list(spool.sink_folder.iterdir()) == []
+
+
+def test_a_spool_that_was_removed_in_use_is_made_anew(
+    make_spool: Callable[..., Spool],
+) -> None:
+    spool = make_spool()
+    spool.append(LINE, 3)
+    shutil.rmtree(spool.sink_folder)
+
+    spool.rotate_if_due(is_failing=False)
+    spool.append(LINE, 1)
+    spool.seal()
+
+    assert (spool.dropped, spool.spool_bytes) == (3, len(LINE))
+    assert spool.sealed[0].path.read_bytes() == LINE
+    assert "removed while in use" in str(spool.problem)
+
+
+# The bound.
+
+
+def test_drop_oldest_keeps_the_bound_and_the_newest_records(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.touch()
+    log = open_log(uri=f"file://{blocked}/out", **SMALL)
+    ids = []
+    most_bytes = 0
+    for number in range(60):
+        ids.append(f"{number:04d}")
+        log.append([make_record(ids[-1])])
+        most_bytes = max(most_bytes, count_bytes(next((tmp_path / "spool").iterdir())))
+        time.sleep(0.05)
+    blocked.unlink()
+    wait_until(lambda: log.counters().spool_bytes == 0)
+
+    counters = log.counters()
+    kept = sorted(read_out(blocked / "out"))
+    assert most_bytes <= SMALL["spool_max_bytes"]
+    assert counters.dropped > 0
+    assert counters.shipped + counters.dropped == counters.appended == 60
+    assert kept == ids[-len(kept) :]
+
+
+def test_block_waits_for_room_and_drops_nothing(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.touch()
+    log = open_log(uri=f"file://{blocked}/out", when_full="block", **SMALL)
+    ids = [f"{number:04d}" for number in range(100)]
+
+    def append_all() -> None:
+        for event_id in ids:
+            log.append([make_record(event_id)])
+
+    appender = threading.Thread(target=append_all)
+    appender.start()
+    wait_until(lambda: log.counters().spool_bytes > SMALL["spool_max_bytes"] - 400)
+    time.sleep(0.5)
+    assert appender.is_alive()
+    assert log.counters().spool_bytes <= SMALL["spool_max_bytes"]
+
+    blocked.unlink()
+    appender.join(timeout=20)
+    wait_until(lambda: log.counters().shipped == 100)
+
+    assert log.counters().dropped == 0
+    assert read_out(blocked / "out") == Counter(ids)
+
+
+def test_closing_lets_a_held_back_append_go(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    (tmp_path / "blocked").touch()
+    log = open_log(uri=f"file://{tmp_path}/blocked/out", when_full="block", **SMALL)
+
+    def append_until_closed() -> None:
+        while log.counters().dropped == 0:
+            log.append([make_record()])
+
+    appender = threading.Thread(target=append_until_closed)
+    appender.start()
+    wait_until(lambda: log.counters().spool_bytes > SMALL["spool_max_bytes"] - 400)
+    log.close()
+    appender.join(timeout=5)
+
+    assert not appender.is_alive()
+
+
+# Disks that take nothing.
+
+
+def test_a_full_disk_costs_records_but_no_request(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    mount_tmpfs: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    wait_until: WaitUntil,
+) -> None:
+    disk = mount_tmpfs("size=256k")
+    log = open_log(spool_dir=str(disk), segment_max_age_s=0.1)
+    wait_until(lambda: any(disk.rglob("*.spool")))
+    filler = disk / "filler"
+    with pytest.raises(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 4096)
+
+    for number in range(200):
+        log.append([make_record(f"full-{number}")])
+    full = log.counters()
+    wait_until(lambda: "make room there" in caplog.text)
+    filler.unlink()
+    for number in range(50):
+        log.append([make_record(f"free-{number}")])
+    wait_until(lambda: log.counters().spool_bytes == 0)
+
+    counters = log.counters()
+    found = read_out(tmp_path / "out")
+    assert full.dropped > 0
+    assert counters.dropped == full.dropped
+    assert counters.shipped + counters.dropped == 250
+    assert set(found.values()) == {1} and len(found) == counters.shipped
+    assert {f"free-{number}" for number in range(50)} <= found.keys()
+
+
+def test_block_waits_on_a_full_disk_and_drops_nothing(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    mount_tmpfs: Callable[..., Path],
+    tmp_path: Path,
+    wait_until: WaitUntil,
+) -> None:
+    disk = mount_tmpfs("size=256k")
+    log = open_log(spool_dir=str(disk), segment_max_age_s=60, when_full="block")
+    filler = disk / "filler"
+    with pytest.raises(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 4096)
+    ids = [f"{number}" for number in range(300)]
+    appender = threading.Thread(
+        target=lambda: [log.append([make_record(one)]) for one in ids]
+    )
+    appender.start()
+    time.sleep(0.5)
+    assert appender.is_alive()
+
+    filler.unlink()
+    appender.join(timeout=20)
+    log.close()
+
+    assert log.counters().dropped == 0
+    assert read_out(tmp_path / "out") == Counter(ids)
+
+
+@pytest.fixture
+def read_only_folder(mount_tmpfs: Callable[..., Path]) -> Path:
+    folder = mount_tmpfs("size=64k")
+    remount = ["mount", "-o", "remount,ro", str(folder)]
+    subprocess.run(remount, check=True)
+    return folder
+
+
+def test_a_read_only_spool_costs_records_but_no_request(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    read_only_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    wait_until: WaitUntil,
+) -> None:
+    log = open_log(spool_dir=str(read_only_folder / "spool"))
+
+    for _ in range(100):
+        log.append([make_record(), make_record()])
+    wait_until(lambda: "OFFPATH_SPOOL_DIR" in caplog.text)
+    time.sleep(1.0)
+
+    assert log.counters().dropped == 200
+    assert log.counters().appended == 0
+    said = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(said) == 1
+
+
+def test_records_flow_once_a_read_only_spool_can_be_written(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    read_only_folder: Path,
+    wait_until: WaitUntil,
+) -> None:
+    log = open_log(spool_dir=str(read_only_folder / "spool"))
+    log.append([make_record()])
+    subprocess.run(["mount", "-o", "remount,rw", str(read_only_folder)], check=True)
+
+    def append_one() -> bool:
+        log.append([make_record()])
+        return log.counters().shipped > 0
+
+    wait_until(append_one)
+
+
+def test_block_refuses_to_start_without_a_spool(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OSError):
+        open_log(spool_dir=str(tmp_path / "file" / "spool"), when_full="block")
+
+
+# The rest of append.
+
+
+def test_an_append_never_raises_and_counts_what_it_could_not_encode(
+    open_log: OpenLog, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log()
+
+    log.append([make_record(payload_bytes="many"), make_record()])
+    log.append([make_record(payload_bytes="many")])
+
+    assert log.counters().dropped == 3
+    assert caplog.text.count("records dropped by a bug") == 1
+
+
+def test_sampling_keeps_its_share_and_chooses_by_event(
+    open_log: OpenLog, make_record: MakeRecord
+) -> None:
+    first, second = open_log(sample_rate=0.25), open_log(sample_rate=0.25)
+    records = [make_record() for _ in range(4000)]
+
+    first.append(records)
+    second.append(records)
+
+    assert 850 < first.counters().appended < 1150
+    assert first.counters().appended == second.counters().appended
+
+
+def test_a_log_that_is_off_takes_everything_and_keeps_nothing(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
+) -> None:
+    log = open_log(uri="off")
+
+    log.append([make_record()])
+    log.close()
+
+    assert log.counters().appended == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counters_tell_the_age_of_what_waits(
+    open_log: OpenLog, make_record: MakeRecord
+) -> None:
+    log = open_log(segment_max_age_s=100)
+    assert log.counters().oldest_unshipped_age_s == 0.0
+    log.append([make_record()])
+    time.sleep(0.2)
+
+    counters = log.counters()
+
+    assert 0.2 <= counters.oldest_unshipped_age_s < 2
+    assert (counters.appended, counters.spool_bytes > 0) == (1, True)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+@pytest.mark.parametrize("sync", ["os", "fsync"])
+def test_closing_delivers_what_waits(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    tmp_path: Path,
+    compression: str,
+    sync: str,
+) -> None:
+    log = open_log(compression=compression, sync=sync, segment_max_age_s=100)
+    log.append([make_record("e1"), make_record("e2")])
+
+    log.close()
+
+    (path,) = tmp_path.glob("out/dt=*/hour=*/*")
+    lines = decompress(path.read_bytes(), compression).splitlines()
+    assert [json.loads(line)["event_id"] for line in lines] == ["e1", "e2"]
+    assert log.counters().spool_bytes == 0
