@@ -1,0 +1,271 @@
+"""`offpath logs` on a spool and a folder; real processes own the segments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handler.prediction_log import Record, open_prediction_log
+from handler.prediction_log.record import format_inference_time
+from handler.prediction_log.settings import PredictionLogSettings
+
+ROOT = Path(__file__).parents[2]
+WRITER = """
+import sys, time
+from handler.prediction_log import Record, open_prediction_log
+from handler.prediction_log.settings import PredictionLogSettings
+mapping = {"uri": sys.argv[1], "spool_dir": sys.argv[2]}
+log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")
+log.append([Record(name, sys.argv[4], "m", "1") for name in sys.argv[3].split()])
+print("written", flush=True)
+time.sleep(60)
+"""
+
+
+def logs(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "offpath", "logs", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A process that has written records and does not ship them for a minute."""
+    workers = []
+
+    def start(names: str, uri: str = "", time: str = "") -> subprocess.Popen[str]:
+        arguments = [
+            uri or f"file://{tmp_path}/out",
+            str(tmp_path / "spool"),
+            names,
+            time or format_inference_time(),
+        ]
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WRITER, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert worker.stdout is not None and worker.stdout.readline() == "written\n"
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
+
+
+def kill(worker: subprocess.Popen[str]) -> None:
+    worker.kill()
+    worker.wait()
+
+
+def write_log(folder: Path, records: list[Record], **mapping: Any) -> str:
+    """A delivered log in `folder`; its URI."""
+    uri = f"file://{folder}"
+    values = {"uri": uri, "spool_dir": str(folder) + "-spool", **mapping}
+    settings = PredictionLogSettings.from_mapping(values, {})
+    log = open_prediction_log(settings, model="m", version="1")
+    log.append(records)
+    log.close()
+    return uri
+
+
+def record(event_id: str, time: str = "", **fields: Any) -> Record:
+    return Record(event_id, time or format_inference_time(), "m", "1", **fields)
+
+
+def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
+    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    # Of another sink: a living worker of the same one would adopt what the dead one left.
+    dead, alive = start_worker("a b c"), start_worker("d", f"file://{tmp_path}/other")
+    kill(dead)
+
+    done = logs("ship", "--spool", tmp_path / "spool", "--json")
+
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert (report["shipped_segments"], report["shipped_records"]) == (1, 3)
+    assert (report["left_segments"], report["living_segments"]) == (0, 1)
+    kill(alive)
+    again = logs("ship", "--spool", tmp_path / "spool")
+    assert "shipped 1 segments with 1 records; 0 left" in again.stdout
+    assert [path.name for path in tmp_path.glob("spool/*/*")] == ["sink.json"]
+    uri = f"file://{tmp_path}/out"
+    lines = logs("read", uri, "--json").stdout.splitlines()
+    assert sorted(json.loads(line)["event_id"] for line in lines) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
+
+
+def test_ship_says_why_something_is_left(
+    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "file").touch()
+    kill(start_worker("a", f"file://{tmp_path}/file/out"))
+
+    done = logs("ship", "--spool", tmp_path / "spool", "--timeout-s", "0")
+
+    assert done.returncode == 1
+    assert "offpath: 1 segments are left" in done.stderr
+    assert "Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
+
+
+def test_ship_sets_a_torn_line_aside(
+    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    kill(start_worker("a b"))
+    (segment,) = tmp_path.glob("spool/*/*/*.spool")
+    segment.write_bytes(segment.read_bytes()[:-20])
+
+    done = logs("ship", "--spool", tmp_path / "spool", "--json")
+
+    assert json.loads(done.stdout)["shipped_records"] == 1
+    (torn,) = tmp_path.glob("spool/*/*.torn")
+    assert torn.read_bytes().startswith(b'{"event_id":"b"')
+    status = json.loads(logs("status", "--spool", tmp_path / "spool", "--json").stdout)
+    assert status["sinks"][0]["torn"] == 1
+
+
+def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(
+    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    worker = start_worker("a")
+    options = ["--spool", str(tmp_path / "spool"), "--watch", "--every-s", "0.2"]
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "offpath", "logs", "ship", *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    kill(worker)
+    deadline_s = time.monotonic() + 20
+    while not list(tmp_path.glob("out/*/*/*")) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    watcher.send_signal(signal.SIGTERM)
+    output, _ = watcher.communicate(timeout=20)
+
+    assert watcher.returncode == 0
+    assert "shipped 1 segments with 1 records" in output
+
+
+def test_status_tells_what_waits_and_changes_nothing(
+    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+) -> None:
+    kill(start_worker("a b"))
+    start_worker("c", f"file://{tmp_path}/other")
+    before = sorted(tmp_path.rglob("spool/*"))
+
+    done = logs("status", "--spool", tmp_path / "spool", "--json")
+
+    other, sink = json.loads(done.stdout)["sinks"]
+    assert other["uri"] == f"file://{tmp_path}/other"
+    assert (other["living"], other["dead"], other["segments"]) == (1, 0, 1)
+    assert (sink["living"], sink["dead"], sink["segments"]) == (0, 1, 1)
+    assert sink["spool_bytes"] > 0 and sink["oldest_age_s"] < 60
+    assert sink["last_error"] is None
+    assert sorted(tmp_path.rglob("spool/*")) == before
+    assert "spool_bytes" in logs("status", "--spool", tmp_path / "spool").stdout
+
+
+def test_a_missing_spool_is_an_expected_error(tmp_path: Path) -> None:
+    done = logs("status", "--spool", tmp_path / "none")
+
+    assert done.returncode == 1
+    assert "OFFPATH_SPOOL_DIR" in done.stderr
+
+
+def test_read_prints_a_table(tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record("e1", predictions=[("espresso", 0.96)])])
+
+    done = logs("read", uri)
+
+    assert "e1" in done.stdout and "espresso 0.960" in done.stdout
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+def test_read_keeps_to_its_period(tmp_path: Path, compression: str) -> None:
+    now = time.time()
+    times = [
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago_s))
+        for ago_s in (1800, 1200, 600)
+    ]
+    records = [record(f"e{number}", at) for number, at in enumerate(times)]
+    uri = write_log(tmp_path / "out", records, compression=compression)
+
+    done = logs("read", uri, "--since", times[1], "--until", "10m", "--json")
+
+    ids = [json.loads(line)["event_id"] for line in done.stdout.splitlines()]
+    assert ids in (["e1"], ["e1", "e2"])
+    limited = logs("read", uri, "--since", "2h", "--limit", "1", "--json")
+    assert len(limited.stdout.splitlines()) == 1
+
+
+def test_read_explains_a_time_it_does_not_understand(tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record("e1")])
+
+    done = logs("read", uri, "--since", "yesterday")
+
+    assert done.returncode == 1
+    assert "time 'yesterday': expected ISO 8601" in done.stderr
+
+
+def test_verify_agrees_when_each_id_has_one_record(tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
+    ids = tmp_path / "ids"
+    ids.write_text("a\nb\n\n")
+
+    done = logs("verify", uri, "--ids", ids)
+
+    assert done.returncode == 0, done.stderr
+    assert "2 ids, 3 records read: 0 missing, 0 double" in done.stdout
+
+
+def test_verify_lists_what_is_missing_and_what_is_double(tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record(name) for name in "abca"])
+    answered = [{"request_id": "a", "status": 200}, {"request_id": "x", "status": 200}]
+    answered.append({"request_id": "refused", "status": 503})
+    ids = tmp_path / "ids.jsonl"
+    ids.write_text("".join(json.dumps(row) + "\n" for row in answered))
+
+    done = logs("verify", uri, "--ids", ids, "--json")
+
+    verdict = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (verdict["missing"], verdict["double"]) == (["x"], ["a"])
+    assert "1 records missing, 1 double" in done.stderr
+    shown = logs("verify", uri, "--ids", ids).stdout
+    assert "missing: x" in shown and "double: a" in shown
+
+
+def test_verify_refuses_an_empty_list(tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record("a")])
+    (tmp_path / "ids").touch()
+
+    done = logs("verify", uri, "--ids", tmp_path / "ids")
+
+    assert done.returncode == 1
+    assert "holds no request id" in done.stderr
+
+
+@pytest.mark.parametrize("uri", ["gs://a", "off", "s3://k:secret@b"])
+def test_a_wrong_uri_is_an_expected_error(uri: str) -> None:
+    done = logs("read", uri)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "secret" not in done.stderr
