@@ -186,7 +186,7 @@ class OffpathClassifier(ImageClassifier):
 
     def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
         try:
-            target = parse_target(row.get("target"), len(self.mapping or {}))
+            target = parse_target(row.get("target"), self.pipeline.engine.classes)
         except BadTarget as error:
             item.error = error
             return encode_error(error)
@@ -230,15 +230,16 @@ def parse_target(value: object, classes: int) -> int:
     """The class to explain, from the form field `target`; 0 where it is missing, as stock does.
 
     Raises:
-        BadTarget: not an integer, or not one of `classes` (0: unknown) classes.
+        BadTarget: not an integer, or not one of the model's `classes`.
     """
     if not value:
         return 0
-    text = value.decode("ascii", "replace") if isinstance(value, bytearray) else value
+    is_raw = isinstance(value, (bytes, bytearray))
+    text = value.decode("ascii", "replace") if is_raw else value  # type: ignore[attr-defined]
     try:
         target = int(str(text))
     except ValueError as error:
         raise BadTarget("the field `target` must be a class index") from error
-    if target < 0 or (classes and target >= classes):
+    if not 0 <= target < classes:
         raise BadTarget(f"the field `target` must be from 0 to {classes - 1}")
     return target

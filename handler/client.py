@@ -8,6 +8,7 @@ with Client("http://127.0.0.1:8080") as client:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ class Prediction:
 
     Attributes:
         status: HTTP status.
-        labels: (label, probability), best first; empty unless the status is 200.
+        labels: (label, probability), best first; empty unless the status is 200 and the body is
+            a classifier's.
         error: the server's message; None with status 200.
         latency_ms: from sending to the last byte of the answer, preprocessing not included.
         server_timing: milliseconds per stage of the batch; empty where the server sends none.
@@ -152,8 +154,20 @@ def parse_server_timing(header: str) -> dict[str, float]:
         for parameter in parameters:
             key, _, value = parameter.partition("=")
             if key == "dur":
-                timings[name] = float(value)
+                with contextlib.suppress(
+                    ValueError
+                ):  # not ours: proxies add metrics too
+                    timings[name] = float(value)
     return timings
+
+
+def _parse_labels(value: object) -> list[tuple[str, float]]:
+    """`{label: probability}`; another model's answer has no labels, see `Prediction.body`."""
+    if not isinstance(value, dict):
+        return []
+    if not all(isinstance(p, (int, float)) for p in value.values()):
+        return []
+    return [(label, float(p)) for label, p in value.items()]
 
 
 def _parse(response: httpx.Response, latency_ms: float) -> Prediction:
@@ -163,8 +177,8 @@ def _parse(response: httpx.Response, latency_ms: float) -> Prediction:
         value = response.json()
     except ValueError:
         value = None
-    if response.status_code == 200 and isinstance(value, dict):
-        labels = [(str(label), float(p)) for label, p in value.items()]
+    if response.status_code == 200:
+        labels = _parse_labels(value)
     elif isinstance(value, dict) and "message" in value:
         error = str(value["message"])
     else:

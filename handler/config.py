@@ -15,6 +15,8 @@ from handler.errors import ConfigError
 from handler.prediction_log.settings import PredictionLogSettings
 
 DECODE_MODES = ("scaled", "exact")
+# Pillow refuses more, whatever we allow (twice PIL.Image.MAX_IMAGE_PIXELS).
+MOST_PIXELS = 178_956_970
 
 
 def _setting(default: Any, accepted: str, check: Callable[[Any], bool]) -> Any:
@@ -79,7 +81,9 @@ class HandlerConfig:
     )
     exif_orientation: bool = _setting(False, "true or false", _is_bool)
     max_pixels: int = _setting(
-        50_000_000, "an integer from 1 to 1000000000", _is_int_between(1, 10**9)
+        50_000_000,
+        f"an integer from 1 to {MOST_PIXELS}",
+        _is_int_between(1, MOST_PIXELS),
     )
     max_payload_bytes: int = _setting(
         20 * 2**20, "an integer from 1 to 2147483647", _is_int_between(1, 2**31 - 1)
@@ -148,9 +152,12 @@ def _prediction_log(
     mapping: Mapping[str, Any], environ: Mapping[str, str] | None
 ) -> PredictionLogSettings:
     environ = os.environ if environ is None else environ
-    try:
-        return PredictionLogSettings.from_mapping(
-            mapping.get("prediction_log"), environ
+    section = mapping.get("prediction_log")
+    if not isinstance(section, (Mapping, type(None))):
+        raise ConfigError(
+            f"handler.prediction_log is {section!r}; accepted: a mapping of settings, with `uri`"
         )
+    try:
+        return PredictionLogSettings.from_mapping(section, environ)
     except ValueError as error:
         raise ConfigError(f"handler.{error}") from error

@@ -7,8 +7,10 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,9 @@ import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 # Imported here, not at the first such request: a plugin's import opens files.
-from PIL import TiffImagePlugin, WebPImagePlugin  # noqa: F401  isort: skip
+from PIL import MpoImagePlugin  # noqa: F401  isort: skip
+from PIL import TiffImagePlugin  # noqa: F401  isort: skip
+from PIL import WebPImagePlugin  # noqa: F401  isort: skip
 
 from handler.errors import (
     BadTensor,
@@ -33,9 +37,26 @@ Pixels = npt.NDArray[np.uint8]
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 JPEG_MAGIC = b"\xff\xd8\xff"
 NPY_MAGIC = b"\x93NUMPY"
+# Version 3 is for field names that are not ASCII: never a plain array.
+NPY_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# NumPy's own bound is 10,000 bytes of text.
+MAX_NPY_HEADER_BYTES = 16_384
 SCALE_DENOMINATORS = (8, 4, 2)
-# The EXIF tag of the orientation (EXIF 2.3, 4.6.4) and its values that swap width and height.
+# The EXIF tag of the orientation (EXIF 2.3, 4.6.4), what turns each value upright, and the values
+# that swap width and height.
 ORIENTATION_TAG = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
 
 # Our own limit is checked from the header; Pillow's warning would be a line in the log.
@@ -104,23 +125,32 @@ def read_npy(payload: Payload, image_size: int) -> Pixels:
     """
     expected = (image_size, image_size, 3)
     try:
-        array = np.lib.format.read_array(io.BytesIO(payload), allow_pickle=False)
-    except (
-        ValueError,
-        SyntaxError,
-        EOFError,
-        TypeError,
-        OverflowError,
-        MemoryError,
-    ) as error:
+        shape, is_fortran, dtype, offset = _read_npy_header(payload)
+    except Exception as error:
+        # NumPy's header parser raises anything on broken input: TokenError, RecursionError, ...
         raise BadTensor(
             f"not a plain npy array; send uint8 {list(expected)}"
         ) from error
-    if array.dtype != np.uint8 or array.shape != expected:
+    # Before any memory is taken: a header may claim terabytes.
+    if dtype != np.uint8 or shape != expected:
         raise BadTensor(
-            f"{array.dtype} {list(array.shape)}; the model takes uint8 {list(expected)}"
+            f"{dtype} {list(shape)}; the model takes uint8 {list(expected)}"
         )
-    return array
+    count = math.prod(expected)
+    if len(payload) - offset < count:
+        raise BadTensor(f"{len(payload) - offset} bytes of pixels; {count} are needed")
+    pixels: Pixels = np.frombuffer(payload, np.uint8, count, offset)
+    return pixels.reshape(expected, order="F" if is_fortran else "C")
+
+
+def _read_npy_header(
+    payload: Payload,
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether in Fortran order, dtype and where the pixels begin."""
+    file = io.BytesIO(payload[:MAX_NPY_HEADER_BYTES])
+    version = np.lib.format.read_magic(file)
+    shape, is_fortran, dtype = NPY_HEADER_READERS[version](file)
+    return shape, is_fortran, dtype, file.tell()
 
 
 def choose_scale(height: int, width: int, min_size: int) -> int:
@@ -165,12 +195,13 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
     """Turns pixels by the EXIF tag, which Pillow reads from the header without decoding."""
     try:
         exif = Image.open(io.BytesIO(payload), formats=("JPEG",)).getexif()
+        orientation = exif.get(ORIENTATION_TAG)
     except Exception:  # a broken tag is no reason to refuse a picture that decodes
         return image
-    orientation = exif.get(ORIENTATION_TAG, 1)
-    tagged = Image.fromarray(image.pixels)
-    tagged.getexif()[ORIENTATION_TAG] = orientation
-    turned = np.asarray(ImageOps.exif_transpose(tagged))
+    if orientation not in TURNS:
+        return image
+    # A copy: Pillow's own array is read-only, of which torch warns on the log.
+    turned = np.array(Image.fromarray(image.pixels).transpose(TURNS[orientation]))
     if orientation in SWAPPING_ORIENTATIONS:
         return DecodedImage(turned, image.width, image.height, image.denominator)
     return DecodedImage(turned, image.height, image.width, image.denominator)

@@ -55,6 +55,8 @@ class Engine:
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
         self.image_size = image_size
+        # Known from the first batch on, which is the warm-up.
+        self.classes = 0
         self._top_k = top_k
         self._is_cuda = device.type == "cuda"
         self._staging = torch.zeros(
@@ -119,9 +121,8 @@ class Engine:
         probabilities = torch.softmax(
             self.model(self.normalise(pictures)).float(), dim=1
         )
-        best = torch.topk(
-            probabilities, min(self._top_k, probabilities.shape[1]), dim=1
-        )
+        self.classes = probabilities.shape[1]
+        best = torch.topk(probabilities, min(self._top_k, self.classes), dim=1)
         return best.values, best.indices
 
     def normalise(self, pictures: torch.Tensor) -> torch.Tensor:

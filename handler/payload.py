@@ -67,7 +67,7 @@ def _unwrap_bytes(body: Payload) -> Payload:
                 "the body looks like JSON but cannot be parsed"
             ) from error
     try:
-        return base64.b64decode(bytes(body).strip(), validate=True)
+        return base64.b64decode(_without_line_ends(bytes(body)), validate=True)
     except binascii.Error:
         return body
 
@@ -81,6 +81,11 @@ def _unwrap_value(value: object) -> Payload:
             f"JSON must be a base64 string or hold one under {' or '.join(JSON_KEYS)}"
         )
     try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError) as error:
+        return base64.b64decode(_without_line_ends(value.encode()), validate=True)
+    except ValueError as error:
         raise BadEnvelope("the text is not base64") from error
+
+
+def _without_line_ends(text: bytes) -> bytes:
+    """The `base64` command and MIME wrap their lines at 76 characters."""
+    return b"".join(text.split())

@@ -28,7 +28,7 @@ class Reply:
 
 def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
     """`{label: probability, ...}`, best first: the stock image_classifier's body, not indented."""
-    return Reply(200, "", json.dumps(dict(predictions)).encode())
+    return Reply(200, "OK", json.dumps(dict(predictions)).encode())
 
 
 def encode_error(error: ItemError) -> Reply:
@@ -39,4 +39,4 @@ def encode_error(error: ItemError) -> Reply:
 
 def encode_json(value: object) -> Reply:
     """Any JSON value with status 200: explanations and descriptions."""
-    return Reply(200, "", json.dumps(value).encode())
+    return Reply(200, "OK", json.dumps(value).encode())

@@ -1,1 +1,53 @@
-"""Shared fixtures: photographs that ship in PyPI packages."""
+"""Archives and a server that several test modules share; built once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archive.build import ArchiveSpec, build_archive
+from archive.model_config import load_preset, make_model_config
+from archive.model_source import load_model_source
+from offpath.settings import ServerSettings
+from offpath.torchserve import TorchServe
+from offpath.warm_up import warm_up
+
+
+def build(
+    store: Path, model: str, name: str, version: str = "1.0", **handler: object
+) -> Path:
+    """Builds an archive of an embedded model with `handler:` settings."""
+    source = load_model_source(model, None)
+    config = make_model_config(
+        load_preset("cpu"), {}, {**source.handler, "metrics_interval_s": 0.2, **handler}
+    )
+    spec = ArchiveSpec(name, version, source, source.labels, "the labels", config)
+    return build_archive(spec, store, force=True)
+
+
+@pytest.fixture(scope="session")
+def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`classifier.mar` (EfficientNet-Lite0, real weights) and `near-free.mar`."""
+    store = tmp_path_factory.mktemp("model-store")
+    build(store, "efficientnet-lite0", "classifier")
+    build(store, "near-free", "near-free")
+    return store
+
+
+@pytest.fixture(scope="session")
+def server(model_store: Path) -> Iterator[TorchServe]:
+    """A warm server with both archives, our config.properties and the model API."""
+    settings = ServerSettings(
+        model_store=model_store,
+        models=("classifier.mar", "near-free.mar"),
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+        enable_model_api=True,
+    )
+    with TorchServe(settings) as running:
+        for name in running.model_names():
+            warm_up(running.inference_url, name, workers=2)
+        yield running

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Formatter, import order, linter and types; what CI runs.
+
+. "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
+
+ensure_venv serve,bench,dev
+"$VENV/bin/black" --check --quiet . || { say "black would reformat; run: $VENV/bin/black ."; exit 1; }
+"$VENV/bin/isort" --check --quiet .
+"$VENV/bin/flake8"
+"$VENV/bin/mypy"

@@ -1,0 +1,66 @@
+"""An archive loaded as TorchServe's worker does it, in this process, without a server."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ts
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from ts.model_loader import ModelLoaderFactory
+from ts.service import Service
+
+from tests.photographs import PHOTOGRAPHS, encode
+
+BATCH_SIZE = 8
+
+
+def load_service(mar: str, environ: dict[str, str] | None = None) -> Service:
+    """Unzips the archive, puts its folder first on the path and loads it through ts."""
+    os.environ.update(environ or {})
+    folder = tempfile.mkdtemp(prefix="offpath-loaded-")
+    with zipfile.ZipFile(mar) as file:
+        file.extractall(folder)
+    sys.path.insert(0, folder)
+    metrics_yaml = Path(ts.__file__).parent / "configs" / "metrics.yaml"
+    metrics = MetricsCacheYamlImpl(str(metrics_yaml))
+    metrics.initialize_cache()
+    service = ModelLoaderFactory.get_model_loader().load(
+        "model", folder, "classifier_entry.py", None, BATCH_SIZE, None, True, metrics
+    )
+    service.set_cl_socket(None)
+    return service
+
+
+def make_rows() -> list[dict[str, Any]]:
+    """A batch as the worker's protocol hands it over: every format, good and bad."""
+    image = PHOTOGRAPHS[0].image
+    payloads = [
+        encode(image, "JPEG", quality=90),
+        encode(image.resize((2048, 1365)), "JPEG", quality=90),
+        encode(image, "PNG"),
+        encode(image, "WEBP"),
+        encode(image.convert("P"), "GIF"),
+        encode(image, "TIFF"),
+        encode(image, "BMP"),
+        b"not an image",
+    ]
+    return [
+        {
+            "requestId": f"request-{index}".encode(),
+            "headers": [],
+            "parameters": [
+                {"name": "body", "contentType": "", "value": bytearray(payload)}
+            ],
+        }
+        for index, payload in enumerate(payloads)
+    ]
+
+
+def predict(service: Service, rows: list[dict[str, Any]]) -> bytes:
+    """One batch through ts/service.py; the encoded reply."""
+    return bytes(service.predict(rows))

@@ -1,0 +1,174 @@
+"""Our answers beside the stock image_classifier's, on real photographs.
+
+Exact decoding: within 0.01 (it is bit-equal for all but rounding in the normalisation).
+DCT-scaled decoding: within 0.03. Both bounds are on the largest difference of any probability.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from ts.torch_handler.image_classifier import ImageClassifier
+
+from archive.catalog import imagenet_labels
+from archive.model_source import ModelSource, load_model_source
+from handler.config import HandlerConfig
+from handler.engine import Engine
+from handler.pipeline import Pipeline
+from tests.photographs import PHOTOGRAPHS, encode
+
+EXACT_BOUND = 0.01
+SCALED_BOUND = 0.03
+TOP_K = 1000
+
+
+class StockReference:
+    """ImageClassifier's own preprocess, with the model's mean and std in its Normalize."""
+
+    def __init__(self, source: ModelSource) -> None:
+        handler = ImageClassifier()
+        handler.device = torch.device("cpu")
+        *geometry, normalize = handler.image_processing.transforms
+        if source.handler:
+            normalize = transforms.Normalize(
+                source.handler["mean"], source.handler["std"]
+            )
+        handler.image_processing = transforms.Compose([*geometry, normalize])
+        self._handler = handler
+        self._model = source.module.eval()
+
+    def probabilities(self, payload: bytes) -> np.ndarray:
+        batch = self._handler.preprocess([{"body": bytearray(payload)}])
+        with torch.inference_mode():
+            return torch.softmax(self._model(batch), dim=1)[0].numpy()
+
+
+class Subject:
+    """Our pipeline over the same model."""
+
+    def __init__(self, source: ModelSource, **settings: object) -> None:
+        config = HandlerConfig.from_mapping(
+            {**source.handler, "top_k": TOP_K, **settings}, {}
+        )
+        labels = {index: str(index) for index in range(1000)}
+        engine = Engine(
+            source.module.eval(),
+            torch.device("cpu"),
+            config.mean,
+            config.std,
+            config.image_size,
+            1,
+            config.top_k,
+        )
+        self._pipeline = Pipeline(config, engine, labels, threads=1)
+
+    def probabilities(self, payload: bytes) -> np.ndarray:
+        reply = self._pipeline.classify([{"body": bytearray(payload)}])[0]
+        assert reply.status == 200, reply.body
+        by_label = json.loads(reply.body)
+        return np.array([by_label[str(index)] for index in range(1000)])
+
+
+@pytest.fixture(scope="module", params=["efficientnet-lite0", "resnet50"])
+def source(request: pytest.FixtureRequest) -> Iterator[ModelSource]:
+    weights = "random" if request.param == "resnet50" else None
+    yield load_model_source(request.param, weights)
+
+
+def compare(
+    source: ModelSource, payloads: dict[str, bytes], **settings: object
+) -> tuple[dict[str, float], list[str]]:
+    """Largest probability difference per picture, and the pictures whose top-1 changed."""
+    stock, subject = StockReference(source), Subject(source, **settings)
+    differences, flipped = {}, []
+    for name, payload in payloads.items():
+        expected, got = stock.probabilities(payload), subject.probabilities(payload)
+        differences[name] = float(np.abs(expected - got).max())
+        if expected.argmax() != got.argmax():
+            flipped.append(name)
+    worst = max(differences, key=lambda name: differences[name])
+    print(
+        f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} pictures"
+    )
+    return differences, flipped
+
+
+def as_shipped() -> dict[str, bytes]:
+    return {
+        photo.name: encode(photo.image.convert("RGB"), "JPEG", quality=95)
+        for photo in PHOTOGRAPHS
+    }
+
+
+def test_exact_decoding_answers_like_stock(source: ModelSource) -> None:
+    differences, flipped = compare(source, as_shipped(), decode="exact")
+    assert len(differences) >= 24
+    assert max(differences.values()) <= EXACT_BOUND
+    assert not flipped
+
+
+def test_scaled_decoding_answers_like_stock(source: ModelSource) -> None:
+    differences, flipped = compare(source, as_shipped())
+    assert len(differences) >= 24
+    assert max(differences.values()) <= SCALED_BOUND
+    assert not flipped
+
+
+FORMATS = {
+    "progressive": ("JPEG", "RGB", {"quality": 90, "progressive": True}),
+    "4:4:4": ("JPEG", "RGB", {"quality": 90, "subsampling": 0}),
+    "png": ("PNG", "RGB", {}),
+    "webp": ("WEBP", "RGB", {"quality": 80}),
+    "bmp": ("BMP", "RGB", {}),
+    "tiff": ("TIFF", "RGB", {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_that_stock_takes_are_answered_alike(
+    source: ModelSource, name: str
+) -> None:
+    file_format, mode, options = FORMATS[name]
+    payloads = {
+        photo.name: encode(photo.image.convert(mode), file_format, **options)
+        for photo in PHOTOGRAPHS[:6]
+    }
+    differences, flipped = compare(source, payloads)
+    assert max(differences.values()) <= SCALED_BOUND
+    assert not flipped
+
+
+# Stock's Normalize fails on these modes (503); Pillow's convert("RGB") is what users add.
+CONVERTED = {
+    "grey JPEG": ("JPEG", "L", {"quality": 90}),
+    "CMYK JPEG": ("JPEG", "CMYK", {"quality": 90}),
+    "palette PNG": ("PNG", "P", {}),
+    "RGBA PNG": ("PNG", "RGBA", {}),
+    "GIF": ("GIF", "P", {}),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_modes_that_stock_refuses_are_answered_like_their_rgb_version(
+    source: ModelSource, name: str
+) -> None:
+    file_format, mode, options = CONVERTED[name]
+    stock, subject = StockReference(source), Subject(source)
+    for photo in PHOTOGRAPHS[:4]:
+        payload = encode(photo.image.convert(mode), file_format, **options)
+        as_png = encode(decode_to_rgb(payload), "PNG")
+        difference = stock.probabilities(as_png) - subject.probabilities(payload)
+        assert np.abs(difference).max() <= EXACT_BOUND, photo.name
+
+
+def decode_to_rgb(payload: bytes) -> Image.Image:
+    import io
+
+    return Image.open(io.BytesIO(payload)).convert("RGB")

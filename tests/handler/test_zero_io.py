@@ -1,0 +1,78 @@
+"""After the warm-up a request opens nothing, connects nowhere and starts nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+# Runs in a process of its own: an audit hook cannot be removed.
+PROGRAM = """
+import json, sys, threading
+from tests.handler.loaded_service import load_service, make_rows, predict
+
+service = load_service({mar!r}, {environ!r})
+rows = make_rows()
+predict(service, rows)  # warm-up of what `initialize` cannot know: nothing may be left to it
+events = []
+watching = False
+# ts/metrics/caching_metric.py asks for the host's name (uname, no socket) once per batch.
+ALLOWED = ("socket.gethostname",)
+handler_thread = threading.get_ident()
+WATCHED = ("open", "socket.", "os.rename", "os.remove", "os.mkdir", "os.listdir", "os.scandir",
+           "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "shutil.",
+           "tempfile.", "import")
+
+def watch(event, arguments):
+    if not watching or threading.get_ident() != handler_thread or event in ALLOWED:
+        return
+    if event.startswith(WATCHED):
+        events.append(f"{{event}} {{arguments}}"[:200])
+
+sys.addaudithook(watch)
+watching = True
+for _ in range(25):
+    for planted in {planted!r}:
+        exec(planted)
+    predict(service, rows)  # 8 requests
+watching = False
+print(json.dumps(events))
+"""
+
+
+def watched_events(
+    mar: Path, planted: tuple[str, ...] = (), environ: dict[str, str] | None = None
+) -> str:
+    program = PROGRAM.format(mar=str(mar), planted=planted, environ=environ or {})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_200_requests_touch_no_file_no_socket_and_start_no_process(
+    model_store: Path,
+) -> None:
+    assert watched_events(model_store / "near-free.mar") == "[]"
+
+
+def test_the_watch_sees_a_file_opened_per_request(model_store: Path) -> None:
+    events = watched_events(
+        model_store / "near-free.mar", ("open('/dev/null').close()",)
+    )
+    assert events.count("/dev/null") == 25
+
+
+def test_with_the_prediction_log_on_the_only_write_goes_to_an_open_segment(
+    model_store: Path, tmp_path: Path
+) -> None:
+    environ = {
+        "OFFPATH_PREDICTION_LOG": (tmp_path / "log").as_uri(),
+        "OFFPATH_SPOOL_DIR": str(tmp_path / "spool"),
+    }
+    assert watched_events(model_store / "near-free.mar", environ=environ) == "[]"

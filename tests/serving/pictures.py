@@ -1,0 +1,99 @@
+"""Good and bad request bodies, made from real photographs."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zlib
+
+import numpy as np
+
+from handler.client import make_npy
+from tests.photographs import PHOTOGRAPHS, encode
+
+COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
+
+
+def jpeg(name: str = "coffee", size: tuple[int, int] | None = None) -> bytes:
+    """A photograph as a JPEG file, resized where `size` says so."""
+    photo = next(p for p in PHOTOGRAPHS if p.name.startswith(name))
+    image = photo.image.convert("RGB")
+    return encode(image.resize(size) if size else image, "JPEG", quality=90)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds next to nothing: a decompression bomb."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    content = zlib.compress(bytes(1000))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", content)
+        + chunk(b"IEND", b"")
+    )
+
+
+def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
+    """An array as npy bytes."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=allow_pickle)
+    return file.getvalue()
+
+
+def accepted() -> dict[str, bytes]:
+    """Every accepted format and mode, all of the same photograph."""
+    rgb = COFFEE.image.convert("RGB")
+    grey16 = np.asarray(rgb.convert("L")).astype(np.uint16) * 257
+    from PIL import Image
+
+    return {
+        "jpeg": encode(rgb, "JPEG", quality=90),
+        "progressive": encode(rgb, "JPEG", quality=90, progressive=True),
+        "grey jpeg": encode(rgb.convert("L"), "JPEG"),
+        "cmyk jpeg": encode(rgb.convert("CMYK"), "JPEG"),
+        "png": encode(rgb, "PNG"),
+        "palette png": encode(rgb.convert("P"), "PNG"),
+        "rgba png": encode(rgb.convert("RGBA"), "PNG"),
+        "16-bit png": encode(Image.fromarray(grey16), "PNG"),
+        "webp": encode(rgb, "WEBP"),
+        "gif": encode(rgb.convert("P"), "GIF"),
+        "bmp": encode(rgb, "BMP"),
+        "tiff": encode(rgb, "TIFF"),
+        "npy": make_npy(encode(rgb, "PNG")),
+    }
+
+
+# name -> (body, status, type)
+def rejected() -> dict[str, tuple[bytes, int, str]]:
+    """Every kind of bad item with the answer it must get."""
+    good = jpeg()
+    return {
+        "empty": (b"", 400, "EmptyPayload"),
+        "not an image": (b"hello, world: no picture here", 415, "UnsupportedFormat"),
+        "truncated jpeg": (good[: len(good) // 2], 422, "UndecodableImage"),
+        "npy of another shape": (
+            npy(np.zeros((100, 100, 3), np.uint8)),
+            422,
+            "BadTensor",
+        ),
+        "npy of another dtype": (
+            npy(np.zeros((224, 224, 3), np.float32)),
+            422,
+            "BadTensor",
+        ),
+        "pickled npy": (
+            npy(np.array([{"a": 1}], dtype=object), allow_pickle=True),
+            422,
+            "BadTensor",
+        ),
+        "pickle": (pickle.dumps({"a": 1}), 415, "UnsupportedFormat"),
+        "decompression bomb": (png_header(60_000, 60_000), 413, "ImageTooLarge"),
+        "over the byte limit": (good + bytes(21 * 2**20), 413, "PayloadTooLarge"),
+        "broken json": (b'{"data": ', 400, "BadEnvelope"),
+    }

@@ -1,0 +1,41 @@
+"""Our metrics as numbers, from TorchServe's /metrics page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+
+import httpx
+
+from offpath.torchserve import TorchServe
+
+LINE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+# metric name -> value of the dimension that is not the model's or the host's -> value
+Metrics = dict[str, dict[str, float]]
+
+
+def read_metrics(server: TorchServe, model: str) -> Metrics:
+    """What /metrics says of a model now; dimensions other than Stage, Le, Type are summed up."""
+    metrics: Metrics = defaultdict(lambda: defaultdict(float))
+    for line in httpx.get(f"{server.metrics_url}/metrics").text.splitlines():
+        match = LINE.match(line)
+        if match is None:
+            continue
+        labels = dict(LABEL.findall(match[2]))
+        if labels.get("ModelName") == model:
+            key = labels.get("Stage") or labels.get("Le") or labels.get("Type") or ""
+            metrics[match[1]][key] += float(match[3])
+    return metrics
+
+
+def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
+    """Waits for the worker's next write, until the items are counted."""
+    deadline = time.monotonic() + 10
+    while True:
+        metrics = read_metrics(server, model)
+        if metrics["offpath_items_total"][""] >= items or time.monotonic() > deadline:
+            return metrics
+        time.sleep(0.1)

@@ -1,0 +1,110 @@
+"""Good and bad bodies through a real TorchServe."""
+
+from __future__ import annotations
+
+import base64
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from handler.client import Client
+from offpath.torchserve import TorchServe
+from tests.serving.pictures import accepted, jpeg, rejected
+
+pytestmark = pytest.mark.server
+
+RANDOM_BODIES = 10_000
+
+
+@pytest.fixture
+def http(server: TorchServe) -> httpx.Client:
+    return httpx.Client(base_url=server.inference_url, timeout=60)
+
+
+def top_label(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    return next(iter(response.json()))
+
+
+@pytest.mark.parametrize("name", accepted())
+def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
+    response = http.put("/predictions/classifier", content=accepted()[name])
+    assert top_label(response) == "espresso"
+
+
+def test_a_multipart_field_named_data_is_taken(http: httpx.Client) -> None:
+    files = {"data": ("photo.jpg", jpeg(), "image/jpeg")}
+    assert top_label(http.post("/predictions/classifier", files=files)) == "espresso"
+
+
+@pytest.mark.parametrize("wrap", [lambda text: {"data": text}, lambda text: text])
+def test_json_with_base64_is_taken(http: httpx.Client, wrap: object) -> None:
+    text = base64.b64encode(jpeg()).decode()
+    response = http.post("/predictions/classifier", json=wrap(text))  # type: ignore
+    assert top_label(response) == "espresso"
+
+
+def test_a_thin_client_gets_the_same_answer(server: TorchServe) -> None:
+    with Client(server.inference_url) as full:
+        expected = full.predict(jpeg()).labels
+    with Client(server.inference_url, thin=True) as thin:
+        got = thin.predict(jpeg()).labels
+    assert [label for label, _ in got][0] == expected[0][0]
+    assert abs(got[0][1] - expected[0][1]) < 0.01
+
+
+@pytest.mark.parametrize("name", rejected())
+def test_a_bad_item_gets_its_own_4xx_with_a_json_body(
+    http: httpx.Client, name: str
+) -> None:
+    body, status, kind = rejected()[name]
+    response = http.post("/predictions/classifier", content=body)
+    assert response.status_code == status, response.text
+    answer = response.json()
+    assert set(answer) == {"code", "type", "message"}
+    assert (answer["code"], answer["type"]) == (status, kind)
+    assert response.reason_phrase.isascii() and response.reason_phrase
+
+
+def test_neighbours_of_bad_items_are_answered(server: TorchServe) -> None:
+    good = jpeg(size=(500, 333))
+    bad = [body for body, *_ in rejected().values() if len(body) < 1_000_000]
+    bodies = [good if i % 2 else bad[i // 2 % len(bad)] for i in range(128)]
+
+    def send(client: httpx.Client, body: bytes) -> int:
+        return client.post("/predictions/near-free", content=body).status_code
+
+    with (
+        httpx.Client(base_url=server.inference_url, timeout=60) as client,
+        ThreadPoolExecutor(32) as pool,
+    ):
+        statuses = list(pool.map(lambda body: send(client, body), bodies))
+    assert set(statuses[1::2]) == {200}
+    assert all(400 <= status < 500 for status in statuses[::2])
+
+
+def test_ten_thousand_random_bodies_neither_fail_the_server_nor_kill_a_worker(
+    server: TorchServe,
+) -> None:
+    workers = server.worker_pids()
+    generator = random.Random(0)
+    magics = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"BM"]
+    magics += [b"II*\x00", b"\x93NUMPY\x01\x00", b"{", b'"']
+    limits = httpx.Limits(max_connections=16, max_keepalive_connections=16)
+    with (
+        httpx.Client(base_url=server.inference_url, timeout=60, limits=limits) as http,
+        ThreadPoolExecutor(16) as pool,
+    ):
+
+        def send(_: int) -> int:
+            body = generator.choice(magics) + generator.randbytes(
+                generator.randint(1, 2000)
+            )
+            return http.post("/predictions/near-free", content=body).status_code
+
+        statuses = list(pool.map(send, range(RANDOM_BODIES)))
+    assert len(statuses) == RANDOM_BODIES
+    assert all(status == 200 or 400 <= status < 500 for status in statuses)
+    assert server.worker_pids() == workers

@@ -1,0 +1,158 @@
+"""What the request path does, seen from outside: batches, timings, warmth, system calls."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from handler.client import Client
+from offpath.settings import ServerSettings
+from offpath.torchserve import TorchServe
+from offpath.warm_up import warm_up
+from tests.serving.pictures import jpeg
+from tests.serving.scrape import read_metrics, wait_for_items
+
+pytestmark = pytest.mark.server
+
+
+def send_many(server: TorchServe, model: str, requests: int, clients: int) -> None:
+    body = jpeg(size=(500, 333))
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    with (
+        httpx.Client(base_url=server.inference_url, timeout=60, limits=limits) as http,
+        ThreadPoolExecutor(clients) as pool,
+    ):
+        send = lambda _: http.post(f"/predictions/{model}", content=body)  # noqa: E731
+        answers = list(pool.map(send, range(requests)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+def test_32_clients_make_batches_above_4(server: TorchServe) -> None:
+    before = read_metrics(server, "classifier")
+    send_many(server, "classifier", requests=320, clients=32)
+    items_before = before["offpath_items_total"][""]
+    after = wait_for_items(server, "classifier", items_before + 320)
+    items = after["offpath_items_total"][""] - items_before
+    batches = after["offpath_batches_total"][""] - before["offpath_batches_total"][""]
+    assert items == 320
+    assert items / batches > 4
+
+
+def test_stage_metrics_count_batches_sizes_and_errors(server: TorchServe) -> None:
+    before = read_metrics(server, "near-free")
+    send_many(server, "near-free", requests=40, clients=1)
+    httpx.post(f"{server.inference_url}/predictions/near-free", content=b"junk " * 9)
+    after = wait_for_items(server, "near-free", before["offpath_items_total"][""] + 41)
+
+    def grown(name: str, key: str = "") -> float:
+        return after[name][key] - before[name][key]
+
+    assert grown("offpath_batch_size_bucket_total", "+Inf") == 41
+    assert grown("offpath_batch_size_bucket_total", "1") == 41
+    assert grown("offpath_errors_total", "UnsupportedFormat") == 1
+    for stage in ("read", "decode", "transform", "inference", "postprocess"):
+        assert grown("offpath_stage_seconds_total", stage) > 0, stage
+
+
+def test_a_reply_names_its_stages_and_they_add_up(server: TorchServe) -> None:
+    with Client(server.inference_url) as client:
+        prediction = client.predict(jpeg())
+    timing = dict(prediction.server_timing)
+    total = timing.pop("total")
+    assert {"read", "decode", "transform", "inference", "postprocess"} <= set(timing)
+    assert total * 0.95 <= sum(timing.values()) <= total * 1.001
+    assert prediction.request_id
+
+
+def test_the_first_request_after_ready_is_as_quick_as_the_next_50(
+    model_store: Path,
+) -> None:
+    settings = ServerSettings(
+        model_store=model_store,
+        models=("classifier.mar",),
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+    )
+    with TorchServe(settings) as server:
+        # What `offpath serve` does before it says READY.
+        warm_up(server.inference_url, "classifier", workers=2)
+        with Client(server.inference_url) as client:
+            latencies = [client.predict(jpeg()).latency_ms for _ in range(51)]
+    median = statistics.median(latencies[1:])
+    print(f"first {latencies[0]:.1f} ms, median of the next 50 {median:.1f} ms")
+    assert latencies[0] <= 1.5 * median
+
+
+FILE_AND_PROCESS_CALLS = (
+    "open,openat,openat2,creat,connect,rename,renameat,renameat2,unlink,unlinkat,"
+    "mkdir,execve,fork,vfork,stat,lstat"
+)
+
+
+@contextmanager
+def traced(pids: list[int]) -> Iterator[Path]:
+    """strace on the processes and their threads; gives the file with their calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "calls"
+        attach = [option for pid in pids for option in ("-p", str(pid))]
+        strace = subprocess.Popen(
+            [
+                "strace",
+                "-f",
+                "-e",
+                f"trace={FILE_AND_PROCESS_CALLS}",
+                "-o",
+                output,
+                *attach,
+            ],
+            stderr=subprocess.PIPE,
+        )
+        assert strace.stderr is not None
+        strace.stderr.readline()  # "strace: Process N attached"
+        time.sleep(0.5)
+        if strace.poll() is not None:
+            pytest.skip("strace may not attach here")
+        try:
+            yield output
+        finally:
+            strace.terminate()
+            strace.wait()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_under_strace_200_requests_open_connect_and_start_nothing(
+    server: TorchServe,
+) -> None:
+    send_many(server, "near-free", requests=64, clients=8)
+    with traced(server.worker_pids()) as calls:
+        send_many(server, "near-free", requests=200, clients=8)
+        time.sleep(0.5)
+        seen = calls.read_text()
+    lines = [line for line in seen.splitlines() if "(" in line]
+    assert lines == []
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_strace_sees_a_process_that_opens_a_file() -> None:
+    program = "import time\nwhile True: open('/dev/null').close(); time.sleep(0.05)"
+    child = subprocess.Popen(["python3", "-c", program])
+    try:
+        time.sleep(0.3)
+        with traced([child.pid]) as calls:
+            time.sleep(0.5)
+            seen = calls.read_text()
+    finally:
+        child.kill()
+        child.wait()
+    assert "/dev/null" in seen
