@@ -25,11 +25,20 @@ from offpath.errors import ExpectedError
 
 HANDLER_DIR = Path(__file__).parent.parent / "handler"
 # TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the long part.
-NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_\-.]*$")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # zip has no earlier date; the archiver's own would make every build differ.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 CREATED_ON = "01/01/1980 00:00:00"
 WEIGHTS_FILE = "weights.pt"
+ENTRY_FILE = "classifier_entry.py"
+# What lies at the archive's root beside the model's definition.
+OWN_FILES = (
+    ENTRY_FILE,
+    WEIGHTS_FILE,
+    "model-config.yaml",
+    "index_to_name.json",
+    "MAR-INF",
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +69,15 @@ def build_archive(spec: ArchiveSpec, output: Path, force: bool = False) -> Path:
 
     Raises:
         ExpectedError: bad name, existing file without `force`, labels that do not fit, files that
-            would shadow a module, or the archiver's own complaint.
+            would shadow a module, a folder that cannot be written, or the archiver's complaint.
     """
-    if not NAME_PATTERN.match(spec.name):
+    if not NAME_PATTERN.fullmatch(spec.name):
         raise ExpectedError(
             f"--name {spec.name!r}; accepted: letters, digits, '_', '-' and '.'"
         )
     target = output / f"{spec.name}.mar"
+    if target.is_dir():
+        raise ExpectedError(f"{target} is a folder; choose another --name or --output")
     if target.exists() and not force:
         raise ExpectedError(f"{target} exists; pass --force to replace it")
     classes = count_classes(
@@ -74,18 +85,27 @@ def build_archive(spec: ArchiveSpec, output: Path, force: bool = False) -> Path:
     )
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
-    for path in spec.extra_files:
-        _check_extra_file(path)
-    output.mkdir(parents=True, exist_ok=True)
+    _check_extra_files(spec)
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
         built = _run_archiver(spec, Path(folder))
         partial = Path(folder) / "normalised.mar"
         normalise_archive(built, partial)
-        # Copied beside the target and renamed: a server never sees half an archive.
-        beside = target.with_suffix(f".mar.{os.getpid()}")
-        shutil.copyfile(partial, beside)
-        os.replace(beside, target)
+        try:
+            _put(partial, target)
+        except OSError as error:
+            raise ExpectedError(f"{target} cannot be written: {error}") from error
     return target
+
+
+def _put(archive: Path, target: Path) -> None:
+    """Copies beside the target and renames: a server never sees half an archive."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_suffix(f".mar.{os.getpid()}")
+    try:
+        shutil.copyfile(archive, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def normalise_archive(source: Path, target: Path) -> None:
@@ -105,10 +125,18 @@ def normalise_archive(source: Path, target: Path) -> None:
             new.writestr(info, content)
 
 
-def _check_extra_file(path: Path) -> None:
-    if not path.is_file():
-        raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
-    if path.suffix == ".py":
+def _check_extra_files(spec: ArchiveSpec) -> None:
+    taken = {*OWN_FILES}
+    if spec.source.model_file is not None:
+        taken.add(spec.source.model_file.name)
+    for path in spec.extra_files:
+        if not path.is_file():
+            raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
+        if path.name in taken:
+            raise ExpectedError(
+                f"--extra-file {str(path)!r}: the archive has a {path.name}; rename yours"
+            )
+        taken.add(path.name)
         check_shadowing(path)
 
 
@@ -125,7 +153,7 @@ def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
         sys.executable, "-m", "model_archiver.model_packaging",
         "--model-name", spec.name, "--version", spec.version,
         "--serialized-file", str(serialized),
-        "--handler", str(HANDLER_DIR / "classifier_entry.py"),
+        "--handler", str(HANDLER_DIR / ENTRY_FILE),
         # The parent of handler/: passing handler/ itself would flatten it.
         "--extra-files", str(stage),
         "--config-file", str(config_file),

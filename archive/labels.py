@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from offpath.errors import ExpectedError
 
 
 def read_labels(path: Path) -> list[str]:
-    """Reads one label a line, or TorchServe's index_to_name.json ({"0": "cat"} or {"0": [.., "cat"]}).
+    """Reads one label a line, or TorchServe's index_to_name.json.
+
+    Its values are a label or a list that ends with one: {"0": "cat"}, {"0": ["n02123045", "cat"]}.
 
     Raises:
         ExpectedError: a missing or unreadable file, gaps in the indices, a label twice.
@@ -17,12 +20,17 @@ def read_labels(path: Path) -> list[str]:
     if not path.is_file():
         raise ExpectedError(f"--labels {str(path)!r}: no such file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a mark
     except UnicodeDecodeError as error:
         raise ExpectedError(f"{path.name} is not UTF-8 text") from error
-    labels = _from_json(path, text) if path.suffix == ".json" else text.splitlines()
+    is_json = path.suffix == ".json"
+    labels = _from_json(path, text) if is_json else text.rstrip().splitlines()
     labels = [label.strip() for label in labels]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if "" in labels:
+        raise ExpectedError(
+            f"{path.name} has no label for class {labels.index('')}: an empty line or text"
+        )
+    twice = sorted(label for label, count in Counter(labels).items() if count > 1)
     if twice:
         raise ExpectedError(
             f"{path.name} names {twice[0]!r} more than once; replies are keyed by label"

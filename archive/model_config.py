@@ -43,7 +43,10 @@ def load_preset(name: str) -> dict[str, Any]:
         raise ExpectedError(f"--preset {name!r} is neither a file nor one of {known}")
     try:
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+    ) as error:  # ValueError: not UTF-8, or 2026-13-45
         raise ExpectedError(f"{path} is not YAML: {error}") from error
     if not isinstance(preset, dict):
         raise ExpectedError(f"{path} must be a YAML mapping of settings")
@@ -63,8 +66,14 @@ def make_model_config(
     Raises:
         ExpectedError: names the setting, its value and what is accepted.
     """
-    config = {**preset, **server}
-    config["handler"] = {**(preset.get("handler") or {}), **handler}
+    section = preset.get("handler") or {}
+    if not isinstance(section, Mapping):
+        raise ExpectedError(f"handler: must be a mapping of settings, not {section!r}")
+    config = {**preset, **server, "handler": {**section, **handler}}
+    below, above = section.get("prediction_log"), handler.get("prediction_log")
+    if isinstance(below, Mapping) and isinstance(above, Mapping):
+        # One option of the log must not throw away what the preset says of the others.
+        config["handler"]["prediction_log"] = {**below, **above}
     for key, value in config.items():
         _check(key, value)
     missing = [key for key in SERVER_SETTINGS if key not in config]

@@ -17,8 +17,11 @@ from offpath.errors import ExpectedError
 
 # Modules of the worker itself; an archive's folder comes first on its path.
 RESERVED_MODULES = frozenset(
-    {"ts", "torch", "torchvision", "captum", "handler", "numpy", "PIL"}
+    """ts torch torchvision captum handler classifier_entry numpy PIL simplejpeg yaml psutil
+    packaging aiobotocore aiohttp botocore zstandard""".split()
 )
+# What Python imports as a module (importlib.machinery.all_suffixes() of any platform).
+MODULE_SUFFIXES = (".py", ".pyc", ".so")
 KEYS_SHOWN = 5
 
 
@@ -98,7 +101,9 @@ def count_classes(module: torch.nn.Module, image_size: int) -> int:
 
 def check_shadowing(path: Path) -> None:
     """Refuses a file whose module name would hide one that the worker imports."""
-    name = path.stem
+    if path.suffix not in MODULE_SUFFIXES:
+        return
+    name = path.name.partition(".")[0]
     if name in RESERVED_MODULES or name in sys.stdlib_module_names:
         raise ExpectedError(
             f"{path.name} would shadow the module {name!r} in the worker (the archive's folder "
@@ -123,6 +128,11 @@ def _load_embedded(name: str, weights: str | None) -> ModelSource:
 
 def _load_python(path: Path, weights: str | None) -> ModelSource:
     check_shadowing(path)
+    if "." in path.stem:
+        # ts/torch_handler/base_handler.py imports what comes before the first dot.
+        raise ExpectedError(
+            f"--model {path.name}: TorchServe cannot import a name with dots; rename the file"
+        )
     if weights is None or weights == "pretrained":
         raise ExpectedError(
             f"--model {path.name} needs --weights FILE (or `random` for a trial)"
@@ -149,7 +159,7 @@ def _instantiate(path: Path) -> torch.nn.Module:
     definition = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(definition)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExpectedError(
             f"{path} fails on import: {type(error).__name__}: {error}"
         ) from error
@@ -190,7 +200,7 @@ def _read_state_dict(path: Path) -> StateDict:
             "the state dict alone: torch.save(model.state_dict(), FILE)"
         ) from error
     if not isinstance(loaded, dict) or not all(
-        torch.is_tensor(v) for v in loaded.values()
+        isinstance(k, str) and torch.is_tensor(v) for k, v in loaded.items()
     ):
         raise ExpectedError(f"{path.name} is no state dict (names to tensors)")
     return loaded
@@ -224,10 +234,11 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
 
 
 def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith("/constants.pkl") for name in file.namelist())
+    except zipfile.BadZipFile:
         return False
-    with zipfile.ZipFile(path) as file:
-        return any(name.endswith("/constants.pkl") for name in file.namelist())
 
 
 def _load_script(path: Path) -> torch.nn.Module:

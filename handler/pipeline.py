@@ -163,6 +163,7 @@ class Pipeline:
             decoded = self._stage(item, start)
         except ItemError as error:
             item.error = error
+            decoded = time.perf_counter()  # only decoding refuses
         return decoded - start, time.perf_counter() - decoded
 
     def _stage(self, item: Item, start: float) -> float:

@@ -145,11 +145,11 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
             raise ExpectedError(f"--set {text!r}; expected KEY=VALUE")
         try:
             settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-45
             raise ExpectedError(f"--set {text!r}: {error}") from error
     if options["prediction_log"]:
-        settings["prediction_log"] = {
-            **settings.get("prediction_log", {}),
-            "uri": options["prediction_log"],
-        }
+        section = settings.get("prediction_log", {})
+        if not isinstance(section, dict):
+            raise ExpectedError(f"--set prediction_log={section!r}: not a mapping")
+        settings["prediction_log"] = {**section, "uri": options["prediction_log"]}
     return settings

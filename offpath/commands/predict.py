@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -23,6 +24,9 @@ IMAGE_SUFFIXES = frozenset(
 )
 
 
+BODY_SHOWN = 60
+
+
 @click.command("predict")
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
 @click.option(
@@ -34,10 +38,18 @@ IMAGE_SUFFIXES = frozenset(
 @click.option("--model", default="classifier", show_default=True, help="Model name.")
 @click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
 @click.option(
-    "--image-size", default=224, show_default=True, help="Model's side, for --thin."
+    "--image-size",
+    default=224,
+    show_default=True,
+    type=click.IntRange(16, 2048),
+    help="Model's side, for --thin.",
 )
 @click.option(
-    "--resize-size", default=256, show_default=True, help="Shorter side, for --thin."
+    "--resize-size",
+    default=256,
+    show_default=True,
+    type=click.IntRange(16, 4096),
+    help="Shorter side, for --thin.",
 )
 @click.option(
     "--clients",
@@ -60,6 +72,10 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict photos/ --clients 8 --json > predictions.jsonl
       offpath predict 'photos/*.png' --thin
     """
+    if options["resize_size"] < options["image_size"]:
+        raise click.UsageError("--resize-size must not be below --image-size")
+    if not (options["token"] or "").isascii():
+        raise click.UsageError("--token must be ASCII")
     paths = list(find_images(images))
     results = _send_all(paths, options)
     failed = 0
@@ -71,7 +87,8 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         else:
             _add_row(table, path, outcome)
     if not options["as_json"]:
-        Console().print(table)
+        # No markup: a file or a label may hold brackets.
+        Console(markup=False).print(table)
     if failed:
         raise ExpectedError(f"{failed} of {len(paths)} pictures were not classified")
 
@@ -107,14 +124,18 @@ def _send_all(
     headers = (
         {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     )
-    with Client(
-        options["url"],
-        options["model"],
-        options["thin"],
-        options["image_size"],
-        options["resize_size"],
-        headers=headers,
-    ) as client:
+    try:
+        client = Client(
+            options["url"],
+            options["model"],
+            options["thin"],
+            options["image_size"],
+            options["resize_size"],
+            headers=headers,
+        )
+    except httpx.InvalidURL as error:
+        raise ExpectedError(f"--url {options['url']!r}: {error}") from error
+    with client:
 
         def send(path: Path) -> Prediction | str:
             try:
@@ -166,10 +187,11 @@ def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
             "",
         )
         return
-    label, probability = outcome.labels[0]
+    # Another kind of model answers with something else: shown as it came.
+    body = outcome.body.decode("utf-8", "replace")
+    label, p = outcome.labels[0] if outcome.labels else (body[:BODY_SHOWN], None)
+    probability = "" if p is None else f"{p:.3f}"
     stages = ", ".join(
         f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05
     )
-    table.add_row(
-        str(path), label, f"{probability:.3f}", f"{outcome.latency_ms:.1f}", stages
-    )
+    table.add_row(str(path), label, probability, f"{outcome.latency_ms:.1f}", stages)
