@@ -41,12 +41,9 @@ def save_plot(result: BenchResult, baseline: str | None, path: Path) -> None:
         ) from error
     # No window system; fixed ids, so that the same result gives the same file.
     matplotlib.use("agg")
-    style: dict[str, Any] = {
-        "svg.hashsalt": "offpath",
-        "font.size": 11,
-        "text.color": TEXT,
-    }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "offpath", "font.size": 11, "text.color": TEXT}
+    ):
         draw(result, baseline, path)
 
 

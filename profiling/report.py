@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +14,8 @@ from profiling.summary import PERCENTILES, Row, combined_limit, limit_rate, summ
 # More than this many cores busy with something else, and the figures are noisy.
 NOISY_CORES = 0.1
 NOISY_SPREAD = 0.15
+# Group of processes -> its column.
+CPU_GROUPS = {"frontend": "front end", "workers": "workers", "generator": "load"}
 
 
 def print_report(result: BenchResult, baseline: str | None, console: Console) -> None:
@@ -35,7 +38,7 @@ def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> T
     table = new_table(
         title,
         "req/s",
-        "lowest-highest",
+        "range",
         f"x {baseline}" if baseline else "x",
         "% of decode",
         "% of limit",
@@ -56,21 +59,18 @@ def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> T
 
 def make_cost_table(rows: Sequence[Row]) -> Table:
     """Latencies, CPU milliseconds a reply by process group, memory, start."""
-    percentiles = [f"p{percent}" for percent in PERCENTILES]
     table = new_table(
-        "latency ms; CPU ms a reply; MB; s",
-        *percentiles,
-        *("frontend", "workers", "load gen."),
-        *("RSS", "ready"),
+        "latency ms | CPU ms a reply | memory | start",
+        *(f"p{percent}" for percent in PERCENTILES),
+        *CPU_GROUPS.values(),
+        *("CPU", "MB", "s"),
     )
     for row in rows:
+        cpu_ms = [row.cpu_ms.get(group, 0) for group in CPU_GROUPS]
         table.add_row(
             row.server,
             *(f"{row.latency_ms[percent]:.0f}" for percent in PERCENTILES),
-            *(
-                f"{row.cpu_ms.get(group, 0):.2f}"
-                for group in ("frontend", "workers", "generator")
-            ),
+            *(f"{ms:.2f}" for ms in [*cpu_ms, sum(cpu_ms)]),
             f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
             f"{row.ready_s:.1f}",
         )
@@ -78,8 +78,10 @@ def make_cost_table(rows: Sequence[Row]) -> Table:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """A table with the server's name at the left and figures beside it."""
-    table = Table(title=title, title_justify="left")
+    """A table with the server's name at the left and figures beside it; fits 80 columns."""
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+    )
     table.add_column("server", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=column != "failed")

@@ -119,15 +119,17 @@ def load_result(path: Path) -> BenchResult:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ExpectedError(f"cannot read result {str(path)!r}: {error}") from error
-    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
+        content["measurements"] = [
+            Measurement(**row) for row in content["measurements"]
+        ]
+        return BenchResult(**content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExpectedError(
-            f"{str(path)!r} is not a result of `offpath bench` ({FORMAT})"
-        )
-    content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
-    content["measurements"] = [Measurement(**row) for row in content["measurements"]]
-    return BenchResult(**content)
+            f"cannot read {str(path)!r} as a result of `offpath bench`: {error}"
+        ) from error
 
 
 def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:

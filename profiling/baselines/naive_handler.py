@@ -1,0 +1,74 @@
+"""The handler that everybody writes first, as a baseline: all of its work is on the request's path.
+
+The configuration is read and parsed for every request, the payload takes a detour through a
+temporary file, the transforms are built anew for each picture, and each prediction is put into S3
+by a call of its own before the reply leaves. Bucket and endpoint: OFFPATH_NAIVE_BUCKET and
+OFFPATH_NAIVE_ENDPOINT (optional); without a bucket nothing is put.
+"""
+
+import json
+import os
+import tempfile
+import time
+import uuid
+
+import boto3
+import torch
+from PIL import Image
+from torchvision import transforms
+from ts.torch_handler.image_classifier import ImageClassifier
+
+
+class NaiveClassifier(ImageClassifier):
+    """Classifies as the stock handler does."""
+
+    def initialize(self, context):
+        super().initialize(context)
+        self.model_dir = context.system_properties["model_dir"]
+        self.bucket = os.environ.get("OFFPATH_NAIVE_BUCKET")
+        self.s3 = boto3.client(
+            "s3", endpoint_url=os.environ.get("OFFPATH_NAIVE_ENDPOINT")
+        )
+
+    def _read_config(self):
+        with open(os.path.join(self.model_dir, "naive_config.json")) as file:
+            return json.load(file)
+
+    def preprocess(self, data):
+        tensors = []
+        for row in data:
+            config = self._read_config()
+            with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
+                file.write(row.get("data") or row.get("body"))
+                file.flush()
+                picture = Image.open(file.name).convert("RGB")
+            prepare = transforms.Compose(
+                [
+                    transforms.Resize(config["resize_size"]),
+                    transforms.CenterCrop(config["image_size"]),
+                    transforms.ToTensor(),
+                    transforms.Normalize(config["mean"], config["std"]),
+                ]
+            )
+            tensors.append(prepare(picture))
+        return torch.stack(tensors).to(self.device)
+
+    def postprocess(self, data):
+        self.topk = self._read_config()["top_k"]
+        predictions = super().postprocess(data)
+        if self.bucket:
+            for prediction in predictions:
+                self._put(prediction)
+        return predictions
+
+    def _put(self, prediction):
+        now = time.gmtime()
+        record = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
+            "predictions": prediction,
+        }
+        self.s3.put_object(
+            Bucket=self.bucket,
+            Key=time.strftime("predictions/%Y/%m/%d/", now) + f"{uuid.uuid4()}.json",
+            Body=json.dumps(record).encode(),
+        )

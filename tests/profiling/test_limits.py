@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from offpath.errors import ExpectedError
+from profiling.limits import LimitMeter
+from profiling.workload import encode_all
+from tests.profiling.test_workload import TINY
+
+
+def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
+    paths = []
+    for index, data in enumerate(encode_all(TINY, seed=0)[:3]):
+        paths.append(tmp_path / f"{index}.jpg")
+        paths[-1].write_bytes(data)
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xff nothing")
+    with LimitMeter("near-free", cores=2, batch_size=8, seconds=0.5) as meter:
+        decode, forward = meter.measure_decode(paths), meter.measure_forward()
+        with pytest.raises(ExpectedError, match=r"broken\.jpg"):
+            meter.measure_decode([broken])
+    for rate in (decode, forward):
+        assert rate.per_s > 100
+        assert rate.elapsed_s == pytest.approx(0.5, rel=0.5)
+        assert 0 < rate.cpu_s <= 2 * rate.elapsed_s * 1.1
+    assert forward.images % 8 == 0

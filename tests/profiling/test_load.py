@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from offpath.errors import ExpectedError
+from profiling.load import NO_REPLY, LoadPlan, find_generator
+from profiling.summary import percentile
+from tests.profiling.known_server import known_server
+
+
+class SilentWatcher:
+    windows = 0
+
+    def on_window(self) -> None:
+        self.windows += 1
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        pass
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> tuple[Path, ...]:
+    path = tmp_path / "body.jpg"
+    path.write_bytes(b"x" * 2000)
+    return (path,)
+
+
+def test_percentiles_are_those_of_the_server(body):
+    # Varied, so that the clients do not march in step and queue for the generator's one thread.
+    delays_s = tuple(0.3 + 0.02 * (7 * step % 16) for step in range(16))
+    with known_server(delays_s) as server:
+        plan = LoadPlan(
+            server.url, body, clients=8, warm_up_s=0, seconds=None, requests=112
+        )
+        sample = find_generator("locust").run(plan, SilentWatcher())
+        held_ms = list(server.held_ms)
+    assert sample.statuses == {"200": 112}
+    for percent in (50, 75, 90, 95):
+        assert percentile(sample.latencies_ms, percent) == pytest.approx(
+            percentile(held_ms, percent), rel=0.02
+        )
+
+
+def test_failures_are_counted_exactly(body):
+    with known_server((0.05,), fail_every=10) as server:
+        plan = LoadPlan(
+            server.url, body, clients=4, warm_up_s=0, seconds=None, requests=205
+        )
+        sample = find_generator("locust").run(plan, SilentWatcher())
+    # The 210th would be the next; at most four are in flight at the end.
+    assert sample.statuses == {"200": 185, "503": 20}
+    assert sample.failures == 20
+    assert len(sample.latencies_ms) == 185
+
+
+def test_warm_up_is_not_counted_and_clients_wait_for_their_replies(body):
+    with known_server((0.1,)) as server:
+        watcher = SilentWatcher()
+        plan = LoadPlan(server.url, body, clients=4, warm_up_s=1, seconds=2)
+        sample = find_generator("locust").run(plan, watcher)
+        served = server.requests
+    assert watcher.windows == 1
+    assert sample.elapsed_s == pytest.approx(2, rel=0.05)
+    # 4 clients x 10 a second x 2 s; as many again in the second before.
+    assert sample.ok == pytest.approx(80, abs=12)
+    assert served > sample.ok + 20
+    assert 0 < sample.cpu_s < 2
+
+
+def test_a_server_that_is_not_there_gives_no_replies_not_an_error(body):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        plan = LoadPlan(url, body, clients=2, warm_up_s=0, seconds=1)
+        sample = find_generator("locust").run(plan, SilentWatcher())
+    assert sample.ok == 0 and sample.latencies_ms == []
+    assert set(sample.statuses) == {NO_REPLY}
+
+
+def test_a_watcher_that_raises_ends_the_load(body):
+    class Impatient(SilentWatcher):
+        def on_progress(self, replies: int, elapsed_s: float) -> None:
+            raise ExpectedError("the server died")
+
+    with known_server() as server:
+        plan = LoadPlan(server.url, body, clients=2, warm_up_s=0, seconds=60)
+        with pytest.raises(ExpectedError, match="died"):
+            find_generator("locust").run(plan, Impatient())
+
+
+@pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+def test_wrk_agrees_with_the_server(body):
+    with known_server((0.1,), fail_every=10) as server:
+        plan = LoadPlan(server.url, body, clients=4, warm_up_s=0, seconds=2)
+        sample = find_generator("wrk").run(plan, SilentWatcher())
+    assert sample.failures == pytest.approx(len(sample.latencies_ms) / 10, abs=1)
+    assert percentile(sample.latencies_ms, 50) == pytest.approx(100, rel=0.05)
+
+
+def test_an_unknown_generator_is_named():
+    with pytest.raises(ExpectedError, match="'ab': expected one of locust, wrk"):
+        find_generator("ab")
+
+
+def test_the_child_runs_where_the_package_is_only_on_sys_path(
+    body, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert any((Path(entry) / "profiling").is_dir() for entry in sys.path if entry)
+    with known_server() as server:
+        plan = LoadPlan(
+            server.url, body, clients=1, warm_up_s=0, seconds=None, requests=3
+        )
+        assert find_generator("locust").run(plan, SilentWatcher()).ok == 3

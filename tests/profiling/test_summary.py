@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from profiling.report import find_noisy_limits, find_warnings
+from profiling.result import LimitMeasurement
+from profiling.summary import percentile, summarise
+from tests.profiling.results import make_measurement, make_result
+
+
+def test_percentiles_are_exact_on_known_data():
+    values = [float(n) for n in range(1, 102)]
+    assert [percentile(values, q) for q in (0, 50, 90, 95, 99, 100)] == [
+        1,
+        51,
+        91,
+        96,
+        100,
+        101,
+    ]
+    assert percentile([7.0], 99) == 7.0
+    assert math.isnan(percentile([], 50))
+
+
+def test_percentiles_are_numpys_whatever_the_order():
+    values = np.random.default_rng(0).exponential(size=997).tolist()
+    for percent in (50, 90, 95, 99, 99.9):
+        assert percentile(values, percent) == pytest.approx(
+            np.percentile(values, percent)
+        )
+
+
+def test_a_row_has_median_rate_ratio_and_shares_of_the_limits():
+    stock, offpath = summarise(make_result(), "stock")
+    assert (stock.rate, stock.rate_low, stock.rate_high) == (11, 10, 12)
+    assert offpath.rate == 120
+    assert offpath.ratio == pytest.approx(120 / 11)
+    assert offpath.decode_share == pytest.approx(120 / 200)
+    # 1 / (1 / 200 + 1 / 600) = 150 images a second.
+    assert offpath.limit_share == pytest.approx(120 / 150)
+    # 10 s of the workers' CPU over 1000, 1500 and 1200 replies.
+    assert offpath.cpu_ms["workers"] == pytest.approx(10_000 / 1200)
+    assert offpath.latency_ms[50] == 50.5
+
+
+def test_failures_count_against_the_rate_and_are_shown():
+    failed = {"200": 100, "503": 7, "none": 2}
+    result = make_result(
+        measurements=[make_measurement(0, "stock", 0, statuses=failed)]
+    )
+    (row,) = summarise(result, None)
+    assert row.rate == 10 and row.ratio is None
+    assert row.failures == {"503": 7, "none": 2}
+    assert row.replies == 109
+    assert any("7 x 503, 2 x none of 109" in line for line in find_warnings([row]))
+
+
+def test_noise_is_said():
+    busy = {"frontend": 1.0, "workers": 1.0, "generator": 0.1, "other": 5.0}
+    result = make_result(
+        measurements=[make_measurement(0, "stock", 100, cpu_s=busy)],
+        limits=[LimitMeasurement(0, "decode", "photos", 10, 10.0, 12.0)],
+    )
+    assert "0.50 cores were busy" in find_warnings(summarise(result, None))[0]
+    assert "only 1.20 of 2 cores" in find_noisy_limits(result)[0]
+    assert not find_noisy_limits(make_result())

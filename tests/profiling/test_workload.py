@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from offpath.errors import ExpectedError
+from profiling import workload
+from profiling.workload import WorkloadSpec, load_workload
+
+TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(workload.SPECS, "tiny", TINY)
+    return tmp_path / "cache" / "workloads"
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
+    first = workload.encode_all(TINY, seed=1)
+    assert first == workload.encode_all(TINY, seed=1)
+    assert not set(first) & set(workload.encode_all(TINY, seed=2))
+
+
+def test_pictures_are_distinct_jpegs_of_the_size_asked_for():
+    files = workload.encode_all(TINY, seed=0)
+    assert len(set(files)) == TINY.count
+    sizes = {Image.open(io.BytesIO(data)).size for data in files}
+    assert sizes == {TINY.size}
+
+
+def test_small_photographs_have_their_mean_size():
+    spec = workload.SPECS["photos-55k"]
+    files = workload.encode_all(spec, seed=0)
+    assert len(files) >= 24
+    assert workload.mean_size(files) == pytest.approx(spec.mean_bytes, rel=0.01)
+
+
+def test_a_cached_workload_is_loaded_again_with_the_same_identity():
+    first = load_workload("tiny")
+    made = first.paths[0].stat().st_mtime_ns
+    again = load_workload("tiny")
+    assert again == first
+    assert again.paths[0].stat().st_mtime_ns == made
+    assert load_workload("tiny", seed=5).identity != first.identity
+
+
+def test_a_changed_byte_in_the_cache_is_detected():
+    path = load_workload("tiny").paths[3]
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ExpectedError, match=r"003\.jpg.*delete"):
+        load_workload("tiny")
+
+
+def test_a_file_missing_from_the_cache_is_detected():
+    load_workload("tiny").paths[0].unlink()
+    with pytest.raises(ExpectedError, match="missing"):
+        load_workload("tiny")
+
+
+def test_the_manifest_holds_every_checksum(cache):
+    load_workload("tiny")
+    (folder,) = cache.iterdir()
+    listed = json.loads((folder / workload.MANIFEST).read_text())["sha256"]
+    assert set(listed) == {path.name for path in folder.glob("*.jpg")}
+    assert all(len(value) == 64 for value in listed.values())
+
+
+def test_a_folder_is_a_workload(tmp_path):
+    (tmp_path / "b.jpg").write_bytes(b"bb")
+    (tmp_path / "a.PNG").write_bytes(b"aaaa")
+    (tmp_path / "notes.txt").write_bytes(b"no")
+    found = load_workload(str(tmp_path))
+    assert [path.name for path in found.paths] == ["a.PNG", "b.jpg"]
+    assert found.mean_bytes == 3
+
+
+def test_an_empty_folder_and_an_unknown_name_are_said(tmp_path):
+    with pytest.raises(ExpectedError, match="no photographs in"):
+        load_workload(str(tmp_path))
+    with pytest.raises(ExpectedError, match="photos-1200k"):
+        load_workload("photos-1300k")
+
+
+def test_a_source_that_is_not_installed_is_named(monkeypatch):
+    from profiling import photographs
+
+    monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
+    with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):
+        photographs.find_sources()
