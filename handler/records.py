@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import xxhash
 from ts.context import Context
 
+from handler.payload import Payload
 from handler.pipeline import Batch
 from handler.prediction_log.record import Record, format_inference_time
 from handler.prediction_log.settings import PredictionLogSettings
@@ -30,7 +34,7 @@ def make_records(
             version=version,
             user_id=_find_header(context, idx, settings.user_id_header),
             payload_bytes=len(item.payload or b""),
-            payload_sha256=None,
+            payload_hash=_hash_payload(item.payload, settings),
             predictions=item.predictions if item.error is None else (),
             status=item.error.status if item.error else 200,
             error=item.error.type if item.error else None,
@@ -39,6 +43,16 @@ def make_records(
         )
         for idx, item in enumerate(batch.items)
     ]
+
+
+def _hash_payload(
+    payload: Payload | None, settings: PredictionLogSettings
+) -> str | None:
+    if payload is None or "payload_hash" not in settings.fields:
+        return None
+    if settings.payload_hash == "sha256":
+        return "sha256:" + hashlib.sha256(payload).hexdigest()[:16]
+    return "xxh3_64:" + xxhash.xxh3_64_hexdigest(payload)
 
 
 def _find_header(context: Context, idx: int, name: str) -> str | None:

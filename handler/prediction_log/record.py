@@ -25,7 +25,7 @@ class Record:
         version: Version of the model.
         user_id: What the client sent in the user-id header.
         payload_bytes: Size of the request's payload.
-        payload_sha256: First 16 hexadecimal digits of the payload's SHA-256.
+        payload_hash: Algorithm and 16 hexadecimal digits, `xxh3_64:...` or `sha256:...`.
         predictions: (label, probability), best first; empty for an error.
         status: HTTP status of the reply.
         error: Type of the error, None for a prediction.
@@ -39,7 +39,7 @@ class Record:
     version: str
     user_id: str | None = None
     payload_bytes: int = 0
-    payload_sha256: str | None = None
+    payload_hash: str | None = None
     predictions: Sequence[tuple[str, float]] = ()
     status: int = 200
     error: str | None = None
@@ -99,7 +99,7 @@ _ENCODERS: dict[str, Callable[[Record], str]] = {
     "version": lambda record: f'"version":{_text(record.version)}',
     "user_id": lambda record: f'"user_id":{_text(record.user_id)}',
     "payload_bytes": lambda record: f'"payload_bytes":{int(record.payload_bytes)}',
-    "payload_sha256": lambda record: f'"payload_sha256":{_text(record.payload_sha256)}',
+    "payload_hash": lambda record: f'"payload_hash":{_text(record.payload_hash)}',
     "predictions": _predictions,
     "status": lambda record: f'"status":{int(record.status)}',
     "error": lambda record: f'"error":{_text(record.error)}',

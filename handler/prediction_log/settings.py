@@ -54,6 +54,8 @@ class PredictionLogSettings:
         segment_max_bytes: A segment is sealed and shipped at this size (before compression).
         segment_max_age_s: A segment is sealed and shipped this long after its first record.
         fields: Names of the fields to record, `event_id` and `inference_time` always.
+        payload_hash: xxh3_64 finds the picture again for 35 microseconds a 1.2 MB body; sha256 (its
+            first 16 digits) withstands forgery and costs 3.3 ms, a fifth of the whole request.
         user_id_header: Request header that holds the client-supplied user id.
         sample_rate: Share of the events recorded, in (0, 1]; chosen by a hash of the event id.
         sync: os hands records to the kernel (they survive SIGKILL); fsync waits for the disk.
@@ -69,6 +71,7 @@ class PredictionLogSettings:
     segment_max_bytes: int = 8 * MIB
     segment_max_age_s: float = 60.0
     fields: tuple[str, ...] = FIELDS
+    payload_hash: str = "xxh3_64"
     user_id_header: str = "x-user-id"
     sample_rate: float = 1.0
     sync: str = "os"
@@ -231,6 +234,7 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "segment_max_bytes": _check_integer(1024),
     "segment_max_age_s": _check_number(0, 86400, "seconds"),
     "fields": _check_fields,
+    "payload_hash": _check_choice("xxh3_64", "sha256"),
     "user_id_header": _check_header,
     "sample_rate": _check_number(0, 1, "a share"),
     "sync": _check_choice("os", "fsync"),

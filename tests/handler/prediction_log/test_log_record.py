@@ -30,7 +30,7 @@ def test_a_record_is_one_json_line_with_all_fields(make_record: MakeRecord) -> N
         "e1",
         user_id="ada",
         payload_bytes=55_000,
-        payload_sha256="0123456789abcdef",
+        payload_hash="0123456789abcdef",
         predictions=[("espresso", 0.9612349), ("cup", 1e-9)],
         stage_ms={"decode": 11.25},
         batch_size=8,
@@ -47,7 +47,7 @@ def test_a_record_is_one_json_line_with_all_fields(make_record: MakeRecord) -> N
             "version": "1.0",
             "user_id": "ada",
             "payload_bytes": 55_000,
-            "payload_sha256": "0123456789abcdef",
+            "payload_hash": "0123456789abcdef",
             "predictions": [
                 {"label": "espresso", "probability": 0.961235},
                 {"label": "cup", "probability": 1e-9},
