@@ -6,11 +6,14 @@ by a call of its own before the reply leaves. Bucket and endpoint: OFFPATH_NAIVE
 OFFPATH_NAIVE_ENDPOINT (optional); without a bucket nothing is put.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import tempfile
 import time
 import uuid
+from typing import Any
 
 import boto3
 import torch
@@ -22,7 +25,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 class NaiveClassifier(ImageClassifier):
     """Classifies as the stock handler does."""
 
-    def initialize(self, context):
+    def initialize(self, context: Any) -> None:
         super().initialize(context)
         self.model_dir = context.system_properties["model_dir"]
         self.bucket = os.environ.get("OFFPATH_NAIVE_BUCKET")
@@ -30,11 +33,11 @@ class NaiveClassifier(ImageClassifier):
             "s3", endpoint_url=os.environ.get("OFFPATH_NAIVE_ENDPOINT")
         )
 
-    def _read_config(self):
+    def _read_config(self) -> Any:
         with open(os.path.join(self.model_dir, "naive_config.json")) as file:
             return json.load(file)
 
-    def preprocess(self, data):
+    def preprocess(self, data: Any) -> Any:
         tensors = []
         for row in data:
             config = self._read_config()
@@ -53,7 +56,7 @@ class NaiveClassifier(ImageClassifier):
             tensors.append(prepare(picture))
         return torch.stack(tensors).to(self.device)
 
-    def postprocess(self, data):
+    def postprocess(self, data: Any) -> Any:
         self.topk = self._read_config()["top_k"]
         predictions = super().postprocess(data)
         if self.bucket:
@@ -61,7 +64,7 @@ class NaiveClassifier(ImageClassifier):
                 self._put(prediction)
         return predictions
 
-    def _put(self, prediction):
+    def _put(self, prediction: Any) -> None:
         now = time.gmtime()
         record = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
