@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,26 @@ def read_mar(path: Path) -> MarFile:
         model_config=None if text is None else _parse_model_config(path, text),
         has_our_handler=has_our_handler,
     )
+
+
+def read_archives(
+    model_store: Path, entries: Iterable[str]
+) -> list[tuple[str, MarFile]]:
+    """Reads the archives to serve, each with the name that its model is served under.
+
+    Args:
+        model_store: folder with the archives.
+        entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
+
+    Raises:
+        ExpectedError: one is missing or no archive.
+    """
+    archives = []
+    for entry in entries:
+        name, _, file = entry.rpartition("=")
+        archive = read_mar(model_store / file)
+        archives.append((name or archive.model_name, archive))
+    return archives
 
 
 def _parse_model_config(path: Path, text: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
         resolved = []
         for port in ports:
             if port == 0:
-                listener = held.enter_context(socket.socket(_family(host)))
+                listener = held.enter_context(socket.socket())
                 listener.bind((host, 0))
                 port = listener.getsockname()[1]
             resolved.append(port)
@@ -29,7 +29,7 @@ def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
 
 def check_port_free(host: str, port: int, option: str) -> None:
     """Raises ExpectedError when nothing can listen on `host:port`; `option` names the cure."""
-    with socket.socket(_family(host)) as listener:
+    with socket.socket() as listener:
         # As TorchServe's listener: a port in TIME_WAIT counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -39,7 +39,3 @@ def check_port_free(host: str, port: int, option: str) -> None:
                 f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it, or choose "
                 f"another with {option} (0: a free one)"
             ) from error
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -11,6 +11,7 @@ from offpath.errors import ExpectedError
 from offpath.ports import resolve_ports
 from offpath.properties import read_properties
 
+LOOPBACK = "127.0.0.1"
 CONF_DIR = Path(__file__).resolve().parent / "conf"
 # Keys of config.properties that hold a file's path.
 PATH_KEYS = ("metrics_config",)
@@ -26,7 +27,8 @@ class ServerSettings:
         config: a config.properties to use instead of ours.
         stock: TorchServe as it comes, for comparisons: no config.properties but the addresses,
             its own logging.
-        host: address that all ports are bound to.
+        host: IPv4 address or name that inference and metrics listen on; management and gRPC, which
+            nobody needs from afar, stay on loopback.
         inference_port: 0 takes a free one; so for the other two.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
@@ -40,7 +42,7 @@ class ServerSettings:
     models: tuple[str, ...]
     config: Path | None = None
     stock: bool = False
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     inference_port: int = 8080
     management_port: int = 8081
     metrics_port: int = 8082
@@ -132,10 +134,10 @@ def _resolve_file(value: str, folder: Path) -> Path:
 def _addresses(host: str, ports: Ports) -> dict[str, str]:
     return {
         "inference_address": f"http://{host}:{ports.inference}",
-        "management_address": f"http://{host}:{ports.management}",
+        "management_address": f"http://{LOOPBACK}:{ports.management}",
         "metrics_address": f"http://{host}:{ports.metrics}",
-        "grpc_inference_address": host,
-        "grpc_management_address": host,
+        "grpc_inference_address": LOOPBACK,
+        "grpc_management_address": LOOPBACK,
         "grpc_inference_port": str(ports.grpc_inference),
         "grpc_management_port": str(ports.grpc_management),
     }

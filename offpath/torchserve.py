@@ -6,21 +6,18 @@ folder of its own, so that servers run side by side and nothing is left behind.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from offpath.errors import ExpectedError
-from offpath.java import find_java
+from offpath.launch import make_command, make_environment, make_short_tmp_dir
 from offpath.management import ManagementClient
-from offpath.mar_file import MarFile, read_mar
+from offpath.mar_file import MarFile, read_archives
 from offpath.ports import check_port_free
 from offpath.processes import end_session, find_workers
 from offpath.properties import format_properties
@@ -34,7 +31,7 @@ from offpath.server_log import (
     read_log,
 )
 from offpath.settings import (
-    CONF_DIR,
+    LOOPBACK,
     Ports,
     ServerSettings,
     build_properties,
@@ -43,20 +40,10 @@ from offpath.settings import (
 
 __all__ = ["ServerSettings", "TorchServe"]
 
-MAIN_CLASS = "org.pytorch.serve.ModelServer"
-LOG4J_PROPERTY = "-Dlog4j.configurationFile="
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 # A dying worker writes its traceback over some milliseconds.
 TRACEBACK_S = 0.5
-# Read by conf/log4j2.xml.
-VERBOSE_LOGGING = {
-    "OFFPATH_LOG_REQUESTS": "all",
-    "OFFPATH_LOG_SERVER": "debug",
-    "OFFPATH_LOG_CHATTER": "NEUTRAL",
-}
-# A Unix socket's path has 108 bytes; the workers' are <tmp>/.ts.sock.9000.
-MAX_TMP_PATH_BYTES = 80
 
 
 class TorchServe:
@@ -71,7 +58,7 @@ class TorchServe:
     def __init__(self, settings: ServerSettings, run_dir: Path | None = None) -> None:
         self.settings = settings
         self._tmp_dir: Path | None = None
-        self._run_dir = run_dir
+        self._run_dir = run_dir.resolve() if run_dir is not None else None
         self._log_dir: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: Ports | None = None
@@ -106,17 +93,17 @@ class TorchServe:
     @property
     def inference_url(self) -> str:
         """Base URL of the inference API."""
-        return self._url(self.ports.inference)
+        return f"http://{self.settings.host}:{self.ports.inference}"
 
     @property
     def management_url(self) -> str:
         """Base URL of the management API."""
-        return self._url(self.ports.management)
+        return f"http://{LOOPBACK}:{self.ports.management}"
 
     @property
     def metrics_url(self) -> str:
         """Base URL of the metrics API; the metrics are at /metrics."""
-        return self._url(self.ports.metrics)
+        return f"http://{self.settings.host}:{self.ports.metrics}"
 
     @property
     def java_pid(self) -> int:
@@ -170,7 +157,14 @@ class TorchServe:
                 lines from the log), or the time is up.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._all_ready():
+        self._wait_until(self._has_token, deadline, timeout_s)
+        with self.management() as management:
+            self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
+
+    def _wait_until(
+        self, is_done: Callable[[], bool], deadline: float, timeout_s: float
+    ) -> None:
+        while not is_done():
             self._raise_if_failed()
             if time.monotonic() > deadline:
                 last = [line.message for line in self._log_lines()[-10:]]
@@ -190,9 +184,7 @@ class TorchServe:
         """Returns the key for `inference`, `management` or `API`; None without token_auth."""
         if not self.settings.token_auth:
             return None
-        keys = json.loads(
-            (self._work_dir / "key_file.json").read_text(encoding="utf-8")
-        )
+        keys = json.loads(self._key_file.read_text(encoding="utf-8"))
         return str(keys[kind]["key"])
 
     def management(self) -> ManagementClient:
@@ -216,12 +208,18 @@ class TorchServe:
             raise ExpectedError(
                 f"no model store at {settings.model_store}; `offpath archive --output` makes one"
             )
-        self._archives = read_archives(settings)
+        self._archives = read_archives(settings.model_store, settings.models)
         for kind in ("inference", "management", "metrics"):
             port = getattr(settings, f"{kind}_port")
+            host = LOOPBACK if kind == "management" else settings.host
             if port:
                 option = "--port" if kind == "inference" else f"--{kind}-port"
-                check_port_free(settings.host, port, option)
+                check_port_free(host, port, option)
+
+    @property
+    def _key_file(self) -> Path:
+        # TokenAuthorization.java: in Java's working folder.
+        return self._work_dir / "key_file.json"
 
     @property
     def _work_dir(self) -> Path:
@@ -239,15 +237,21 @@ class TorchServe:
         server_log = self._log_dir / SERVER_LOG
         # Yesterday's failure must not look like today's. The console log starts afresh.
         self._log_start = server_log.stat().st_size if server_log.exists() else 0
+        self._key_file.unlink(missing_ok=True)
         self._ports = choose_ports(self.settings)
         properties = build_properties(self.settings, self._ports)
         config_path = self._work_dir / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(self._log_dir / CONSOLE_LOG, "wb") as console:
             self._process = subprocess.Popen(
-                self._command(config_path, properties.get("vmargs", "")),
+                make_command(
+                    self.settings,
+                    properties.get("vmargs", ""),
+                    config_path,
+                    self._tmp_dir,
+                ),
                 cwd=self._work_dir,
-                env=self._environment(),
+                env=make_environment(self.settings, self._tmp_dir, self._log_dir),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -255,65 +259,27 @@ class TorchServe:
                 start_new_session=True,
             )
 
-    def _command(self, config_path: Path, vmargs: str) -> list[str]:
-        """The command line that ts/model_server.py would run."""
-        ts_home = find_ts_home()
-        java_options = vmargs.split()
-        if not self.settings.stock:
-            java_options = [o for o in java_options if not o.startswith(LOG4J_PROPERTY)]
-            java_options.append(f"{LOG4J_PROPERTY}file://{CONF_DIR / 'log4j2.xml'}")
-        return [
-            str(find_java().executable),
-            f"-Dmodel_server_home={ts_home}",
-            f"-Djava.io.tmpdir={self._tmp_dir}",
-            *java_options,
-            *("-cp", f"{ts_home}/ts/frontend/*"),
-            MAIN_CLASS,
-            *("--python", sys.executable),
-            *("-f", str(config_path)),
-            *("-s", str(self.settings.model_store.resolve())),
-            # A restored snapshot would beat every setting here.
-            "-ncs",
-        ]
-
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
-        # ConfigManager.java: it would replace the file that we pass.
-        environment.pop("TS_CONFIG_FILE", None)
-        environment.update(
-            TMPDIR=str(self._tmp_dir),
-            TEMP=str(self._tmp_dir),
-            LOG_LOCATION=str(self._log_dir),
-            METRICS_LOCATION=str(self._log_dir),
-        )
-        if self.settings.verbose:
-            environment.update(VERBOSE_LOGGING)
-        environment.update(self.settings.env)
-        return environment
-
-    def _url(self, port: int) -> str:
-        host = (
-            f"[{self.settings.host}]"
-            if ":" in self.settings.host
-            else self.settings.host
-        )
-        return f"http://{host}:{port}"
-
     def _log_lines(self) -> list[LogLine]:
         server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)
         return server_log + read_log(self.log_dir / CONSOLE_LOG)
 
-    def _all_ready(self) -> bool:
+    def _has_token(self) -> bool:
+        """Whether calls can be made: Java writes its key file early in its start."""
         try:
-            with self.management() as management:
-                for name in self.model_names():
-                    statuses = management.describe(name)
-                    if not all(
-                        s.ready_workers >= max(1, s.min_workers) for s in statuses
-                    ):
+            self.read_token("management")
+        except (OSError, ValueError, KeyError):
+            # Not there yet, or half written.
+            return False
+        return True
+
+    def _all_ready(self, management: ManagementClient) -> bool:
+        try:
+            for name in self.model_names():
+                for status in management.describe(name):
+                    if status.ready_workers < max(1, status.min_workers):
                         return False
-        except (ExpectedError, OSError, KeyError, ValueError):
-            # Not listening yet, or the model is not registered yet.
+        except ExpectedError:
+            # Not listening yet.
             return False
         return True
 
@@ -330,45 +296,6 @@ class TorchServe:
         self._failed = True
         shown = "".join(f"\n  {line}" for line in lines)
         raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")
-
-
-def read_archives(settings: ServerSettings) -> list[tuple[str, MarFile]]:
-    """Reads the archives to serve, each with the name that its model is served under.
-
-    Raises:
-        ExpectedError: one is missing or no archive.
-    """
-    archives = []
-    for entry in settings.models:
-        name, _, file = entry.rpartition("=")
-        archive = read_mar(settings.model_store / file)
-        archives.append((name or archive.model_name, archive))
-    return archives
-
-
-def find_ts_home() -> Path:
-    """Returns the folder that holds the `ts` package, without importing it.
-
-    Raises:
-        ExpectedError: TorchServe is not installed.
-    """
-    spec = importlib.util.find_spec("ts")
-    if spec is None or spec.origin is None:
-        raise ExpectedError(
-            "TorchServe is not installed; `pip install 'torchserve-offpath[serve]'`"
-        )
-    return Path(spec.origin).resolve().parent.parent
-
-
-def make_short_tmp_dir() -> Path:
-    """Makes a temporary folder whose path leaves room for a Unix socket's name."""
-    base = tempfile.gettempdir()
-    return Path(
-        tempfile.mkdtemp(
-            prefix="offpath-",
-            dir=base if len(base.encode()) < MAX_TMP_PATH_BYTES else "/tmp",
-        )
-    )
 
 
 def _remove_folder(folder: Path, keep: str | None) -> None:

@@ -10,6 +10,7 @@ import click
 
 from offpath.errors import ExpectedError
 from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.properties import read_properties
 from offpath.serve_view import ServeView
 from offpath.serving import serve
 from offpath.settings import ServerSettings
@@ -28,7 +29,10 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
     help="Folder with the archives.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where inference and metrics listen; management stays on loopback.",
 )
 @click.option(
     "--port", default=8080, show_default=True, help="Inference; 0: a free one."
@@ -40,7 +44,8 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A config.properties instead of ours.",
+    help="A config.properties instead of ours; its addresses and load_models give way to the "
+    "options.",
 )
 @click.option(
     "--enable-model-api",
@@ -80,6 +85,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store."""
+    # A file that asks for tokens gets them: the option's absence must not switch them off.
+    token_auth = token_auth or wants_tokens(config)
     check_host(host, token_auth)
     settings = ServerSettings(
         model_store=model_store,
@@ -101,12 +108,24 @@ def command(
         click.echo("stopped", err=True)
 
 
+def wants_tokens(config: Path | None) -> bool:
+    """Whether a properties file turns token authorization on."""
+    if config is None:
+        return False
+    return read_properties(config).get("disable_token_authorization") == "false"
+
+
 def check_host(host: str, token_auth: bool) -> None:
     """Refuses to listen beyond this machine without tokens.
 
     Raises:
-        ExpectedError: `host` is not loopback and tokens are off.
+        ExpectedError: `host` is not loopback and tokens are off, or it is an IPv6 address.
     """
+    if ":" in host:
+        # ConfigManager.java, ADDRESS_PATTERN.
+        raise ExpectedError(
+            f"--host {host}: TorchServe takes no IPv6 address; name an IPv4 one or a host"
+        )
     if token_auth or host == "localhost":
         return
     try:

@@ -86,3 +86,10 @@ def test_free_ports_differ() -> None:
     }
     assert len(numbers) == 5
     assert 0 not in numbers
+
+
+def test_other_host_leaves_management_on_loopback() -> None:
+    properties = build_properties(replace(SETTINGS, host="10.0.0.1"), PORTS)
+    assert properties["inference_address"] == "http://10.0.0.1:1"
+    assert properties["management_address"] == "http://127.0.0.1:2"
+    assert properties["grpc_inference_address"] == "127.0.0.1"

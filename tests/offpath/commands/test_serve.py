@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.commands.serve import check_host, find_models
+from offpath.commands.serve import check_host, find_models, wants_tokens
 from offpath.errors import ExpectedError
 from offpath.processes import find_session_members
 from tests.offpath.echo_archive import MODEL_CONFIG, MakeMar
@@ -122,7 +122,7 @@ def test_unknown_archive_is_refused_with_those_there_are(make_mar: MakeMar) -> N
         find_models(make_mar("one").parent, ("nope",))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_needs_no_tokens(host: str) -> None:
     check_host(host, token_auth=False)
 
@@ -132,3 +132,17 @@ def test_other_addresses_need_tokens(host: str) -> None:
     check_host(host, token_auth=True)
     with pytest.raises(ExpectedError, match="--token-auth"):
         check_host(host, token_auth=False)
+
+
+def test_ipv6_is_refused_as_torchserve_cannot() -> None:
+    with pytest.raises(ExpectedError, match="no IPv6"):
+        check_host("::1", token_auth=True)
+
+
+def test_config_file_that_asks_for_tokens_gets_them(tmp_path: Path) -> None:
+    config = tmp_path / "config.properties"
+    config.write_text("disable_token_authorization=false\n")
+    assert wants_tokens(config)
+    config.write_text("job_queue_size=7\n")
+    assert not wants_tokens(config)
+    assert not wants_tokens(None)
