@@ -14,6 +14,7 @@ import torch
 from ts.context import Context
 from ts.torch_handler.image_classifier import ImageClassifier
 
+from handler.allocator import keep_freed_memory
 from handler.config import HandlerConfig
 from handler.engine import Engine
 from handler.errors import BadTarget
@@ -39,6 +40,7 @@ class OffpathClassifier(ImageClassifier):
         )
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)
+        keep_freed_memory()
         super().initialize(context)
         self.topk = self.config.top_k
         self.pipeline = Pipeline(
