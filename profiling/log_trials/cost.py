@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import statistics
 import tempfile
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from handler.prediction_log import open_prediction_log
 from handler.prediction_log.record import Record, format_inference_time
 from handler.prediction_log.settings import PredictionLogSettings
+from profiling.load import LoadPlan, find_generator
 from profiling.log_trials.setup import (
     BUCKET,
     MODEL,
@@ -19,12 +21,13 @@ from profiling.log_trials.setup import (
     build_archive,
     build_naive,
     make_environ,
-    send_for,
     serve,
 )
 from profiling.s3_faults import FaultProxy
 from profiling.s3_servers import run_seaweedfs
 from profiling.workload import load_workload
+
+WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ def run_cost(
     turn_s: float, turns: int, clients: int, workers: int, latency_s: float, say: Say
 ) -> CostResult:
     """Requests per second with the log off, on, and with one put_object per prediction."""
-    bodies = load_workload("photos-55k").read()
+    paths = load_workload("photos-55k").paths
+    generator = find_generator("wrk" if shutil.which("wrk") else "locust")
     rates: dict[str, list[float]] = {"off": [], "on": [], "naive": []}
     with contextlib.ExitStack() as stack:
         s3 = stack.enter_context(run_seaweedfs())
@@ -71,14 +75,21 @@ def run_cost(
             name: stack.enter_context(serve(folder / name, mar, env))[1]
             for name, mar, env in plan
         }
-        for url in urls.values():
-            send_for(url, bodies, clients, 3.0)
+
+        def measure(name: str, seconds: float) -> float:
+            plan = LoadPlan(urls[name], paths, clients, warm_up_s=0, seconds=seconds)
+            sample = generator.run(plan, _Unwatched())
+            if sample.failures:
+                say(f"{name}: {sample.failures} requests failed")
+            return sample.ok / sample.elapsed_s
+
+        for name in urls:
+            measure(name, WARM_UP_S)
         for turn in range(turns):
             # Each server leads in turn, so that a drift of the machine hits none more.
             names = list(urls)[turn % 3 :] + list(urls)[: turn % 3]
             for name in names:
-                answers = send_for(urls[name], bodies, clients, turn_s)
-                rates[name].append(len(answers.request_ids) / turn_s)
+                rates[name].append(measure(name, turn_s))
             said = ", ".join(f"{name} {rates[name][-1]:.0f}" for name in urls)
             say(f"turn {turn + 1}/{turns}: {said} requests/s")
         append_us = measure_append_us(folder / "append")
@@ -89,6 +100,16 @@ def run_cost(
         append_us=append_us,
         latency_ms=latency_s * 1e3,
     )
+
+
+class _Unwatched:
+    """Nobody looks on while the load runs."""
+
+    def on_window(self) -> None:
+        """See `profiling.load.Watcher`."""
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        """See `profiling.load.Watcher`."""
 
 
 def _ratio(some: list[float], others: list[float]) -> float:
