@@ -7,10 +7,8 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,6 @@ from PIL import TiffImagePlugin  # noqa: F401  isort: skip
 from PIL import WebPImagePlugin  # noqa: F401  isort: skip
 
 from handler.errors import (
-    BadTensor,
     ImageTooLarge,
     ItemError,
     UndecodableImage,
@@ -36,14 +33,8 @@ Pixels = npt.NDArray[np.uint8]
 # What Image.open may try: no EPS (runs Ghostscript), no rarely tested parsers.
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 JPEG_MAGIC = b"\xff\xd8\xff"
-NPY_MAGIC = b"\x93NUMPY"
-# Version 3 is for field names that are not ASCII: never a plain array.
-NPY_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-# NumPy's own bound is 10,000 bytes of text.
-MAX_NPY_HEADER_BYTES = 16_384
+# Pillow takes 24 bytes a row besides its pixels: 1 x 50,000,000 px would be a gigabyte.
+MAX_SIDE = 1_000_000
 SCALE_DENOMINATORS = (8, 4, 2)
 # The EXIF tag of the orientation (EXIF 2.3, 4.6.4), what turns each value upright, and the values
 # that swap width and height.
@@ -58,6 +49,10 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
+# Those that bring the stored picture's last column (row) to the front.
+LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
+# TIFF 6.0, section 15.
+TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
 
 # Our own limit is checked from the header; Pillow's warning would be a line in the log.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -87,12 +82,16 @@ class DecodedImage:
         height, width: of the full picture, in pixels; the resize geometry follows these.
         denominator: pixels of the full picture per decoded pixel, along each side. Exact also
             where the size does not divide: the last decoded pixel then reaches over the edge.
+        top, left: where the picture begins, in decoded pixels; above 0 where it was turned and
+            the pixel that reaches over the edge came first.
     """
 
     pixels: Pixels
     height: int
     width: int
     denominator: int = 1
+    top: float = 0.0
+    left: float = 0.0
 
 
 def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
@@ -100,7 +99,7 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
 
     Raises:
         UnsupportedFormat: none of JPEG, PNG, WebP, GIF, BMP, TIFF.
-        ImageTooLarge: over `max_pixels` by the header; nothing was decoded.
+        ImageTooLarge: over `max_pixels` or MAX_SIDE by the header; nothing was decoded.
         UndecodableImage: truncated or broken data.
     """
     if payload[:3] == JPEG_MAGIC:
@@ -108,49 +107,6 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
         if decoded is not None:
             return decoded
     return _decode_with_pillow(payload, options)
-
-
-def is_npy(payload: Payload) -> bool:
-    """Whether the payload is a NumPy array file, the thin client's format."""
-    return bytes(payload[:6]) == NPY_MAGIC
-
-
-def read_npy(payload: Payload, image_size: int) -> Pixels:
-    """Reads a thin client's array: uint8 [image_size, image_size, 3], never pickled.
-
-    Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-
-    Raises:
-        BadTensor: another shape or dtype, pickled objects, or broken data.
-    """
-    expected = (image_size, image_size, 3)
-    try:
-        shape, is_fortran, dtype, offset = _read_npy_header(payload)
-    except Exception as error:
-        # NumPy's header parser raises anything on broken input: TokenError, RecursionError, ...
-        raise BadTensor(
-            f"not a plain npy array; send uint8 {list(expected)}"
-        ) from error
-    # Before any memory is taken: a header may claim terabytes.
-    if dtype != np.uint8 or shape != expected:
-        raise BadTensor(
-            f"{dtype} {list(shape)}; the model takes uint8 {list(expected)}"
-        )
-    count = math.prod(expected)
-    if len(payload) - offset < count:
-        raise BadTensor(f"{len(payload) - offset} bytes of pixels; {count} are needed")
-    pixels: Pixels = np.frombuffer(payload, np.uint8, count, offset)
-    return pixels.reshape(expected, order="F" if is_fortran else "C")
-
-
-def _read_npy_header(
-    payload: Payload,
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether in Fortran order, dtype and where the pixels begin."""
-    file = io.BytesIO(payload[:MAX_NPY_HEADER_BYTES])
-    version = np.lib.format.read_magic(file)
-    shape, is_fortran, dtype = NPY_HEADER_READERS[version](file)
-    return shape, is_fortran, dtype, file.tell()
 
 
 def choose_scale(height: int, width: int, min_size: int) -> int:
@@ -162,10 +118,21 @@ def choose_scale(height: int, width: int, min_size: int) -> int:
 
 
 def _check_pixels(height: int, width: int, max_pixels: int) -> None:
+    if max(height, width) > MAX_SIDE:
+        raise ImageTooLarge(
+            f"{width} x {height} pixels; a side of at most {MAX_SIDE} is accepted"
+        )
     if height * width > max_pixels:
         raise ImageTooLarge(
             f"{width} x {height} pixels; at most {max_pixels} are accepted"
         )
+
+
+def _check_tile(image: Image.Image, max_pixels: int) -> None:
+    """A TIFF may state tiles of a gigabyte for a small picture; libtiff allocates a whole one."""
+    tags = getattr(image, "tag_v2", {})
+    sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
+    _check_pixels(*sides, max_pixels)
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
@@ -202,15 +169,26 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
         return image
     # A copy: Pillow's own array is read-only, of which torch warns on the log.
     turned = np.array(Image.fromarray(image.pixels).transpose(TURNS[orientation]))
+    height, width = image.height, image.width
     if orientation in SWAPPING_ORIENTATIONS:
-        return DecodedImage(turned, image.width, image.height, image.denominator)
-    return DecodedImage(turned, image.height, image.width, image.denominator)
+        height, width = width, height
+    rows_over = turned.shape[0] - height / image.denominator
+    columns_over = turned.shape[1] - width / image.denominator
+    return DecodedImage(
+        turned,
+        height,
+        width,
+        image.denominator,
+        top=rows_over if orientation in TOP_IS_LAST else 0.0,
+        left=columns_over if orientation in LEFT_IS_LAST else 0.0,
+    )
 
 
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
     try:
         with Image.open(io.BytesIO(payload), formats=PILLOW_FORMATS) as image:
             _check_pixels(image.height, image.width, options.max_pixels)
+            _check_tile(image, options.max_pixels)
             turned = (
                 ImageOps.exif_transpose(image) if options.exif_orientation else image
             )

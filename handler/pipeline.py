@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, decode_image, is_npy, read_npy
+from handler.decode import DecodeOptions, decode_image
 from handler.engine import Engine
 from handler.errors import ItemError
+from handler.npy import is_npy, read_npy
 from handler.payload import Payload, read_payload
 from handler.resample import transform_scaled
 from handler.response import Reply, encode_error, encode_prediction

@@ -24,7 +24,8 @@ def transform_scaled(image: DecodedImage, resize_size: int, image_size: int) -> 
         uint8 [image_size, image_size, 3], RGB.
     """
     longer, shorter = max(image.height, image.width), min(image.height, image.width)
-    if image.denominator == 1 or longer > MAX_ASPECT_RATIO * shorter:
+    begins_inside = image.top > 0 or image.left > 0  # which torch cannot express
+    if image.denominator == 1 or begins_inside or longer > MAX_ASPECT_RATIO * shorter:
         return transform_image(image, resize_size, image_size)
     plan = plan_resize(image.height, image.width, resize_size, image_size)
     picture = torch.from_numpy(image.pixels).permute(2, 0, 1).unsqueeze(0)

@@ -55,10 +55,10 @@ def transform_image(image: DecodedImage, resize_size: int, image_size: int) -> P
     height, width = image.pixels.shape[:2]
     # Rounding may put the last edge a hair outside, which Pillow refuses.
     box = (
-        plan.left * x,
-        plan.top * y,
-        min((plan.left + image_size) * x, width),
-        min((plan.top + image_size) * y, height),
+        image.left + plan.left * x,
+        image.top + plan.top * y,
+        min(image.left + (plan.left + image_size) * x, width),
+        min(image.top + (plan.top + image_size) * y, height),
     )
     resized = Image.fromarray(image.pixels).resize(
         (image_size, image_size), Image.Resampling.BILINEAR, box=box
