@@ -1,7 +1,7 @@
 """The transform of large pictures, by torch's SIMD resampler: half the time of Pillow's.
 
 Only for DCT-scaled decodes, which differ from the full picture anyway: it rounds otherwise than
-Pillow by up to one level, and pictures decoded in full stay bit-equal to the stock handler's.
+Pillow by up to one level.
 """
 
 from __future__ import annotations

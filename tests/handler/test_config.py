@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pytest
+
+from handler.config import HandlerConfig
+from handler.errors import ConfigError
+
+NAN, INF = math.nan, math.inf
+
+
+def read(mapping: Any, **environ: str) -> HandlerConfig:
+    return HandlerConfig.from_mapping(mapping, environ=environ)
+
+
+@pytest.mark.parametrize("section", [None, {}], ids=["missing", "empty"])
+def test_no_settings_are_the_defaults(section: Any) -> None:
+    config = read(section)
+    assert (config.image_size, config.resize_size, config.top_k) == (224, 256, 5)
+    assert config.prediction_log.is_off
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read(None).top_k = 3  # type: ignore[misc]
+
+
+def test_yaml_lists_become_tuples() -> None:
+    config = read({"mean": [0, 0.5, 1], "std": [1, 0.5, 0.25]})
+    assert (config.mean, config.std) == ((0, 0.5, 1), (1, 0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("image_size", 15),
+        ("image_size", 2049),
+        ("image_size", 224.0),
+        ("image_size", "224"),
+        ("image_size", True),
+        ("image_size", None),
+        ("resize_size", 0),
+        ("resize_size", [256]),
+        ("top_k", 0),
+        ("top_k", False),
+        ("top_k", 1001),
+        ("mean", None),
+        ("mean", 0.5),
+        ("mean", "0.5"),
+        ("mean", "abc"),
+        ("mean", []),
+        ("mean", [0.5, 0.5]),
+        ("mean", [0.5] * 4),
+        ("mean", [0.5, 0.5, "0.5"]),
+        ("mean", [0.5, 0.5, None]),
+        ("mean", [0.5, 0.5, True]),
+        ("mean", [0.5, 0.5, NAN]),
+        ("mean", [0.5, 0.5, -0.1]),
+        ("mean", [123.7, 116.3, 103.5]),
+        ("mean", {"r": 1, "g": 1, "b": 1}),
+        ("std", [0.2, 0.2, 0]),
+        ("std", [0.2, 0.2, INF]),
+        ("std", [0.2, 0.2, NAN]),
+        ("std", [[0.2], 0.2, 0.2]),
+        ("decode", "fast"),
+        ("decode", None),
+        ("decode", ["scaled"]),
+        ("scale_margin", 0.9),
+        ("scale_margin", NAN),
+        ("scale_margin", INF),
+        ("scale_margin", True),
+        ("exif_orientation", 1),
+        ("exif_orientation", "true"),
+        ("exif_orientation", None),
+        ("max_pixels", 0),
+        ("max_pixels", 10**9),
+        ("max_pixels", 5e7),
+        ("max_payload_bytes", -1),
+        ("max_payload_bytes", 2**31),
+        ("threads", -1),
+        ("threads", True),
+        ("server_timing", 0),
+        ("metrics_interval_s", 0),
+        ("metrics_interval_s", NAN),
+        ("metrics_interval_s", "1"),
+    ],
+)
+def test_wrong_value_names_key_value_and_what_is_accepted(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({key: value})
+    message = str(caught.value)
+    assert f"handler.{key} is " in message
+    assert "accepted: " in message
+    if not isinstance(value, dict):
+        assert repr(value).strip("[]") in message.replace("(", "[").replace(")", "]")
+
+
+@pytest.mark.parametrize("key", ["topk", "Top_k", 1, None, ""])
+def test_unknown_key_names_it_and_the_accepted_ones(key: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"unknown key {key!r}")) as caught:
+        read({key: 1})
+    for field in dataclasses.fields(HandlerConfig):
+        assert field.name in str(caught.value)
+
+
+@pytest.mark.parametrize("section", [[], [1], "scaled", 3, True])
+def test_section_that_is_no_mapping_is_refused(section: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        read(section)
+
+
+def test_crop_larger_than_the_resized_picture_is_refused() -> None:
+    with pytest.raises(ConfigError, match="resize_size 256 is below .*image_size 288"):
+        read({"image_size": 288})
+    assert read({"image_size": 288, "resize_size": 288}).image_size == 288
+
+
+@pytest.mark.parametrize(
+    "section", ["s3://bucket/prefix", 5, True, ["uri"], [["a", 1]]]
+)
+def test_prediction_log_that_is_no_mapping_is_named(section: Any) -> None:
+    with pytest.raises(ConfigError, match=r"handler\.prediction_log is .*accepted: "):
+        read({"prediction_log": section})
+
+
+def test_wrong_prediction_log_setting_is_named_with_its_section() -> None:
+    with pytest.raises(ConfigError, match=r"handler\.prediction_log\.sync is 'maybe'"):
+        read({"prediction_log": {"sync": "maybe"}})
+    with pytest.raises(ConfigError, match=r"unknown key prediction_log\.url"):
+        read({"prediction_log": {"url": "off"}})
+
+
+def test_environment_beats_the_file_for_the_prediction_log() -> None:
+    settings = {"prediction_log": {"uri": "s3://bucket/prefix"}}
+    assert read(settings).prediction_log.uri == "s3://bucket/prefix"
+    assert read(settings, OFFPATH_PREDICTION_LOG="off").prediction_log.is_off

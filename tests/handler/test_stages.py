@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+
+from handler.client import parse_server_timing
+from handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
+
+
+class FakeClock:
+    """Moves only when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_stages_add_up_and_the_rest_is_other(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    with timer.stage(Stage.READ):
+        clock.pass_s(1.0)
+    clock.pass_s(0.25)
+    with timer.stage(Stage.DECODE):
+        clock.pass_s(2.0)
+    with timer.stage(Stage.READ):
+        clock.pass_s(0.5)
+    timings = timer.finish()
+    assert timings.seconds[Stage.READ] == 1.5
+    assert timings.seconds[Stage.DECODE] == 2.0
+    assert timings.seconds[Stage.LOG] == 0.0
+    assert timings.total_s == 3.75
+    assert timings.other_s == 0.25
+
+
+def test_stage_that_raises_is_counted(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    with pytest.raises(RuntimeError), timer.stage(Stage.INFERENCE):
+        clock.pass_s(3.0)
+        raise RuntimeError
+    assert timer.seconds[Stage.INFERENCE] == 3.0
+
+
+def test_shared_wall_time_is_split_in_proportion(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
+    with timer.shared(shares):
+        clock.pass_s(2.0)  # four threads worked 8 s in 2 s
+        shares[Stage.DECODE], shares[Stage.TRANSFORM] = 6.0, 2.0
+    assert timer.seconds[Stage.DECODE] == 1.5
+    assert timer.seconds[Stage.TRANSFORM] == 0.5
+    assert timer.finish().other_s == 0.0
+
+
+def test_shared_time_of_nothing_stays_other(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    with timer.shared({Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}):
+        clock.pass_s(1.0)
+    with timer.shared({}):
+        clock.pass_s(1.0)
+    assert sum(timer.seconds.values()) == 0.0
+    assert timer.finish().other_s == 2.0
+
+
+def test_shared_time_of_a_block_that_raises_is_counted(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    with pytest.raises(RuntimeError), timer.shared({Stage.DECODE: 1.0}):
+        clock.pass_s(1.0)
+        raise RuntimeError
+    assert timer.seconds[Stage.DECODE] == 1.0
+
+
+def test_finished_account_does_not_change_afterwards(clock: FakeClock) -> None:
+    timer = StageTimer(clock)
+    timings = timer.finish()
+    with timer.stage(Stage.LOG):
+        clock.pass_s(1.0)
+    assert timings.seconds[Stage.LOG] == 0.0
+    assert timings.total_s == 0.0
+
+
+def test_server_timing_header_is_read_back_by_the_client() -> None:
+    seconds = {stage: 0.001 * (index + 1) for index, stage in enumerate(Stage)}
+    header = format_server_timing(seconds, 0.12345)
+    expected = {stage.value: value * 1e3 for stage, value in seconds.items()}
+    assert parse_server_timing(header) == pytest.approx({**expected, "total": 123.45})
+
+
+def test_server_timing_header_is_what_the_standard_says() -> None:
+    header = format_server_timing({Stage.DECODE: 0.0112, Stage.LOG: 0.0}, 0.02)
+    assert header == "decode;dur=11.20, log;dur=0.00, total;dur=20.00"
+    assert header.isascii()
+
+
+def test_every_stage_has_its_own_name_and_order() -> None:
+    timings = BatchTimings(dict.fromkeys(Stage, 1.0), 10.0)
+    names = "read decode transform transfer inference postprocess log".split()
+    assert [stage.value for stage in timings.seconds] == names
+    assert timings.other_s == 3.0
