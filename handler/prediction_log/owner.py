@@ -104,10 +104,11 @@ def list_owner_folders(sink_folder: Path) -> list[Path]:
 
 
 def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
-    """A descriptor that holds the lock, None when the folder is locked or gone."""
+    """A descriptor that holds the lock, None when the folder is locked, gone or not ours."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
+        # Gone, or another user's, who ships it.
         return None
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

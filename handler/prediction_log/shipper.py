@@ -89,7 +89,8 @@ class Shipper(threading.Thread):
         try:
             await work
         except Exception as error:
-            self._report(error)
+            kind, message = describe_error(error, self._settings.uri)
+            self._announcer.announce(f"shipper {kind}", f"the shipper: {message}")
 
     async def _tick(self, sink: Sink) -> None:
         now_s = time.monotonic()

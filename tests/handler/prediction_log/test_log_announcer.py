@@ -1,0 +1,61 @@
+"""Trouble is said once, and attempts spread out."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from handler.prediction_log.announcer import REPEAT_S, Announcer
+from handler.prediction_log.backoff import pause_s
+
+LOGGER = logging.getLogger("test")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_lasting_trouble_is_said_again_after_ten_minutes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    announcer = Announcer(LOGGER, "log of m", clock)
+
+    assert announcer.announce("timeout", "no answer")
+    assert not announcer.announce("timeout", "no answer")
+    clock.now_s = REPEAT_S
+    assert announcer.announce("timeout", "no answer")
+
+    assert caplog.messages == ["log of m: no answer"] * 2
+
+
+def test_recovery_is_said_once_and_only_after_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    announcer = Announcer(LOGGER, "log of m", Clock())
+
+    announcer.recover(("timeout",), "again")
+    announcer.announce("timeout", "no answer")
+    announcer.announce("refused", "403")
+    announcer.recover(("timeout", "refused"), "again")
+    announcer.recover(("timeout", "refused"), "again")
+
+    assert [text.split(": ")[1] for text in caplog.messages] == [
+        "no answer",
+        "403",
+        "again",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failures", "step_s"), [(1, 0.5), (2, 1.0), (4, 4.0), (7, 30.0), (10_000, 30.0)]
+)
+def test_pauses_double_up_to_their_cap_and_jitter(failures: int, step_s: float) -> None:
+    assert pause_s(failures, 30.0, draw=lambda: 0.0) == step_s / 2
+    assert pause_s(failures, 30.0, draw=lambda: 1.0) == step_s
