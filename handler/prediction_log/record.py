@@ -7,7 +7,6 @@ save some of them and be one more dependency of every worker.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from offpath.errors import ExpectedError
+from offpath.interrupts import Terminated, stopping_on_signals
 
 LISTED_IDS = 10
 
@@ -47,7 +49,8 @@ def log_rounds(
     """
     from profiling.log_trials.rounds import run_rounds
 
-    result = run_rounds(rounds, clients, workers, seed, _say)
+    with _stopping():
+        result = run_rounds(rounds, clients, workers, seed, _say)
     _print(dataclasses.asdict(result), as_json)
     _check(result.lost, result.double)
 
@@ -73,7 +76,8 @@ def log_outage(
     """
     from profiling.log_trials.outage import run_outage
 
-    result = run_outage(stage_s, clients, workers, turns, _say)
+    with _stopping():
+        result = run_outage(stage_s, clients, workers, turns, _say)
     _print(dataclasses.asdict(result), as_json)
     if result.failed:
         raise ExpectedError(f"{result.failed} requests failed during the outage")
@@ -97,7 +101,8 @@ def log_cost(
     """What the log costs: off, on, and one put_object per prediction, in turns."""
     from profiling.log_trials.cost import run_cost
 
-    result = run_cost(turn_s, turns, clients, workers, latency_ms / 1e3, _say)
+    with _stopping():
+        result = run_cost(turn_s, turns, clients, workers, latency_ms / 1e3, _say)
     _print(dataclasses.asdict(result), as_json)
 
 
@@ -108,6 +113,16 @@ def register(group: click.Group) -> None:
     """Adds the trials to `offpath bench`."""
     for command in COMMANDS:
         group.add_command(command)
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """SIGTERM ends the servers as Ctrl-C does: without it they would outlive this process."""
+    try:
+        with stopping_on_signals():
+            yield
+    except Terminated:
+        raise SystemExit(143) from None
 
 
 def _say(line: str) -> None:
