@@ -83,13 +83,9 @@ class OffpathClassifier(ImageClassifier):
             itself raises, and then TorchServe answers 5xx.
         """
         self.context = context
-        if self._is_describe():
-            return self._send(
-                [encode_json(self.describe_handle())] * len(data), context
-            )
         batch = self.preprocess(data)
-        explained = self._explain(batch, data, context)
-        replies = explained or self.postprocess(self.inference(batch))
+        replies = self.postprocess(self.inference(batch))
+        self._answer_other_requests(batch, data, context, replies)
         with batch.timer.stage(Stage.POSTPROCESS):
             timings = BatchTimings(batch.timer.seconds, batch.timer.elapsed_s())
             bodies = self._send(replies, context, timings)
@@ -111,7 +107,7 @@ class OffpathClassifier(ImageClassifier):
         return {
             "handler": "offpath",
             "device": str(self.device),
-            "classes": len(self.mapping or {}) or None,
+            "classes": self.pipeline.engine.classes,
             "threads": torch.get_num_threads(),
             "max_batch": self.pipeline.engine.max_batch,
             "decode": self.config.decode,
@@ -168,23 +164,24 @@ class OffpathClassifier(ImageClassifier):
                 context.set_response_header(idx, "Server-Timing", server_timing)
         return [reply.body for reply in replies]
 
-    def _explain(
-        self, batch: Batch, data: list[dict[str, Any]], context: Context
-    ) -> list[Reply] | None:
-        """Answers the batch's explanation requests; None where it holds none.
+    def _answer_other_requests(
+        self,
+        batch: Batch,
+        data: list[dict[str, Any]],
+        context: Context,
+        replies: list[Reply],
+    ) -> None:
+        """Puts descriptions and explanations in place of predictions, item by item.
 
-        TorchServe queues explanations with predictions, so one batch can hold both.
+        TorchServe queues all three kinds together, and a client can send the headers itself.
         """
-        wanted = [
-            context.get_request_header(i, "explain") == "True" for i in range(len(data))
-        ]
-        if not any(wanted):
-            return None
-        replies = self.postprocess(self.inference(batch))
         for idx, (item, row) in enumerate(zip(batch.items, data)):
-            if wanted[idx] and item.error is None:
-                replies[idx] = self._explain_item(item, row)
-        return replies
+            if context.get_request_header(idx, "describe") == "True":
+                item.error = None  # it carries no picture
+                replies[idx] = encode_json(self.describe_handle())
+            elif context.get_request_header(idx, "explain") == "True":
+                if item.error is None:
+                    replies[idx] = self._explain_item(item, row)
 
     def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
         try:

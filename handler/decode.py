@@ -7,6 +7,7 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 from __future__ import annotations
 
 import io
+import logging
 import warnings
 from dataclasses import dataclass
 
@@ -53,9 +54,6 @@ SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
 # TIFF 6.0, section 15.
 TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
-
-# Our own limit is checked from the header; Pillow's warning would be a line in the log.
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,18 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
         if decoded is not None:
             return decoded
     return _decode_with_pillow(payload, options)
+
+
+def silence_decoders() -> None:
+    """Turns off what the decoders say of a client's data; for a server, once at start.
+
+    Each warning is a line on the log, and the first of a kind opens the source file that it quotes.
+    What is wrong is in the reply.
+    """
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", module=r"numpy\.lib\.")  # npy headers
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 def choose_scale(height: int, width: int, min_size: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, decode_image
+from handler.decode import DecodeOptions, decode_image, silence_decoders
 from handler.engine import Engine
 from handler.errors import ItemError
 from handler.npy import is_npy, read_npy
@@ -72,6 +72,7 @@ class Pipeline:
         labels: Mapping[int, str],
         threads: int,
     ) -> None:
+        silence_decoders()
         self.config = config
         self.engine = engine
         self._labels = labels

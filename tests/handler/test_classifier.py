@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import ts
+from ts.context import Context, RequestProcessor
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+import archive.models
+from archive.models.near_free import NearFree
+from handler.classifier import OffpathClassifier, parse_target, threads_per_worker
+from handler.client import parse_server_timing
+from handler.errors import BadTarget, ConfigError
+from tests.photographs import encode, find_photograph
+
+JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+PNG = encode(find_photograph("chelsea").rgb, "PNG")
+CLASSES = 1000
+
+
+def make_context(folder: Path, **handler: Any) -> Context:
+    """What ts/model_loader.py hands to `initialize`."""
+    metrics = MetricsCacheYamlImpl(
+        str(Path(ts.__file__).parent / "configs/metrics.yaml")
+    )
+    metrics.initialize_cache()
+    manifest = {
+        "model": {
+            "modelName": "near-free",
+            "modelVersion": "1.0",
+            "modelFile": "near_free.py",
+            "serializedFile": "weights.pt",
+        }
+    }
+    settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
+    return Context(
+        "near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings
+    )
+
+
+def request(context: Context, *headers: dict[str, str]) -> Context:
+    """The next batch's headers, one mapping per item."""
+    context.request_processor = [RequestProcessor(dict(one)) for one in headers]
+    context.request_ids = {idx: f"request-{idx}" for idx in range(len(headers))}
+    return context
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    source = Path(archive.models.__file__).parent / "near_free.py"
+    (folder / "near_free.py").write_text(source.read_text())
+    torch.manual_seed(0)
+    torch.save(NearFree().state_dict(), folder / "weights.pt")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keep_logging_and_threads() -> Iterator[None]:
+    level, threads = logging.getLogger().level, torch.get_num_threads()
+    yield
+    logging.getLogger().setLevel(level)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def context(model_dir: Path) -> Context:
+    return make_context(model_dir, metrics_interval_s=3600, threads=1)
+
+
+@pytest.fixture(scope="module")
+def classifier(
+    context: Context, keep_logging_and_threads: None, model_dir: Path
+) -> Iterator[OffpathClassifier]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OFFPATH_PREDICTION_LOG", raising=False)
+        patch.syspath_prepend(str(model_dir))
+        loaded = OffpathClassifier()
+        loaded.initialize(context)
+    yield loaded
+    loaded._metrics.stop()
+
+
+def status(context: Context, idx: int) -> int:
+    return int(context.get_response_status(idx)[0])
+
+
+def test_batch_is_answered_with_labels_statuses_and_headers(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    bodies = classifier.handle(
+        [{"body": JPEG}, {"data": PNG}, {"body": b"junk"}], request(context, {}, {}, {})
+    )
+    assert [status(context, idx) for idx in range(3)] == [200, 200, 415]
+    assert len(json.loads(bodies[0])) == 5
+    assert json.loads(bodies[0]) != json.loads(bodies[1])
+    assert json.loads(bodies[2])["type"] == "UnsupportedFormat"
+    for idx in range(3):
+        headers = context.get_response_headers(idx)
+        assert headers["content-type"] == "application/json"
+        timings = parse_server_timing(headers["Server-Timing"])
+        stages = sum(ms for name, ms in timings.items() if name != "total")
+        assert 0 < timings["decode"] < stages <= timings["total"] + 0.1
+
+
+def test_explanations_and_predictions_share_a_batch(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    explain = {"explain": "True"}
+    alone = classifier.handle([{"body": JPEG}], request(context, {}))
+    bodies = classifier.handle(
+        [
+            {"body": JPEG},
+            {"body": JPEG},
+            {"body": b"junk"},
+            {"data": PNG, "target": b"3"},
+        ],
+        request(context, {}, explain, explain, explain),
+    )
+    assert [status(context, idx) for idx in range(4)] == [200, 200, 415, 200]
+    # Equal but for the rounding of another batch size's matrix product.
+    assert json.loads(bodies[0]) == pytest.approx(json.loads(alone[0]), abs=1e-5)
+    for idx in (1, 3):
+        attributions = torch.tensor(json.loads(bodies[idx]))
+        assert attributions.shape == (3, 224, 224)
+        assert attributions.abs().sum() > 0
+
+
+def test_explanation_is_of_the_class_asked_for(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"body": JPEG},
+        {"body": JPEG, "target": bytearray(b"0")},
+        {"body": JPEG, "target": bytearray(b" 7 ")},
+        {"body": JPEG, "target": "7"},
+    ]
+    bodies = classifier.handle(rows, request(context, *[{"explain": "True"}] * 4))
+    assert bodies[0] == bodies[1]
+    assert bodies[2] == bodies[3] != bodies[0]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"1000", b"-1", b"cat", b"1.5", b"\xff", b"9" * 10_000, "1e3", [1], {"a": 1}],
+    ids=lambda target: repr(target)[:12],
+)
+def test_wrong_target_is_that_items_400(
+    classifier: OffpathClassifier, context: Context, target: object
+) -> None:
+    for value in (target, bytearray(target) if isinstance(target, bytes) else target):
+        bodies = classifier.handle(
+            [{"body": JPEG, "target": value}, {"body": JPEG}],
+            request(context, {"explain": "True"}, {}),
+        )
+        assert [status(context, idx) for idx in range(2)] == [400, 200]
+        assert json.loads(bodies[0])["type"] == "BadTarget"
+        assert len(json.loads(bodies[1])) == 5
+
+
+def test_model_without_labels_still_refuses_a_class_it_lacks() -> None:
+    assert parse_target(None, CLASSES) == 0
+    assert parse_target(b"999", CLASSES) == 999
+    with pytest.raises(BadTarget, match="from 0 to 999"):
+        parse_target(b"1000", CLASSES)
+
+
+def test_description_says_what_the_worker_runs_with(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    bodies = classifier.handle([{"body": b""}], request(context, {"describe": "True"}))
+    described = json.loads(bodies[0])
+    assert status(context, 0) == 200
+    assert described["classes"] == CLASSES
+    assert described["image_size"] == 224
+
+
+def test_description_leaves_its_neighbours_their_predictions(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    alone = classifier.handle([{"body": JPEG}], request(context, {}))
+    bodies = classifier.handle(
+        [{}, {"body": JPEG}], request(context, {"describe": "True"}, {})
+    )
+    assert json.loads(bodies[0])["handler"] == "offpath"
+    assert bodies[1] == alone[0]
+
+
+def test_every_reply_is_bytes_with_an_ascii_phrase(
+    classifier: OffpathClassifier, context: Context
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"body": JPEG},
+        {},
+        {"body": "ni\u00f1o"},
+        {"body": 3},
+    ]
+    bodies = classifier.handle(rows, request(context, *[{}] * 4))
+    for idx, body in enumerate(bodies):
+        assert isinstance(body, bytes) and body.isascii()
+        assert context.get_response_status(idx)[1].isascii()
+        for value in context.get_response_headers(idx).values():
+            assert isinstance(value, str) and value.isascii()
+
+
+def test_answered_requests_cause_no_line_on_the_log(
+    classifier: OffpathClassifier,
+    context: Context,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        classifier.handle([{"body": JPEG}, {"body": b"junk"}], request(context, {}, {}))
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_server_timing_can_be_switched_off(
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = dataclasses.replace(classifier.config, server_timing=False)
+    monkeypatch.setattr(classifier, "config", quiet)
+    classifier.handle([{"body": JPEG}], request(context, {}))
+    assert "Server-Timing" not in context.get_response_headers(0)
+
+
+def test_wrong_setting_refuses_to_load_and_names_it(model_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="handler.top_k is 0; accepted: "):
+        OffpathClassifier().initialize(make_context(model_dir, top_k=0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [
+        ({"minWorkers": 1, "maxWorkers": 4}, 4),
+        ({"minWorkers": 2}, 2),
+        ({}, 1),
+        ({"maxWorkers": 0}, 1),
+    ],
+    ids=str,
+)
+def test_threads_are_the_cores_shared_by_the_workers(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], workers: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    assert threads_per_worker(settings) == 16 // workers
+
+
+def test_more_workers_than_cores_get_one_thread_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert threads_per_worker({"maxWorkers": 8}) == 1

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from handler import pipeline as pipeline_module
+from handler.client import make_npy
+from handler.decode import silence_decoders
+from handler.pipeline import Pipeline
+from handler.response import Reply
+from handler.stages import Stage
+from tests.handler.conftest import MakePipeline
+from tests.photographs import PHOTOGRAPHS, encode, find_photograph
+
+JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+PNG = encode(find_photograph("chelsea").rgb.resize((90, 60)), "PNG")
+BATCH = 128
+
+
+def check_reply(reply: Reply) -> str:
+    """What every reply keeps to, whatever was sent; returns the error's type or `ok`."""
+    assert reply.status == 200 or 400 <= reply.status < 500
+    assert reply.phrase and reply.phrase.isascii() and "\n" not in reply.phrase
+    body = json.loads(reply.body)
+    if reply.status == 200:
+        assert len(body) == 5
+        assert all(0 <= p <= 1 for p in body.values())
+        return "ok"
+    assert set(body) == {"code", "type", "message"}
+    assert body["code"] == reply.status
+    assert body["message"]
+    return str(body["type"])
+
+
+def assert_same_answer(reply: Reply, alone: Reply) -> None:
+    """Equal but for the rounding of another batch size's matrix product."""
+    assert reply.status == alone.status
+    assert json.loads(reply.body) == pytest.approx(json.loads(alone.body), abs=1e-5)
+
+
+def classify_beside_good_ones(pipeline: Pipeline, payloads: list[Any]) -> Counter[str]:
+    """Sends junk in batches between two good pictures, whose answers must not change."""
+    alone = [pipeline.classify([{"body": good}])[0] for good in (JPEG, PNG)]
+    types: Counter[str] = Counter()
+    for start in range(0, len(payloads), BATCH - 2):
+        chunk = payloads[start : start + BATCH - 2]
+        rows = [{"body": payload} for payload in [JPEG, *chunk, PNG]]
+        replies = pipeline.classify(rows)
+        assert len(replies) == len(rows)
+        assert_same_answer(replies[0], alone[0])
+        assert_same_answer(replies[-1], alone[1])
+        types.update(check_reply(reply) for reply in replies[1:-1])
+    return types
+
+
+def test_every_format_is_classified_like_its_png(
+    make_pipeline: MakePipeline, files: dict[str, bytes]
+) -> None:
+    replies = make_pipeline().classify([{"body": file} for file in files.values()])
+    assert [check_reply(reply) for reply in replies] == ["ok"] * len(files)
+    best = dict(zip(files, (json.loads(reply.body) for reply in replies)))
+    for name in ("bmp", "tiff", "tiff-lzw", "png-rgba", "webp-lossless"):
+        assert best[name] == pytest.approx(best["png"], abs=1e-5)
+
+
+def test_thin_client_gets_the_answer_of_the_file(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    for photograph in PHOTOGRAPHS[:8]:
+        payload = encode(photograph.image, "PNG", compress_level=1)
+        file, thin = pipeline.classify([{"body": payload}, {"body": make_npy(payload)}])
+        assert json.loads(thin.body) == pytest.approx(json.loads(file.body), abs=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_and_replies_keep_their_order(
+    make_pipeline: MakePipeline, threads: int
+) -> None:
+    pipeline = make_pipeline(threads)
+    payloads: list[Any] = [
+        encode(p.image, "PNG", compress_level=1) for p in PHOTOGRAPHS
+    ]
+    payloads[3::4] = [b"junk"] * len(payloads[3::4])
+    replies = pipeline.classify([{"body": payload} for payload in payloads])
+    for payload, reply in zip(payloads, replies):
+        assert_same_answer(reply, pipeline.classify([{"body": payload}])[0])
+
+
+def test_batch_of_bad_items_alone_runs_no_inference(
+    make_pipeline: MakePipeline,
+) -> None:
+    batch = make_pipeline().preprocess([{}, {"body": b"junk"}])
+    replies = make_pipeline().postprocess(make_pipeline().inference(batch))
+    assert [reply.status for reply in replies] == [400, 415]
+    assert batch.timer.seconds[Stage.INFERENCE] == 0.0
+
+
+def test_empty_batch_is_answered_with_nothing(make_pipeline: MakePipeline) -> None:
+    assert make_pipeline().classify([]) == []
+
+
+def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(max_batch=2)
+    replies = pipeline.classify([{"body": PNG}] * 5)
+    assert len({reply.body for reply in replies}) == 1
+    assert replies[0].status == 200
+
+
+def test_stale_picture_of_an_earlier_batch_is_never_answered(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline()
+    pipeline.classify([{"body": JPEG}] * 4)
+    broken = PNG[:200]
+    replies = pipeline.classify([{"body": body} for body in (broken, PNG, broken)])
+    assert [reply.status for reply in replies] == [422, 200, 422]
+    assert_same_answer(replies[1], pipeline.classify([{"body": PNG}])[0])
+
+
+def test_limits_come_from_the_settings(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(max_pixels=5400, max_payload_bytes=20_000)
+    assert pipeline.classify([{"body": PNG}])[0].status == 200
+    for body in (JPEG, b"\x89PNG" + bytes(20_000)):
+        assert pipeline.classify([{"body": body}])[0].status == 413
+    assert make_pipeline(max_pixels=5399).classify([{"body": PNG}])[0].status == 413
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_stage_times_add_up_and_cover_the_batch(
+    make_pipeline: MakePipeline, threads: int
+) -> None:
+    pipeline = make_pipeline(threads)
+    batch = pipeline.preprocess([{"body": JPEG}] * 8)
+    pipeline.postprocess(pipeline.inference(batch))
+    timings = batch.timer.finish()
+    for stage in (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.INFERENCE):
+        assert timings.seconds[stage] > 0
+    assert timings.seconds[Stage.TRANSFER] == 0.0
+    assert 0 <= timings.other_s < 0.5 * timings.total_s
+
+
+def test_time_spent_on_a_broken_picture_is_decoding(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline()
+    noise = np.random.default_rng(0).integers(0, 256, (800, 800, 3), dtype=np.uint8)
+    payload = encode(Image.fromarray(noise), "PNG", compress_level=1)
+    batch = pipeline.preprocess([{"body": payload[:-2000]}])
+    assert batch.items[0].error is not None
+    seconds = batch.timer.seconds
+    assert seconds[Stage.DECODE] > 10 * seconds[Stage.TRANSFORM]
+
+
+# --- junk --------------------------------------------------------------------------------------
+
+HEADS = [
+    b"",
+    b"\xff\xd8\xff",
+    b"\xff\xd8\xff\xe0\x00\x10JFIF\x00",
+    b"\x89PNG\r\n\x1a\n",
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR",
+    b"GIF89a",
+    b"BM",
+    b"II*\x00\x08\x00\x00\x00",
+    b"MM\x00*\x00\x00\x00\x08",
+    b"RIFF\x40\x00\x00\x00WEBPVP8 ",
+    b"\x93NUMPY\x01\x00",
+    b"{",
+    b'{"data": "',
+    b"[",
+    b'"',
+]
+
+
+def test_random_bytes_are_refused_one_by_one(make_pipeline: MakePipeline) -> None:
+    generator = np.random.default_rng(0)
+    payloads = [
+        HEADS[index % len(HEADS)] + generator.bytes(int(generator.integers(0, 400)))
+        for index in range(3600)
+    ]
+    types = classify_beside_good_ones(make_pipeline(), payloads)
+    assert sum(types.values()) == 3600
+    assert {"UnsupportedFormat", "UndecodableImage", "BadTensor", "BadEnvelope"} <= set(
+        types
+    )
+
+
+def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
+    """Flips, cuts out, doubles or overwrites a few bytes; half of the time near the header."""
+    broken = bytearray(file)
+    for _ in range(int(generator.integers(1, 8))):
+        reach = min(len(broken), 200) if generator.random() < 0.5 else len(broken)
+        start = int(generator.integers(0, max(1, reach)))
+        length = int(generator.integers(1, 12))
+        match generator.integers(0, 5):
+            case 0:
+                broken[start : start + length] = generator.bytes(length)
+            case 1:
+                del broken[start : start + length]
+            case 2:
+                broken[start:start] = broken[start : start + length]
+            case 3:
+                broken[start : start + length] = b"\xff" * length
+            case _:
+                broken[start : start + length] = bytes(length)
+    return bytes(broken)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="scaled"),
+        pytest.param({"decode": "exact", "exif_orientation": True}, id="exact-turned"),
+    ],
+)
+def test_corrupted_files_of_every_format_are_answered_one_by_one(
+    make_pipeline: MakePipeline, files: dict[str, bytes], settings: dict[str, Any]
+) -> None:
+    generator = np.random.default_rng(1)
+    pictures = {**files, "npy": make_npy(files["png"])}
+    payloads = [corrupt(f, generator) for f in pictures.values() for _ in range(50)]
+    pipeline = make_pipeline(max_pixels=10**6, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        silence_decoders()  # again: pytest has its own filters in a test
+        types = classify_beside_good_ones(pipeline, payloads)
+    assert caught == []  # each would be a line on the log, and open a file
+    assert types["ok"] > 0 and types["UndecodableImage"] > 0
+
+
+def test_every_truncation_of_small_files_is_answered(
+    make_pipeline: MakePipeline,
+) -> None:
+    image = find_photograph("coffee").rgb.resize((12, 9))
+    payloads = []
+    for format in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+        file = encode(image, format)
+        payloads += [file[:length] for length in range(0, len(file), 3)]
+    types = classify_beside_good_ones(make_pipeline(), payloads)
+    assert types["UndecodableImage"] > types["ok"]
+
+
+def test_envelopes_of_junk_are_refused_one_by_one(make_pipeline: MakePipeline) -> None:
+    text = base64.b64encode(b"junk").decode()
+    payloads = [
+        text,
+        {"data": text},
+        {"data": {"data": text}},
+        {"data": [text]},
+        [text],
+        [[1.0, 2.0]],
+        3,
+        -1.5,
+        True,
+        None,
+        "ni\u00f1o",
+        "\x00",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        json.dumps({"data": text, "b64": 3}).encode(),
+        b"9" * 100_000,
+        b" " * 100_000,
+        "=" * 99,
+    ]
+    types = classify_beside_good_ones(make_pipeline(), payloads)
+    assert types["ok"] == 0
+    assert set(types) == {"BadEnvelope", "EmptyPayload", "UnsupportedFormat"}
+
+
+def test_error_inside_an_item_never_stops_its_neighbours_silently(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A bug of ours is not the client's fault: it must surface, not become a 4xx.
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(pipeline_module, "transform_scaled", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        make_pipeline().classify([{"body": JPEG}])
