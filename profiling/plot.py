@@ -20,6 +20,8 @@ OURS = "#2f81f7"
 OTHERS = "#8b949e"
 LIMIT = "#d4781f"
 INCHES_PER_BAR = 0.42
+# In units of the longest bar or limit.
+FIGURES_AT = 1.06
 SUFFIXES = (".svg", ".png")
 
 
@@ -92,12 +94,12 @@ def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
     )
     panel.invert_yaxis()
     top = max([*(row.rate_high for row in rows), limit or 0])
-    panel.set_xlim(0, top * 1.3)
+    # The figures stand in a column of their own, where neither bar nor limit crosses them.
+    panel.set_xlim(0, top * FIGURES_AT * 1.38)
+    panel.set_xticks([tick for tick in panel.get_xticks() if tick <= top])
     for index, row in enumerate(rows):
         ratio = "" if row.ratio is None else f"  ({row.ratio:.1f} x)"
-        panel.text(
-            row.rate_high + top * 0.02, index, f"{row.rate:,.0f}{ratio}", va="center"
-        )
+        panel.text(top * FIGURES_AT, index, f"{row.rate:,.0f}{ratio}", va="center")
     if limit:
         panel.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.3)
         panel.text(
