@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import ts
+import yaml
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+from handler import metrics as metrics_module
+from handler.metrics import DIMENSIONS, MetricsEmitter
+from handler.prediction_log.counters import LogCounters
+from handler.stages import BatchTimings, Stage
+
+Totals = dict[tuple[str, str], float]
+LINE = re.compile(r"\[METRICS\](\w+)\.\w+:([\d.e+-]+)\|#(.*?)\|#type:(\w+)\|")
+METRICS_YAML = Path(metrics_module.__file__).parent.parent / "offpath/conf/metrics.yaml"
+ONE_SECOND = BatchTimings(dict.fromkeys(Stage, 0.125), 1.0)
+
+
+def make_cache(file: Path) -> MetricsCacheYamlImpl:
+    cache = MetricsCacheYamlImpl(str(file))
+    cache.initialize_cache()
+    return cache
+
+
+@pytest.fixture
+def emitter(caplog: pytest.LogCaptureFixture) -> MetricsEmitter:
+    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
+    return MetricsEmitter(make_cache(METRICS_YAML), "cats", 3600)
+
+
+def read_lines(caplog: pytest.LogCaptureFixture) -> Totals:
+    """Adds up the lines so far, as TorchServe's Java side does, and forgets them."""
+    totals: Totals = defaultdict(float)
+    for record in caplog.records:
+        found = LINE.match(record.getMessage())
+        assert found, record.getMessage()
+        name, value, dimensions, _ = found.groups()
+        totals[name, dimensions.removeprefix("ModelName:cats").lstrip(",")] += float(
+            value
+        )
+    caplog.clear()
+    return totals
+
+
+def test_batch_is_counted_by_stage_size_and_error(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter.count_batch(ONE_SECOND, 6, ["BadTensor", "EmptyPayload", "BadTensor"])
+    emitter.write()
+    totals = read_lines(caplog)
+    for stage in Stage:
+        assert totals["offpath_stage_seconds_total", f"Stage:{stage.value}"] == 0.125
+    assert totals["offpath_stage_seconds_total", "Stage:other"] == 0.125
+    assert totals["offpath_batches_total", ""] == 1
+    assert totals["offpath_items_total", ""] == 6
+    assert totals["offpath_errors_total", "Type:BadTensor"] == 2
+    assert totals["offpath_errors_total", "Type:EmptyPayload"] == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "buckets"),
+    [(1, 8), (2, 7), (8, 5), (9, 4), (64, 2), (65, 1), (1000, 1)],
+)
+def test_batch_size_buckets_are_cumulative(
+    emitter: MetricsEmitter,
+    caplog: pytest.LogCaptureFixture,
+    size: int,
+    buckets: int,
+) -> None:
+    emitter.count_batch(ONE_SECOND, size, [])
+    emitter.write()
+    found = [
+        dimension
+        for name, dimension in read_lines(caplog)
+        if name == "offpath_batch_size_bucket_total"
+    ]
+    assert len(found) == buckets
+    assert "Le:+Inf" in found
+
+
+def test_only_differences_are_written(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter.count_batch(ONE_SECOND, 2, [])
+    emitter.write()
+    first = read_lines(caplog)
+    emitter.write()
+    assert read_lines(caplog) == {}  # nothing changed: no line
+    emitter.count_batch(ONE_SECOND, 2, [])
+    emitter.write()
+    assert read_lines(caplog) == first
+
+
+def test_many_batches_make_no_more_lines_than_one(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter.count_batch(ONE_SECOND, 8, ["BadTensor"])
+    emitter.write()
+    lines = len(caplog.records)
+    caplog.clear()
+    for _ in range(500):
+        emitter.count_batch(ONE_SECOND, 8, ["BadTensor"])
+    assert caplog.records == []
+    emitter.write()
+    assert len(caplog.records) == lines
+
+
+def test_nothing_is_lost_or_doubled_between_threads(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count() -> None:
+        for _ in range(500):
+            emitter.count_batch(ONE_SECOND, 3, ["BadTensor"])
+
+    threads = [threading.Thread(target=count) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        emitter.write()
+    for thread in threads:
+        thread.join()
+    emitter.write()
+    totals = read_lines(caplog)
+    assert totals["offpath_batches_total", ""] == 3000
+    assert totals["offpath_items_total", ""] == 9000
+    assert totals["offpath_errors_total", "Type:BadTensor"] == 3000
+    assert totals["offpath_stage_seconds_total", "Stage:decode"] == pytest.approx(375)
+
+
+def test_stopping_writes_what_is_left(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter.start()
+    emitter.count_batch(ONE_SECOND, 1, [])
+    emitter.stop()
+    assert read_lines(caplog)["offpath_batches_total", ""] == 1
+
+
+def test_prediction_logs_counters_are_differences_and_its_gauges_values(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
+    states = iter(
+        [
+            LogCounters(appended=5, shipped=2, spool_bytes=100),
+            LogCounters(appended=9, shipped=2, dropped=1, spool_bytes=100),
+            LogCounters(appended=9, shipped=9, dropped=1, spool_bytes=0),
+        ]
+    )
+    emitter = MetricsEmitter(
+        make_cache(METRICS_YAML), "cats", 3600, lambda: next(states)
+    )
+    expected = [
+        {"appended_total": 5, "shipped_total": 2, "spool_bytes": 100},
+        {"appended_total": 4, "dropped_total": 1},
+        {"shipped_total": 7, "spool_bytes": 0},
+    ]
+    for values in expected:
+        emitter.write()
+        assert read_lines(caplog) == {
+            (f"offpath_log_{name}", ""): value for name, value in values.items()
+        }
+
+
+def test_every_metric_is_declared_for_torchserve_with_its_dimensions() -> None:
+    # TorchServe drops what its metrics.yaml does not name.
+    declared = {
+        metric["name"]: metric["dimensions"]
+        for kind in yaml.safe_load(METRICS_YAML.read_text())["model_metrics"].values()
+        for metric in kind
+    }
+    names = [*DIMENSIONS, "offpath_batches_total", "offpath_items_total"]
+    names += [f"offpath_log_{name}_total" for name in metrics_module.LOG_COUNTERS]
+    names += metrics_module.LOG_GAUGES.values()
+    for name in names:
+        assert declared[name] == DIMENSIONS.get(name, ["ModelName"])
+
+
+def test_server_without_our_metrics_file_gets_them_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="ts.metrics.caching_metric")
+    stock = make_cache(Path(ts.__file__).parent / "configs/metrics.yaml")
+    emitter = MetricsEmitter(stock, "cats", 3600)
+    emitter.count_batch(ONE_SECOND, 2, ["BadTensor"])
+    emitter.write()
+    assert read_lines(caplog)["offpath_errors_total", "Type:BadTensor"] == 1
