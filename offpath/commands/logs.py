@@ -52,12 +52,17 @@ def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _store_options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.argument("uri", metavar="URI"),
-        click.option("--since", help="Inference time: 2026-11-21T03:00Z, or 2h ago."),
-        click.option("--until", help="Likewise; not included."),
-        click.option("--endpoint-url", help="Another S3 server than AWS."),
-        click.option("--region", help="Region of the bucket."),
+    # The last one applied is the first in --help.
+    for option in reversed(
+        (
+            click.argument("uri", metavar="URI"),
+            click.option(
+                "--since", help="Inference time: 2026-11-21T03:00Z, or 2h ago."
+            ),
+            click.option("--until", help="Likewise; that moment is not included."),
+            click.option("--endpoint-url", help="Another S3 server than AWS."),
+            click.option("--region", help="Region of the bucket."),
+        )
     ):
         function = option(function)
     return function
@@ -138,7 +143,8 @@ def status(spool: Path, as_json: bool) -> None:
     if not sinks:
         click.echo(f"{spool}: no worker has written here")
     for sink in sinks:
-        table = Table(title=str(sink["uri"]), show_header=False, title_justify="left")
+        click.echo(sink["uri"] or "a sink without sink.json")
+        table = Table(show_header=False)
         for name, value in sink.items():
             if name != "uri":
                 table.add_row(name, "-" if value is None else str(value))
@@ -169,7 +175,10 @@ def read(
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
             return
-        table = Table("inference time", "event id", "model", "status", "best", "user")
+        table = Table()
+        for head in ("inference time", "event id", "model", "status", "best", "user"):
+            # The id is there to be copied.
+            table.add_column(head, no_wrap=head in ("inference time", "event id"))
         for record in chosen:
             table.add_row(*_row(record))
     Console().print(table)

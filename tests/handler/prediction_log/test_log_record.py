@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from handler.prediction_log.record import (
     Record,
     encode_records,
     format_inference_time,
-    hash_payload,
 )
 
 MakeRecord = Callable[..., Record]
@@ -103,7 +101,3 @@ def test_inference_time_is_rfc_3339_in_utc() -> None:
     moment = datetime(2026, 11, 21, 3, 51, 42, 7_000, tzinfo=timezone.utc)
 
     assert format_inference_time(moment) == "2026-11-21T03:51:42.007Z"
-
-
-def test_payload_hash_is_the_prefix_of_sha256() -> None:
-    assert hash_payload(bytearray(b"jpeg")) == hashlib.sha256(b"jpeg").hexdigest()[:16]
