@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import threading
@@ -269,22 +270,44 @@ def test_block_waits_on_a_full_disk_and_drops_nothing(
     assert read_out(tmp_path / "out") == Counter(ids)
 
 
+class ReadOnlyFolder:
+    """A folder that cannot be written until it is told otherwise."""
+
+    def __init__(self, path: Path, is_mounted: bool) -> None:
+        self.path = path
+        self._is_mounted = is_mounted
+        self._set(is_writable=False)
+
+    def make_writable(self) -> None:
+        self._set(is_writable=True)
+
+    def _set(self, is_writable: bool) -> None:
+        if not self._is_mounted:
+            self.path.chmod(0o700 if is_writable else 0o500)
+            return
+        options = "remount,rw" if is_writable else "remount,ro"
+        subprocess.run(["mount", "-o", options, str(self.path)], check=True)
+
+
 @pytest.fixture
-def read_only_folder(mount_tmpfs: Callable[..., Path]) -> Path:
-    folder = mount_tmpfs("size=64k")
-    remount = ["mount", "-o", "remount,ro", str(folder)]
-    subprocess.run(remount, check=True)
-    return folder
+def read_only_folder(request: pytest.FixtureRequest, tmp_path: Path) -> ReadOnlyFolder:
+    if os.geteuid() == 0:
+        # Permissions do not hold root back.
+        mount = request.getfixturevalue("mount_tmpfs")
+        return ReadOnlyFolder(mount("size=64k"), is_mounted=True)
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    return ReadOnlyFolder(folder, is_mounted=False)
 
 
 def test_a_read_only_spool_costs_records_but_no_request(
     open_log: OpenLog,
     make_record: MakeRecord,
-    read_only_folder: Path,
+    read_only_folder: ReadOnlyFolder,
     caplog: pytest.LogCaptureFixture,
     wait_until: WaitUntil,
 ) -> None:
-    log = open_log(spool_dir=str(read_only_folder / "spool"))
+    log = open_log(spool_dir=str(read_only_folder.path / "spool"))
 
     for _ in range(100):
         log.append([make_record(), make_record()])
@@ -300,12 +323,12 @@ def test_a_read_only_spool_costs_records_but_no_request(
 def test_records_flow_once_a_read_only_spool_can_be_written(
     open_log: OpenLog,
     make_record: MakeRecord,
-    read_only_folder: Path,
+    read_only_folder: ReadOnlyFolder,
     wait_until: WaitUntil,
 ) -> None:
-    log = open_log(spool_dir=str(read_only_folder / "spool"))
+    log = open_log(spool_dir=str(read_only_folder.path / "spool"))
     log.append([make_record()])
-    subprocess.run(["mount", "-o", "remount,rw", str(read_only_folder)], check=True)
+    read_only_folder.make_writable()
 
     def append_one() -> bool:
         log.append([make_record()])
