@@ -1,0 +1,54 @@
+"""A loopback HTTP server that answers what a test tells it, and keeps what it was sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Answers:
+    """What the server says to every POST, and the requests so far (path, headers, body)."""
+
+    status: int = 200
+    body: bytes = b'{"cat": 0.75, "dog": 0.25}'
+    headers: dict[str, str] = field(default_factory=dict)
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def answering_server() -> Iterator[Answers]:
+    """Listens on a free port while the block runs."""
+    answers = Answers()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            answers.requests.append((self.path, headers, body))
+            self.send_response(answers.status)
+            self.send_header("content-length", str(len(answers.body)))
+            for name, value in answers.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answers.body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    answers.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield answers
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
