@@ -7,6 +7,7 @@ forward: the model alone on batches, the same way.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -79,6 +80,9 @@ def start_together(barrier: Barrier) -> None:
     """Sets a process up: one thread, as in the workers, and the barrier that `run_for` waits at."""
     global _barrier
     import torch
+
+    # Ctrl-C reaches the whole foreground group; the parent alone decides, and ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     torch.set_num_threads(1)
     _barrier = barrier

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from offpath.errors import ExpectedError
 from profiling.answers import make_checks
 from profiling.bench import BenchPlan, Observer, run_bench
 from profiling.host import count_cores, describe_host
@@ -90,10 +92,6 @@ def run_session(
     checks = {
         workload.name: make_checks(model, workload.read()) for workload in workloads
     }
-    folder = Path(tempfile.mkdtemp(prefix="offpath-bench-"))
-    for server in servers:
-        observer.on_step(f"{server.name}: build")
-        server.prepare(folder / server.name)
     plan = BenchPlan(
         workloads,
         servers,
@@ -110,13 +108,29 @@ def run_session(
     def combined() -> BenchResult:
         return result if earlier is None else merge_results(earlier, result)
 
-    with LimitMeter(choices.model, cores, LIMIT_BATCH_SIZE, LIMIT_SECONDS) as meter:
-        run_bench(
-            plan, result, meter, SavingObserver(observer, lambda: save(combined()))
-        )
-    # Only after success: a failed server's log is in there.
-    shutil.rmtree(folder, ignore_errors=True)
+    saving = SavingObserver(observer, lambda: save(combined()))
+    with work_folder() as folder, LimitMeter(
+        choices.model, cores, LIMIT_BATCH_SIZE, LIMIT_SECONDS
+    ) as meter:
+        for server in servers:
+            observer.on_step(f"{server.name}: build")
+            server.prepare(folder / server.name)
+        run_bench(plan, result, meter, saving)
     return combined()
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A temporary folder that stays when a server failed: its log is in there."""
+    folder = Path(tempfile.mkdtemp(prefix="offpath-bench-"))
+    try:
+        yield folder
+    except ExpectedError:
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin_result(choices: BenchChoices, workloads: Sequence[Workload]) -> BenchResult:
