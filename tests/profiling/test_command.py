@@ -1,0 +1,67 @@
+"""What `offpath bench` refuses, before it starts anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpath.cli import run
+from profiling.result import save_result
+from tests.profiling.results import make_result
+
+
+def exit_code(argv: list[str]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        run(["bench", *argv])
+    return int(ended.value.code or 0)
+
+
+def test_a_result_is_never_overwritten(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    save_result(make_result(), path)
+    before = path.read_bytes()
+    assert exit_code(["serve", "--json", str(path)]) == 1
+    assert "--append" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    save_result(make_result(), path)
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    argv = ["serve", "--json", str(path), "--append", "--workload", str(tmp_path)]
+    assert exit_code(argv) == 1
+    assert "not alike" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        pytest.param(
+            ["serve", "--seconds", "5", "--requests", "10"],
+            2,
+            "exclude",
+            id="both-ends",
+        ),
+        pytest.param(
+            ["serve", "--servers", "offpath,nginx"], 1, "'nginx'", id="unknown-server"
+        ),
+        pytest.param(
+            ["serve", "--servers", "stock,stock"], 1, "distinct", id="server-twice"
+        ),
+        pytest.param(
+            ["serve", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
+        ),
+        pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
+    ],
+)
+def test_wrong_input_is_said(argv, code, said, capsys):
+    assert exit_code(argv) == code
+    assert said in capsys.readouterr().err
+
+
+def test_a_saved_result_is_shown(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    save_result(make_result(), path)
+    assert exit_code(["show", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
+    assert "120.0" in capsys.readouterr().out
+    assert (tmp_path / "a.svg").stat().st_size > 1000
