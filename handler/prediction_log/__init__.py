@@ -16,6 +16,7 @@ from handler.prediction_log import sink_file
 from handler.prediction_log.announcer import Announcer
 from handler.prediction_log.compression import check_compression
 from handler.prediction_log.counters import LogCounters
+from handler.prediction_log.recent import RecentIds
 from handler.prediction_log.record import Record, encode_records
 from handler.prediction_log.settings import PredictionLogSettings
 from handler.prediction_log.shipper import Shipper
@@ -53,22 +54,26 @@ class SpooledPredictionLog(PredictionLog):
         self._announcer = Announcer(LOGGER, subject)
         self._spool = Spool(settings)
         self._shipper = Shipper(self._spool, self._announcer, subject)
+        self._recent: RecentIds | None = None
         self._encoding_error_is_said = False
 
     def start(self) -> None:
         """Notes where the segments go and starts the shipper."""
         try:
             sink_file.write_sink_file(self._spool.sink_folder, self._settings)
+            self._recent = RecentIds(self._spool.sink_folder)
         except OSError as error:
+            # Without the table a request that TorchServe runs twice is recorded twice.
             self._spool.problem = error
         self._shipper.start()
 
     def append(self, records: Sequence[Record]) -> None:
         try:
-            chosen = self._sample(records)
+            chosen = self._leave_out_recorded(self._sample(records))
             if chosen:
                 data = encode_records(chosen, self._settings.fields)
-                self._spool.append(data, len(chosen))
+                if self._spool.append(data, len(chosen)):
+                    self._note_recorded(chosen)
         except Exception:
             # A record must never cost its request; this is a bug, said once with its traceback.
             self._spool.count_dropped(len(records))
@@ -83,6 +88,17 @@ class SpooledPredictionLog(PredictionLog):
         limit = share * 2**32
         # By a hash of the event id: the same event is chosen wherever it is looked at.
         return [one for one in records if zlib.crc32(one.event_id.encode()) < limit]
+
+    def _leave_out_recorded(self, records: Sequence[Record]) -> Sequence[Record]:
+        recent = self._recent
+        if recent is None:
+            return records
+        return [one for one in records if not recent.has(one.event_id)]
+
+    def _note_recorded(self, records: Sequence[Record]) -> None:
+        if self._recent is not None:
+            for record in records:
+                self._recent.add(record.event_id)
 
     def counters(self) -> LogCounters:
         oldest_since_s = self._spool.oldest_since_s

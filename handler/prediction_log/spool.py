@@ -74,8 +74,8 @@ class Spool:
 
     # The request's path.
 
-    def append(self, data: bytes, records: int) -> None:
-        """Hands the lines of a batch to the kernel; what cannot be kept is counted as dropped.
+    def append(self, data: bytes, records: int) -> bool:
+        """Hands the lines of a batch to the kernel, or counts them as dropped; whether it did.
 
         Under `block` it returns only when the lines are handed over or the log is closed.
         """
@@ -83,13 +83,13 @@ class Spool:
             while True:
                 try:
                     self._write(data, records)
-                    return
+                    return True
                 except (OSError, SpoolFull) as error:
                     # Without its traceback, which would keep the batch's data alive.
                     self.problem = error.with_traceback(None)
                 if not self._is_blocking or self._is_closed:
                     self.dropped += records
-                    return
+                    return False
                 self._changed.wait(BLOCKED_POLL_S)
 
     def _write(self, data: bytes, records: int) -> None:

@@ -35,10 +35,22 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 @click.command("log-rounds")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1))
 @click.option("--clients", default=16, show_default=True, type=click.IntRange(1, 256))
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    type=click.Choice(["kill a worker", "kill the server", "scale down and up"]),
+    help="Only this kind; may be given several times.",
+)
 @click.option("--seed", default=0, show_default=True, help="Chooses kinds and moments.")
 @_common
 def log_rounds(
-    rounds: int, clients: int, seed: int, workers: int, as_json: bool
+    rounds: int,
+    clients: int,
+    events: tuple[str, ...],
+    seed: int,
+    workers: int,
+    as_json: bool,
 ) -> None:
     """Kill workers and servers under load; is every answered request in the bucket once?
 
@@ -47,10 +59,10 @@ def log_rounds(
     that a client was answered 200 is looked for in the bucket. About 10 s a round. Exits with 1
     when one is lost or double.
     """
-    from profiling.log_trials.rounds import run_rounds
+    from profiling.log_trials.rounds import EVENTS, run_rounds
 
     with _stopping():
-        result = run_rounds(rounds, clients, workers, seed, _say)
+        result = run_rounds(rounds, clients, workers, seed, _say, events or EVENTS)
     _print(dataclasses.asdict(result), as_json)
     _check(result.lost, result.double)
 

@@ -7,7 +7,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,13 +55,18 @@ class RoundsResult:
 
 
 def run_rounds(
-    rounds: int, clients: int, workers: int, seed: int, say: Say
+    rounds: int,
+    clients: int,
+    workers: int,
+    seed: int,
+    say: Say,
+    events: Sequence[str] = EVENTS,
 ) -> RoundsResult:
-    """Load, a kill at a random moment, restart; at the end drain and compare."""
+    """Load, an event at a random moment, restart; at the end drain and compare."""
     draw = random.Random(seed)
     bodies = load_workload("photos-55k").read()
     answers = Answers()
-    kinds = [EVENTS[number % len(EVENTS)] for number in range(rounds)]
+    kinds = [events[number % len(events)] for number in range(rounds)]
     draw.shuffle(kinds)
     with run_seaweedfs() as s3, tempfile.TemporaryDirectory() as name:
         folder = Path(name)

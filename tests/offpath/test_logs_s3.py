@@ -58,6 +58,8 @@ def start_writer(server: S3Server, uri: str, spool: Path) -> subprocess.Popen[by
     return subprocess.Popen(
         [sys.executable, str(WRITER), json.dumps(mapping), "{}"],
         stdout=subprocess.PIPE,
+        # Unbuffered: what readline() took ahead would be lost to communicate().
+        bufsize=0,
         env={**os.environ, **server.environ, "PYTHONPATH": str(ROOT)},
     )
 

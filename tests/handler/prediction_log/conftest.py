@@ -141,6 +141,8 @@ class Writer:
         self._process = subprocess.Popen(
             [sys.executable, str(WRITER), json.dumps(mapping), json.dumps(options)],
             stdout=subprocess.PIPE,
+            # Unbuffered: what readline() took ahead would be lost to communicate().
+            bufsize=0,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         self.pid = self._process.pid

@@ -362,9 +362,11 @@ def test_an_append_never_raises_and_counts_what_it_could_not_encode(
 
 
 def test_sampling_keeps_its_share_and_chooses_by_event(
-    open_log: OpenLog, make_record: MakeRecord
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
 ) -> None:
-    first, second = open_log(sample_rate=0.25), open_log(sample_rate=0.25)
+    first = open_log(sample_rate=0.25)
+    # On another host: on the same one, a record that is there is not written again.
+    second = open_log(sample_rate=0.25, spool_dir=str(tmp_path / "host-2"))
     records = [make_record() for _ in range(4000)]
 
     first.append(records)

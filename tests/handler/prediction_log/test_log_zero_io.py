@@ -19,13 +19,14 @@ from handler.prediction_log.settings import PredictionLogSettings
 mapping = {"uri": "file://" + sys.argv[1] + "/out", "spool_dir": sys.argv[1] + "/spool",
            "segment_max_bytes": 1024, "spool_max_bytes": 1 << 30, "segment_max_age_s": 0.2}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")
-batch = [Record(f"e{n}", "2026-11-21T03:51:42Z", "m", "1") for n in range(8)]
-log.append(batch)
+now = "2026-11-21T03:51:42Z"
+batches = [[Record(f"{b}-{n}", now, "m", "1") for n in range(8)] for b in range(201)]
+log.append(batches.pop())
 me, seen = threading.get_ident(), []
 sys.addaudithook(lambda name, args: seen.append(name) if threading.get_ident() == me else None)
 print("tid", threading.get_native_id(), flush=True)
 os.getppid()
-for _ in range(200):
+for batch in batches:
     log.append(batch)
 os.getppid()
 events = list(seen)

@@ -1,0 +1,106 @@
+"""A request that TorchServe runs twice, on two workers, is recorded once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handler.prediction_log import PredictionLog, Record
+from handler.prediction_log.compression import decompress
+from handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
+
+OpenLog = Callable[..., PredictionLog]
+MakeRecord = Callable[..., Record]
+
+
+def read_out(folder: Path) -> Counter[str]:
+    return Counter(
+        json.loads(line)["event_id"]
+        for path in folder.glob("dt=*/hour=*/*.jsonl.gz")
+        for line in decompress(path.read_bytes(), "gzip").splitlines()
+    )
+
+
+def test_an_id_is_known_to_every_process_of_the_sink(tmp_path: Path) -> None:
+    mine, theirs = RecentIds(tmp_path), RecentIds(tmp_path)
+
+    mine.add("e1")
+
+    assert theirs.has("e1")
+    assert not theirs.has("e2")
+
+
+def test_an_empty_id_is_never_known(tmp_path: Path) -> None:
+    recent = RecentIds(tmp_path)
+    recent.add("")
+
+    assert not recent.has("")
+
+
+def test_few_ids_are_forgotten_after_a_thousand_later_ones(tmp_path: Path) -> None:
+    recent = RecentIds(tmp_path)
+    ids = [f"e{number}" for number in range(1000)]
+    for event_id in ids:
+        recent.add(event_id)
+
+    assert sum(recent.has(event_id) for event_id in ids) > 985
+    assert (tmp_path / FILE_NAME).stat().st_size == SLOTS * 8
+
+
+def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
+    start_writer: Callable[..., Any],
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    tmp_path: Path,
+) -> None:
+    writer = start_writer({"batch_size": 8, "pause_s": 60})
+    ids = [writer.wait_until_writing()]
+    ids += writer.kill()
+    log = open_log(segment_max_age_s=60)
+
+    log.append([make_record(event_id) for event_id in [*ids, "new"]])
+    time.sleep(0.5)
+    log.close()
+
+    assert log.counters().appended == 1
+    assert len(ids) == 8
+    assert read_out(tmp_path / "out") == Counter([*ids, "new"])
+
+
+def test_what_was_dropped_may_be_recorded_by_another_worker(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
+) -> None:
+    first, second = open_log(segment_max_age_s=60), open_log(segment_max_age_s=60)
+    first.close()
+    first.append([make_record("e1")])
+    assert first.counters().dropped == 1
+
+    second.append([make_record("e1")])
+    second.close()
+
+    assert read_out(tmp_path / "out") == Counter(["e1"])
+
+
+def test_a_disk_without_room_for_the_table_still_takes_records(
+    open_log: OpenLog, make_record: MakeRecord, mount_tmpfs: Callable[..., Path]
+) -> None:
+    log = open_log(spool_dir=str(mount_tmpfs("size=256k")))
+
+    log.append([make_record("e1"), make_record("e1")])
+
+    assert log.counters().appended == 2
+
+
+@pytest.mark.parametrize("event_id", ["\udc80", "é", "x" * 10_000])
+def test_any_id_can_be_noted(tmp_path: Path, event_id: str) -> None:
+    recent = RecentIds(tmp_path)
+
+    recent.add(event_id)
+
+    assert recent.has(event_id)
