@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import socket
 from pathlib import Path
 
@@ -56,10 +57,10 @@ def count_lines_written(server: TorchServe) -> int:
 
 
 def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
-    make_mar: MakeMar,
+    make_mar: MakeMar, tmp_path: Path
 ) -> None:
     mar = make_mar(config={**MODEL_CONFIG, "handler": {"topk": 5}})
-    server = TorchServe(make_settings(mar))
+    server = TorchServe(make_settings(mar, log_dir=tmp_path / "logs"))
     with pytest.raises(ExpectedError, match="unknown key 'topk'") as caught, server:
         pass
     assert str(server.log_path) in str(caught.value)
@@ -67,16 +68,30 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     assert find_session_members(server.java_pid) == []
 
 
-def test_java_that_ends_at_start_is_reported_with_its_words(make_mar: MakeMar) -> None:
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        pytest.param({"vmargs": "-XX:+NoSuchOption"}, "NoSuchOption", id="java"),
+        pytest.param({"inference_address": "nonsense"}, "nonsense", id="torchserve"),
+    ],
+)
+def test_server_that_ends_at_start_is_reported_with_its_words(
+    make_mar: MakeMar, tmp_path: Path, overrides: dict, words: str
+) -> None:
+    logs = tmp_path / "logs"
+    settings = make_settings(make_mar(), overrides=overrides, log_dir=logs)
+    with pytest.raises(ExpectedError, match=words), TorchServe(settings):
+        pass
+
+
+def test_failed_start_keeps_its_logs_and_nothing_else(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar(), overrides={"vmargs": "-XX:+NoSuchOption"})
-    with pytest.raises(ExpectedError, match="NoSuchOption"), TorchServe(settings):
+    server = TorchServe(settings)
+    with pytest.raises(ExpectedError), server:
         pass
-
-
-def test_bad_setting_is_reported_with_torchserves_words(make_mar: MakeMar) -> None:
-    settings = make_settings(make_mar(), overrides={"inference_address": "nonsense"})
-    with pytest.raises(ExpectedError, match="nonsense"), TorchServe(settings):
-        pass
+    folder = server.log_dir.parent
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+    shutil.rmtree(folder)
 
 
 def test_taken_port_is_named_before_anything_starts(make_mar: MakeMar) -> None:
