@@ -101,6 +101,8 @@ class Shipper(threading.Thread):
         if now_s >= self._next_rescan_s:
             self._next_rescan_s = now_s + RESCAN_S
             self._spool.rescan()
+            if self._spool.is_open:
+                sink_file.ensure_sink_file(self._spool.sink_folder, self._settings)
         if self._settings.when_full == "drop_oldest":
             await self._make_room()
         self._start_uploads(sink)

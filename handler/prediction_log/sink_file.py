@@ -26,6 +26,12 @@ def write_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
     _replace(sink_folder / SINK_FILE, content)
 
 
+def ensure_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
+    """Notes the sink again where the spool was removed in use."""
+    if not (sink_folder / SINK_FILE).exists():
+        write_sink_file(sink_folder, settings)
+
+
 def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
     """The settings that shipping needs; None where no process got as far as writing them.
 

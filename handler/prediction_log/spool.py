@@ -109,6 +109,11 @@ class Spool:
         return self._own_bytes + self._other_bytes
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a segment to append to."""
+        return self._current is not None
+
+    @property
     def oldest_since_s(self) -> float | None:
         """Monotonic time of the oldest record that this process has to ship."""
         times = [segment.since_s for segment in list(self.sealed)]

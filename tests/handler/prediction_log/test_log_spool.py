@@ -130,6 +130,19 @@ def test_a_spool_that_was_removed_in_use_is_made_anew(
     assert "removed while in use" in str(spool.problem)
 
 
+def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    log = open_log(segment_max_age_s=60)
+    wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
+    shutil.rmtree(tmp_path / "spool")
+
+    wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
+    log.append([make_record()])
+
+    assert log.counters().appended == 1
+
+
 # The bound.
 
 
