@@ -58,7 +58,7 @@ def command() -> None:
     type=click.IntRange(1),
     help="Replies in a window, instead of --seconds.",
 )
-@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=5, show_default=True,
+@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=15, show_default=True,
               help="Seconds of load before each window.")  # fmt: skip
 @click.option(
     "--generator",
