@@ -18,8 +18,9 @@ PHOTOGRAPH = CONF_DIR / "espresso.jpg"
 REQUESTS_PER_WORKER = 20
 CONCURRENCY = 8
 TIMEOUT_S = 60.0
-# The handler neither counts nor records requests that carry this.
-HEADER = {"x-offpath-warm-up": "1"}
+# They are answered requests like any other, in the metrics and in the prediction log; there they
+# can be told by their user id.
+HEADER = {"x-user-id": "offpath-warm-up"}
 
 
 def warm_up(
