@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from offpath.commands import bench_jvm, bench_log
 from offpath.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -221,3 +222,12 @@ def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
             f"result {str(json_path)!r} exists: add rounds to it with --append, or name another"
         )
     return load_result(json_path)
+
+
+for subcommand in (
+    bench_jvm.command,
+    bench_log.log_rounds,
+    bench_log.log_outage,
+    bench_log.log_cost,
+):
+    command.add_command(subcommand)

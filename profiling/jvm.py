@@ -1,7 +1,4 @@
-#!/usr/bin/env python
 """What the JVM's collector and TorchServe's own buffers cost: the table in docs/jvm.md.
-
-    python scripts/bench_jvm.py [--rounds N] [--seconds S] [VARIANT ...]
 
 Our near-free archive and handler under each variant of config.properties, 32 clients; each
 variant starts afresh in each round, and rounds are interleaved.
@@ -9,13 +6,14 @@ variant starts afresh in each round, and rounds are interleaved.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from offpath.errors import ExpectedError
 from profiling.host import count_cores
 from profiling.load import LoadPlan, find_generator
 from profiling.model_under_test import load_model
@@ -81,7 +79,7 @@ def measure(
     cost = JavaCost(server)
     sample = find_generator(generator).run(plan, cost)
     if sample.failures or not sample.ok:
-        raise SystemExit(f"{workload}: not all were 200: {sample.statuses}")
+        raise ExpectedError(f"{workload}: not all were 200: {sample.statuses}")
     return {
         "req/s": sample.ok / sample.elapsed_s,
         "p50 ms": statistics.median(sample.latencies_ms),
@@ -91,46 +89,57 @@ def measure(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("variants", nargs="*", help=", ".join(VARIANTS))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--generator", default="wrk", choices=["wrk", "locust"])
-    arguments = parser.parse_args()
-    chosen = arguments.variants or list(VARIANTS)
-    results = defaultdict(list)
+Results = dict[tuple[str, str], list[dict[str, float]]]
+
+
+def measure_variants(
+    variants: Sequence[str],
+    rounds: int,
+    seconds: float,
+    generator: str,
+    report: Callable[[str], None],
+) -> Results:
+    """Runs interleaved rounds.
+
+    Args:
+        variants: names from VARIANTS.
+        rounds: of all variants.
+        seconds: length of a window.
+        generator: a load generator's name.
+        report: told each figure as it comes.
+
+    Returns:
+        (variant, workload) -> figures by column, a dict per round.
+
+    Raises:
+        ExpectedError: a server does not start, or a reply is not a 200.
+    """
+    results: Results = defaultdict(list)
     offpath = make_offpath(load_model("near-free"), count_cores())
     with tempfile.TemporaryDirectory() as folder:
         offpath.prepare(Path(folder) / "store")
-        for _ in range(arguments.rounds):
-            for variant in chosen:
+        for _ in range(rounds):
+            for variant in variants:
                 with replace(offpath, overrides=VARIANTS[variant]).running() as server:
                     for workload in WORKLOADS:
-                        result = measure(
-                            server, workload, arguments.generator, arguments.seconds
-                        )
-                        results[variant, workload].append(result)
-                        print(variant, workload, result, flush=True)
-    print_table(results, chosen)
+                        figures = measure(server, workload, generator, seconds)
+                        results[variant, workload].append(figures)
+                        report(f"{variant}, {workload}: {figures['req/s']:.1f} req/s")
+    return results
 
 
-def print_table(
-    results: dict[tuple[str, str], list[dict[str, float]]], variants: list[str]
-) -> None:
+def format_table(results: Results, variants: Sequence[str]) -> str:
     """Means over the rounds, as Markdown; ratios to the first variant."""
     columns = ["req/s", "p50 ms", "p99 ms", "Java ms/req", "Java RSS MB"]
+    lines = []
     for workload in WORKLOADS:
-        print(f"\n| {workload} | ratio | {' | '.join(columns)} |")
-        print("|---" * (len(columns) + 2) + "|")
+        lines += [f"\n| {workload} | ratio | {' | '.join(columns)} |"]
+        lines += ["|---" * (len(columns) + 2) + "|"]
         first = None
         for variant in variants:
             rounds = results[variant, workload]
             means = [statistics.mean(r[column] for r in rounds) for column in columns]
             first = first or means[0]
             cells = " | ".join(f"{mean:.1f}" for mean in means)
-            print(f"| {variant} | {means[0] / first:.2f} | {cells} |")
-
-
-if __name__ == "__main__":
-    main()
+            lines.append(f"| {variant} | {means[0] / first:.2f} | {cells} |")
+    return "\n".join(lines)
