@@ -29,7 +29,7 @@ def command(
     for variant in variants:
         if variant not in VARIANTS:
             raise ExpectedError(
-                f"no variant {variant!r}; there are: {', '.join(VARIANTS)}"
+                f"no variant {variant!r}; there are: {'; '.join(VARIANTS)}"
             )
     chosen = variants or tuple(VARIANTS)
     results = measure_variants(
