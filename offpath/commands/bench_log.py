@@ -75,7 +75,7 @@ def log_rounds(
     type=click.FloatRange(min=1),
     help="Length of each of the four stages.",
 )
-@click.option("--turns", default=3, show_default=True, type=click.IntRange(min=1))
+@click.option("--turns", default=4, show_default=True, type=click.IntRange(min=1))
 @click.option("--clients", default=16, show_default=True, type=click.IntRange(1, 256))
 @_common
 def log_outage(
