@@ -54,6 +54,8 @@ class Shipper(threading.Thread):
         self._settings = spool.settings
         self._announcer = announcer
         self._in_flight: dict[str, asyncio.Task[None]] = {}
+        # Prepared and not yet acknowledged, by key.
+        self._prepared: dict[str, tuple[bytes, int]] = {}
         self._failures = 0
         self._trouble: set[str] = set()
         self._retry_at_s = 0.0
@@ -118,7 +120,7 @@ class Shipper(threading.Thread):
             dropped = oldest.records
             if dropped is None:
                 dropped = (await asyncio.to_thread(read_segment, oldest)).count(b"\n")
-            self._spool.delete(oldest, dropped=dropped)
+            self._let_go(oldest, dropped=dropped)
             self._spool.problem = SpoolFull("the oldest records were given up")
 
     def _is_flying(self, segment: SealedSegment) -> bool:
@@ -139,16 +141,16 @@ class Shipper(threading.Thread):
 
     async def _ship(self, sink: Sink, segment: SealedSegment) -> None:
         try:
-            body, records = await asyncio.to_thread(prepare_object, segment)
+            body, records = await self._prepare(segment)
             if body:
                 await sink.put(segment.name.key, body, segment.name.compression)
-            self._spool.delete(segment, dropped=0)
+            self._let_go(segment, dropped=0)
         except FileNotFoundError as error:
             if segment.path.exists():
                 self._fail(error)
                 return
             # Removed by somebody else's hand.
-            self._spool.delete(segment, dropped=segment.records or 0)
+            self._let_go(segment, dropped=segment.records or 0)
             self._report(error)
         except Exception as error:
             self._fail(error)
@@ -156,6 +158,20 @@ class Shipper(threading.Thread):
             self._succeed(records)
         finally:
             self._in_flight.pop(segment.name.key, None)
+
+    async def _prepare(self, segment: SealedSegment) -> tuple[bytes, int]:
+        """The object of a segment; kept until its delivery: an outage compresses it once."""
+        key = segment.name.key
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = await asyncio.to_thread(prepare_object, segment)
+            if len(self._prepared) < UPLOADS_AT_ONCE:
+                self._prepared[key] = prepared
+        return prepared
+
+    def _let_go(self, segment: SealedSegment, dropped: int) -> None:
+        self._prepared.pop(segment.name.key, None)
+        self._spool.delete(segment, dropped)
 
     def _succeed(self, records: int) -> None:
         self.shipped += records
