@@ -26,6 +26,7 @@ from profiling.s3_servers import S3Server, run_seaweedfs
 from profiling.workload import load_workload
 
 DRAIN_TIMEOUT_S = 120.0
+WARM_UP_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class OutageResult:
 
     Attributes:
         failed: Requests without a 200 while the log was on.
-        p99_ms: (log off, log on) by stage.
+        p99_ms: (log off, log on) by stage; the stage `pass` is the control.
+        ratio_p99: On to off, over the stages of the outage.
         answered, lost, double: Of the log that was on, after recovery.
         recovery_s: From the end of the outage until the last record had arrived.
     """
@@ -53,7 +55,7 @@ def run_outage(
 ) -> OutageResult:
     """Four kinds of outage in a row under load, taking turns with a server whose log is off."""
     bodies = load_workload("photos-55k").read()
-    off, on = Answers(), Answers()
+    off, on, checked = Answers(), Answers(), Answers()
     by_stage: dict[str, tuple[float, float]] = {}
     with contextlib.ExitStack() as stack:
         s3 = stack.enter_context(run_seaweedfs())
@@ -66,8 +68,9 @@ def run_outage(
         _, off_url = stack.enter_context(serve(folder / "off", archive, is_off))
         _, on_url = stack.enter_context(serve(folder / "on", archive, environ))
         for url in (off_url, on_url):
-            send_for(url, bodies, clients, 3.0)
-        for stage in OUTAGES:
+            send_for(url, bodies, clients, WARM_UP_S)
+        # The first is the control: nothing is wrong yet.
+        for stage in (PASS, *OUTAGES):
             proxy.set_mode(stage)
             stage_off, stage_on = Answers(), Answers()
             pair = [(off_url, stage_off), (on_url, stage_on)]
@@ -81,19 +84,21 @@ def run_outage(
                 f"{stage}: p99 {by_stage[stage][0]:.0f} ms off, "
                 f"{by_stage[stage][1]:.0f} ms on; {stage_on.failed} failed"
             )
-            off.add(stage_off)
-            on.add(stage_on)
+            checked.add(stage_on)
+            if stage != PASS:
+                off.add(stage_off)
+                on.add(stage_on)
         proxy.set_mode(PASS)
         begin_s = time.monotonic()
-        _wait_for_records(s3, set(on.request_ids))
+        _wait_for_records(s3, set(checked.request_ids))
         recovery_s = time.monotonic() - begin_s
         event_ids = read_event_ids(s3)
-    verdict = compare(event_ids, set(on.request_ids))
+    verdict = compare(event_ids, set(checked.request_ids))
     return OutageResult(
-        failed=on.failed,
+        failed=checked.failed,
         p99_ms=by_stage,
         ratio_p99=p99(on) / p99(off),
-        answered=len(on.request_ids),
+        answered=len(checked.request_ids),
         lost=verdict.missing,
         double=verdict.double,
         recovery_s=recovery_s,
