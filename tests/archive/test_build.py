@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import ts
+import yaml
+
+from archive import build as build_module
+from archive.build import build_archive
+from offpath.errors import ExpectedError
+from tests.archive.conftest import MakeSpec
+
+ROOT = Path(__file__).parents[2]
+LABELS = ["red", "green", "blue"]
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_archive_holds_handler_model_weights_labels_and_settings(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    extra = tmp_path / "notes.txt"
+    extra.write_text("hello")
+    spec = make_spec(labels=LABELS, extra_files=(extra,), top_k=2)
+    archive = build_archive(spec, tmp_path / "deep" / "store")
+    assert archive == tmp_path / "deep" / "store" / "tiny.mar"
+    with zipfile.ZipFile(archive) as file:
+        names = set(file.namelist())
+        config = yaml.safe_load(file.read("model-config.yaml"))
+        labels = json.loads(file.read("index_to_name.json"))
+        manifest = json.loads(file.read("MAR-INF/MANIFEST.json"))
+        assert file.read("notes.txt") == b"hello"
+    assert {"classifier_entry.py", "tiny.py", "weights.pt"} <= names
+    assert {"handler/classifier.py", "handler/prediction_log/spool.py"} <= names
+    # The client's side stays at home, and so does whatever Python compiled.
+    assert not any("client.py" in name or ".pyc" in name for name in names)
+    assert config["handler"] == {"top_k": 2}
+    assert config["batchSize"] == 8
+    assert list(labels.values()) == LABELS
+    assert manifest["model"]["modelName"] == "tiny"
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+from archive.build import ArchiveSpec, build_archive
+from archive.model_config import load_preset, make_model_config
+from archive.model_source import load_model_source
+model, weights, store = sys.argv[1:]
+config = make_model_config(load_preset("cpu"), {}, {})
+source = load_model_source(model, weights)
+spec = ArchiveSpec("tiny", "1.0", source, ["red", "green", "blue"], "", config)
+build_archive(spec, Path(store))
+"""
+
+
+@pytest.mark.parametrize("origin", ["file", "random"])
+def test_same_inputs_give_the_same_bytes_in_any_process_folder_and_hour(
+    model_file: Path, weights_file: Path, tmp_path: Path, origin: str
+) -> None:
+    digests = set()
+    for index, zone in enumerate(["UTC", "Asia/Tokyo"]):
+        scratch = tmp_path / f"scratch {index}"
+        scratch.mkdir()
+        store = tmp_path / f"store-{index}"
+        chosen = str(weights_file) if origin == "file" else origin
+        env = {**os.environ, "TMPDIR": str(scratch), "TZ": zone}
+        env["PYTHONHASHSEED"] = str(index + 1)
+        subprocess.run(
+            [sys.executable, "-c", BUILD, str(model_file), chosen, str(store)],
+            check=True,
+            cwd=ROOT,
+            env=env,
+        )
+        digests.add(digest(store / "tiny.mar"))
+        assert list(scratch.iterdir()) == []
+        os.utime(model_file, (index * 1e9, index * 1e9))
+    assert len(digests) == 1
+
+
+def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) -> None:
+    specs = [
+        make_spec(),
+        make_spec(labels=LABELS),
+        make_spec(top_k=2),
+        make_spec(weights="random"),
+    ]
+    digests = [
+        digest(build_archive(spec, tmp_path / str(index)))
+        for index, spec in enumerate(specs)
+    ]
+    assert len(set(digests)) == len(specs)
+
+
+def test_existing_archive_is_replaced_only_with_force(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    first = digest(build_archive(make_spec(), tmp_path / "store"))
+    with pytest.raises(ExpectedError, match="tiny.mar exists; pass --force"):
+        build_archive(make_spec(top_k=2), tmp_path / "store")
+    assert digest(tmp_path / "store" / "tiny.mar") == first
+    build_archive(make_spec(top_k=2), tmp_path / "store", force=True)
+    assert digest(tmp_path / "store" / "tiny.mar") != first
+    assert [file.name for file in (tmp_path / "store").iterdir()] == ["tiny.mar"]
+
+
+def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
+    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    store = tmp_path / "store"
+    before = digest(build_archive(make_spec(), store))
+
+    def fill_the_disk(source: Path, target: Path) -> None:
+        target.write_bytes(b"half an archive")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module.shutil, "copyfile", fill_the_disk)
+        patch.setattr(build_module, "_run_archiver", lambda *_: store / "tiny.mar")
+        with pytest.raises(ExpectedError, match="cannot be written: .*No space left"):
+            build_archive(make_spec(), store, force=True)
+    assert [file.name for file in store.iterdir()] == ["tiny.mar"]
+    assert digest(store / "tiny.mar") == before
+    assert list(scratch.iterdir()) == []
+
+
+def test_archivers_own_complaint_is_shown(
+    make_spec: MakeSpec, tmp_path: Path, model_file: Path
+) -> None:
+    spec = make_spec()
+    model_file.unlink()
+    with pytest.raises(ExpectedError, match="torch-model-archiver failed"):
+        build_archive(spec, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-x", ".hidden", "a b", "a/b", "../a", "ni\u00f1o", "a\n", "a*", "a\0"]
+)
+def test_name_that_torchserve_would_refuse_is_refused(
+    make_spec: MakeSpec, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ExpectedError, match="accepted: letters, digits"):
+        build_archive(make_spec(name), tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.2", "9"])
+def test_name_of_letters_digits_and_marks_is_accepted(
+    make_spec: MakeSpec, tmp_path: Path, name: str
+) -> None:
+    assert build_archive(make_spec(name), tmp_path).name == f"{name}.mar"
+
+
+@pytest.mark.parametrize("labels", [[], ["red"], [*LABELS, "grey"]], ids=len)
+def test_labels_that_are_not_as_many_as_the_classes_are_refused(
+    make_spec: MakeSpec, tmp_path: Path, labels: list[str]
+) -> None:
+    with pytest.raises(ExpectedError, match=f"has {len(labels)} labels, .* 3 classes"):
+        build_archive(make_spec(labels=labels), tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ts.py", "would shadow the module 'ts'"),
+        ("torch.py", "would shadow"),
+        ("json.py", "would shadow"),
+        ("handler.py", "would shadow"),
+        ("json.pyc", "would shadow"),
+        ("tiny.py", "the archive has a tiny.py"),
+        ("classifier_entry.py", "the archive has a classifier_entry.py"),
+        ("weights.pt", "the archive has a weights.pt"),
+        ("model-config.yaml", "the archive has a model-config.yaml"),
+        ("index_to_name.json", "the archive has a index_to_name.json"),
+        ("missing.txt", "no such file"),
+        ("folder", "no such file"),
+    ],
+)
+def test_extra_file_that_would_hide_another_is_refused(
+    make_spec: MakeSpec, tmp_path: Path, name: str, message: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "folder").mkdir(parents=True)
+    if name not in ("missing.txt", "folder"):
+        (elsewhere / name).write_text("x = 1")
+    with pytest.raises(ExpectedError, match=message):
+        build_archive(make_spec(extra_files=(elsewhere / name,)), tmp_path / "store")
+
+
+def test_two_extra_files_of_one_name_are_refused(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    files = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "notes.txt")
+        files[-1].write_text(folder)
+    with pytest.raises(ExpectedError, match="the archive has a notes.txt"):
+        build_archive(make_spec(extra_files=tuple(files)), tmp_path / "store")
+
+
+def test_folder_where_the_archive_should_be_is_said(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.mar").mkdir()
+    with pytest.raises(ExpectedError, match="tiny.mar is a folder"):
+        build_archive(make_spec(), tmp_path, force=True)
+
+
+def test_output_that_cannot_be_a_folder_is_said(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExpectedError, match="cannot be written"):
+        build_archive(make_spec(), tmp_path / "file" / "store")
+
+
+SERVE = """
+import json, sys
+from ts.model_loader import ModelLoaderFactory
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+folder, metrics_file, photo = sys.argv[1:]
+sys.path.insert(0, folder)
+metrics = MetricsCacheYamlImpl(metrics_file)
+metrics.initialize_cache()
+service = ModelLoaderFactory.get_model_loader().load(
+    "tiny", folder, "classifier_entry.py", None, 2, None, True, metrics
+)
+service.set_cl_socket(None)
+rows = [
+    {"requestId": b"a", "parameters": [
+        {"name": "body", "contentType": "", "value": bytearray(open(photo, "rb").read())}
+    ]}
+]
+reply = bytes(service.predict(rows))
+print(reply[reply.index(b"{"):].split(b"}")[0].decode() + "}")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+@pytest.mark.parametrize("kind", ["state-dict", "torchscript"])
+def test_archive_is_loaded_by_torchserves_loader_and_answers(
+    make_spec: MakeSpec, tmp_path: Path, kind: str
+) -> None:
+    spec = make_spec(labels=LABELS)
+    if kind == "torchscript":
+        script = tmp_path / "tiny.pt"
+        traced = torch.jit.trace(spec.source.module.eval(), torch.zeros(1, 3, 32, 32))
+        torch.jit.save(traced, script)
+        spec = make_spec(labels=LABELS, model=str(script))
+    archive = build_archive(spec, tmp_path / "store")
+    folder = tmp_path / "unzipped"
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(folder)
+        assert ("tiny.py" in file.namelist()) == (kind == "state-dict")
+    photo = ROOT / "offpath" / "conf" / "espresso.jpg"
+    metrics_file = Path(ts.__file__).parent / "configs" / "metrics.yaml"
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(folder), str(metrics_file), str(photo)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert set(answer) == set(LABELS)
+    assert sum(answer.values()) == pytest.approx(1.0, abs=1e-4)

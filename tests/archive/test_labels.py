@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from archive.labels import check_label_count, format_index_to_name, read_labels
+from offpath.errors import ExpectedError
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("a.txt", "cat\ndog\nni\u00f1o\n", id="one-a-line"),
+        pytest.param("a.txt", "cat\r\ndog\r\nni\u00f1o", id="windows-lines"),
+        pytest.param("a.txt", "cat\ndog\nni\u00f1o\n\n\n", id="empty-lines-at-the-end"),
+        pytest.param("a.txt", "\ufeff cat \ndog\nni\u00f1o", id="byte-order-mark"),
+        pytest.param("a.json", '["cat", "dog", "ni\\u00f1o"]', id="json-list"),
+        pytest.param(
+            "a.json", '{"2": "ni\u00f1o", "0": "cat", "1": "dog"}', id="json-by-index"
+        ),
+        pytest.param(
+            "index_to_name.json",
+            '{"0": ["n01", "cat"], "1": ["n02", "dog"], "2": ["n03", "ni\u00f1o"]}',
+            id="torchserves-pairs",
+        ),
+    ],
+)
+def test_labels_are_read(tmp_path: Path, name: str, content: str) -> None:
+    assert read_labels(write(tmp_path, name, content)) == ["cat", "dog", "ni\u00f1o"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("a.txt", "cat\ncat", "'cat' more than once", id="twice"),
+        pytest.param("a.txt", "cat\n\ndog", "no label for class 1", id="gap"),
+        pytest.param("a.txt", b"\xff\xfe\x00", "not UTF-8", id="binary"),
+        pytest.param("a.json", "{", "is not JSON", id="broken-json"),
+        pytest.param("a.json", "3", "must map class indices", id="number"),
+        pytest.param("a.json", '[1, "a"]', "must map class indices", id="mixed-list"),
+        pytest.param("a.json", '{"0": "a", "2": "b"}', "for class 1", id="json-gap"),
+        pytest.param("a.json", '{"a": 0, "b": 1}', "for class 0", id="inverted"),
+        pytest.param("a.json", '{"0": []}', "for class 0", id="empty-pair"),
+        pytest.param("a.json", '{"0": {"x": 1}}', "for class 0", id="nested"),
+        pytest.param("a.json", '{"0": " "}', "for class 0", id="blank"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(ExpectedError, match=message):
+        read_labels(write(tmp_path, name, content))
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ExpectedError, match="--labels .*: no such file"):
+        read_labels(tmp_path / name)
+
+
+def test_many_labels_are_checked_in_no_time(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.txt", "\n".join(f"class {i}" for i in range(50_000)))
+    start = time.process_time()
+    assert len(read_labels(file)) == 50_000
+    assert time.process_time() - start < 1.0
+
+
+def test_wrong_count_says_both_numbers_and_where_they_come_from() -> None:
+    check_label_count(["a", "b"], 2, "labels.txt")
+    with pytest.raises(ExpectedError, match="labels.txt has 2 labels, .* 3 classes"):
+        check_label_count(["a", "b"], 3, "labels.txt")
+
+
+def test_index_to_name_is_what_torchserve_reads() -> None:
+    assert json.loads(format_index_to_name(["cat", "ni\u00f1o"])) == {
+        "0": "cat",
+        "1": "ni\u00f1o",
+    }

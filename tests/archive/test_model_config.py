@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from archive.model_config import (
+    SERVER_SETTINGS,
+    format_model_config,
+    load_preset,
+    make_model_config,
+)
+from offpath.errors import ExpectedError
+
+
+@pytest.mark.parametrize("name", ["cpu", "t4"])
+def test_embedded_presets_are_complete(name: str) -> None:
+    config = make_model_config(load_preset(name), {}, {})
+    assert set(SERVER_SETTINGS) <= set(config)
+    assert config["handler"] == {}
+
+
+def test_options_beat_the_preset() -> None:
+    preset = {**load_preset("cpu"), "handler": {"top_k": 3, "decode": "exact"}}
+    config = make_model_config(preset, {"batchSize": 32}, {"top_k": 7})
+    assert config["batchSize"] == 32
+    assert config["maxBatchDelay"] == load_preset("cpu")["maxBatchDelay"]
+    assert config["handler"] == {"top_k": 7, "decode": "exact"}
+
+
+def test_one_option_of_the_log_keeps_the_presets_others() -> None:
+    log = {"uri": "off", "segment_max_age_s": 5}
+    preset = {**load_preset("cpu"), "handler": {"prediction_log": log}}
+    option = {"prediction_log": {"uri": "s3://bucket/prefix"}}
+    config = make_model_config(preset, {}, option)
+    assert config["handler"]["prediction_log"] == {
+        "uri": "s3://bucket/prefix",
+        "segment_max_age_s": 5,
+    }
+
+
+@pytest.mark.parametrize("value", [0, -1, 600_001, "2", 2.0, None, True, [2]])
+def test_delay_outside_its_range_is_refused(value: object) -> None:
+    # 0 is no delay to us and 100 ms to TorchServe.
+    with pytest.raises(ExpectedError) as caught:
+        make_model_config(load_preset("cpu"), {"maxBatchDelay": value}, {})
+    assert str(caught.value) == (
+        f"maxBatchDelay is {value!r}; accepted: an integer from 1 to 600000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "handler", "message"),
+    [
+        ({"batchSize": 0}, {}, "batchSize is 0"),
+        ({"minWorkers": 0}, {}, "minWorkers is 0"),
+        ({"minWorkers": 3, "maxWorkers": 2}, {}, "minWorkers 3 is above maxWorkers 2"),
+        ({"deviceType": "tpu"}, {}, "deviceType is 'tpu'; accepted: cpu, gpu"),
+        ({"batch_size": 8}, {}, "unknown setting 'batch_size'; accepted: minWorkers"),
+        ({3: 8}, {}, "unknown setting 3"),
+        ({}, {"topk": 3}, "unknown key 'topk' in handler:; accepted: image_size"),
+        ({}, {"top_k": 0}, "handler.top_k is 0; accepted: an integer from 1"),
+        ({}, {"prediction_log": 5}, "handler.prediction_log is 5; accepted: "),
+    ],
+)
+def test_wrong_setting_names_it_and_what_is_accepted(
+    server: dict[Any, Any], handler: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ExpectedError, match=message):
+        make_model_config(load_preset("cpu"), server, handler)
+
+
+@pytest.mark.parametrize("section", [[1], "decode", 3])
+def test_presets_handler_section_must_be_a_mapping(section: object) -> None:
+    with pytest.raises(ExpectedError, match="handler: must be a mapping"):
+        make_model_config({**load_preset("cpu"), "handler": section}, {}, {})
+
+
+def test_preset_that_lacks_settings_says_which() -> None:
+    with pytest.raises(ExpectedError, match="lacks .*maxBatchDelay"):
+        make_model_config({"batchSize": 8}, {}, {})
+
+
+def test_preset_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({**load_preset("cpu"), "batchSize": 3}))
+    assert make_model_config(load_preset(str(file)), {}, {})["batchSize"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "is not YAML"),
+        (b"\xff\xfe\x00\x01", "is not YAML"),
+        (b"- 1", "must be a YAML mapping"),
+        (b"", "must be a YAML mapping"),
+        (b"a: 2026-13-45", "is not YAML"),
+    ],
+)
+def test_preset_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ExpectedError, match=message):
+        load_preset(str(file))
+
+
+@pytest.mark.parametrize("name", ["a100", "", ".", "no/such.yaml"])
+def test_unknown_preset_names_the_known_ones(name: str) -> None:
+    with pytest.raises(ExpectedError, match="nor one of cpu, t4"):
+        load_preset(name)
+
+
+def test_model_config_is_read_back_as_it_was() -> None:
+    config = make_model_config(load_preset("t4"), {}, {"mean": [0.5, 0.5, 0.5]})
+    assert yaml.safe_load(format_model_config(config)) == config
