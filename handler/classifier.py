@@ -41,16 +41,17 @@ class OffpathClassifier(ImageClassifier):
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)
         keep_freed_memory()
+        self._version = str(context.manifest["model"].get("modelVersion", ""))
+        # Before the model: its shipper imports an S3 client, which takes half a second of CPU.
+        self._log = open_prediction_log(
+            self.config.prediction_log, model=context.model_name, version=self._version
+        )
         super().initialize(context)
         self.topk = self.config.top_k
         self.pipeline = Pipeline(
             self.config, self._make_engine(context), self._labels(), threads
         )
         self.pipeline.warm_up(warm_up_payloads(self.config.image_size))
-        self._version = str(self.manifest["model"].get("modelVersion", ""))
-        self._log = open_prediction_log(
-            self.config.prediction_log, model=context.model_name, version=self._version
-        )
         self._metrics = MetricsEmitter(
             context.metrics,
             context.model_name,
