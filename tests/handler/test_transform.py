@@ -20,11 +20,11 @@ def decoded(image: Image.Image) -> DecodedImage:
 def assert_as_torchvision(
     image: Image.Image, resize_size: int = 256, image_size: int = 224
 ) -> None:
-    """Equal but for rounding: one level, in one value of five at most (enlarged pictures)."""
+    """Equal but for rounding: one level, in one value of four at most."""
     made = transform_image(decoded(image), resize_size, image_size).astype(int)
     difference = np.abs(made - stock(image, resize_size, image_size))
     assert difference.max() <= 1, image.size
-    assert (difference > 0).mean() < 0.2, image.size
+    assert (difference > 0).mean() < 0.25, image.size
 
 
 def stock(image: Image.Image, resize_size: int, image_size: int) -> Pixels:
