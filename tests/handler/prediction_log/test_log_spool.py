@@ -135,7 +135,8 @@ def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
 ) -> None:
     log = open_log(segment_max_age_s=60)
     wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
-    shutil.rmtree(tmp_path / "spool")
+    # At one stroke: the log makes files in it while rmtree walks.
+    (tmp_path / "spool").rename(tmp_path / "removed")
 
     wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
     log.append([make_record()])
