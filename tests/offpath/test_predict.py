@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from handler.npy import read_npy
+from offpath import cli
+from offpath.commands.predict import find_images
+from offpath.errors import ExpectedError
+from tests.answering_server import Answers, answering_server
+from tests.photographs import encode, find_photograph
+
+Run = Callable[..., tuple[int, str, str]]
+JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with answering_server() as server:
+        yield server
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(...)`: exit code, stdout and stderr of `offpath predict ...`."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.run(["predict", *map(str, arguments)])
+        assert isinstance(caught.value.code, int)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(JPEG)
+    return file
+
+
+def test_label_probability_and_stages_are_shown(
+    run: Run, answers: Answers, photo: Path
+) -> None:
+    answers.headers = {"Server-Timing": "decode;dur=1.53, log;dur=0.01"}
+    code, out, _ = run(photo, "--url", answers.url)
+    assert code == 0
+    for shown in ("photo.jpg", "cat", "0.750", "decode 1.5"):
+        assert shown in out
+    assert "log" not in out  # too small to be worth its place
+
+
+def test_json_is_one_object_a_line(run: Run, answers: Answers, photo: Path) -> None:
+    answers.headers = {"x-request-id": "abc"}
+    code, out, _ = run(photo, photo, "--url", answers.url, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["image"] for line in lines] == [str(photo)] * 2
+    assert lines[0]["labels"] == {"cat": 0.75, "dog": 0.25}
+    assert (lines[0]["status"], lines[0]["request_id"]) == (200, "abc")
+
+
+def test_model_token_and_thin_pixels_reach_the_server(
+    run: Run, answers: Answers, photo: Path
+) -> None:
+    sizes = ("--thin", "--image-size", 64, "--resize-size", 80)
+    options = ("--url", answers.url, "--model", "cats", "--token", "secret")
+    assert run(photo, *options, *sizes)[0] == 0
+    path, headers, body = answers.requests[0]
+    assert path == "/predictions/cats"
+    assert headers["authorization"] == "Bearer secret"
+    assert read_npy(body, 64).shape == (64, 64, 3)
+
+
+def test_folder_is_sent_with_many_clients_in_a_stable_order(
+    run: Run, answers: Answers, tmp_path: Path
+) -> None:
+    for index in range(20):
+        (tmp_path / f"{index:02}.jpg").write_bytes(JPEG)
+    code, out, _ = run(tmp_path, "--url", answers.url, "--clients", 8, "--json")
+    names = [Path(json.loads(line)["image"]).name for line in out.splitlines()]
+    assert code == 0
+    assert names == [f"{index:02}.jpg" for index in range(20)]
+    assert len(answers.requests) == 20
+
+
+def test_refused_picture_is_shown_and_exits_with_1(
+    run: Run, answers: Answers, photo: Path
+) -> None:
+    answers.status, answers.body = 422, b'{"message": "broken [/b] data"}'
+    code, out, err = run(photo, "--url", answers.url)
+    assert code == 1
+    assert "422: broken [/b] data" in out
+    assert "1 of 1 pictures were not classified" in err
+
+
+def test_picture_that_cannot_be_sent_does_not_stop_the_others(
+    run: Run, answers: Answers, tmp_path: Path, photo: Path
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"junk")
+    (tmp_path / "folder.jpg").mkdir()
+    code, out, err = run(tmp_path, "--url", answers.url, "--thin", "--json")
+    lines = {
+        Path(line["image"]).name: line for line in map(json.loads, out.splitlines())
+    }
+    assert code == 1
+    assert lines["photo.jpg"]["status"] == 200
+    for name in ("broken.png", "folder.jpg"):
+        assert lines[name]["status"] is None
+        assert lines[name]["error"]
+    assert "2 of 3 pictures" in err
+
+
+@pytest.mark.parametrize(
+    "body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"']
+)
+def test_answer_of_another_kind_of_model_is_shown_as_it_came(
+    run: Run, answers: Answers, photo: Path, body: bytes
+) -> None:
+    answers.body = body
+    code, out, _ = run(photo, "--url", answers.url)
+    assert code == 0
+    assert body.decode("utf-8", "replace") in out
+
+
+def test_brackets_in_names_and_labels_are_no_markup(
+    run: Run, answers: Answers, tmp_path: Path
+) -> None:
+    file = tmp_path / "a[red].jpg"
+    file.write_bytes(JPEG)
+    answers.body = b'{"[/red]cat": 1.0}'
+    code, out, _ = run(file, "--url", answers.url)
+    assert code == 0
+    assert "a[red].jpg" in out and "[/red]cat" in out
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1", "nonsense", "ftp://x", "", "http://127.0.0.1:abc"]
+)
+def test_server_that_cannot_be_reached_is_said(run: Run, photo: Path, url: str) -> None:
+    code, _, err = run(photo, "--url", url)
+    assert code == 1
+    assert "offpath: " in err and (url or "no answer") in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--image-size", "300"], id="crop-above-resize"),
+        pytest.param(["--image-size", "0"], id="no-size"),
+        pytest.param(["--resize-size", "99999"], id="too-large"),
+        pytest.param(["--token", "ni\u00f1o"], id="token-beyond-ascii"),
+        pytest.param(["--clients", "0"], id="no-clients"),
+    ],
+)
+def test_wrong_option_is_wrong_usage(
+    run: Run, photo: Path, arguments: list[str]
+) -> None:
+    assert run(photo, *arguments)[0] == 2
+
+
+def test_name_that_matches_nothing_is_said(run: Run, tmp_path: Path) -> None:
+    for name in (tmp_path / "missing.jpg", tmp_path, tmp_path / "*.jpg"):
+        code, _, err = run(name)
+        assert code == 1
+        assert "no such file, or no picture in it" in err
+
+
+def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
+    for name in ("b.PNG", "a.jpg", "notes.txt", "deep/c.webp", "x[1].jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+
+    def found(*patterns: Path) -> list[str]:
+        paths = find_images(tuple(map(str, patterns)))
+        return [str(path.relative_to(tmp_path)) for path in paths]
+
+    assert found(tmp_path) == ["a.jpg", "b.PNG", "deep/c.webp", "x[1].jpg"]
+    assert found(tmp_path / "*.jpg") == ["a.jpg", "x[1].jpg"]
+    assert found(tmp_path / "**/*.webp") == ["deep/c.webp"]
+    # A file that was named is sent, whatever it is called.
+    assert found(tmp_path / "x[1].jpg", tmp_path / "notes.txt") == [
+        "x[1].jpg",
+        "notes.txt",
+    ]
+    with pytest.raises(ExpectedError):
+        found(tmp_path / "a.jpg", tmp_path / "*.gif")
