@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from offpath import cli
+
+Run = Callable[..., tuple[int, str, str]]
+TINY = """
+import torch
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 3)
+
+    def forward(self, pictures):
+        return self.head(pictures.mean(dim=(2, 3)))
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    store: Path,
+) -> Run:
+    """`run(...)`: exit code, stdout and stderr of `offpath archive`, beside net.py and net.pt."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(TINY)
+    Path("labels.txt").write_text("red\ngreen\nblue\n")
+    torch.save({"head.weight": torch.eye(3), "head.bias": torch.zeros(3)}, "net.pt")
+
+    def call(*arguments: str, model: bool = True) -> tuple[int, str, str]:
+        named = ["--model", "net.py", "--weights", "net.pt"] if model else []
+        with pytest.raises(SystemExit) as caught:
+            cli.run(["archive", "--output", str(store), *named, *arguments])
+        assert isinstance(caught.value.code, int)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+def read_config(archive: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(archive) as file:
+        config: dict[str, Any] = yaml.safe_load(file.read("model-config.yaml"))
+    return config
+
+
+def test_archive_is_built_and_said(run: Run, store: Path) -> None:
+    code, out, _ = run("--name", "net", "--labels", "labels.txt")
+    assert code == 0
+    assert "net.mar" in out
+    assert "batch 8, delay 2 ms, 2 workers" in out
+    assert [file.name for file in store.iterdir()] == ["net.mar"]
+
+
+def test_options_end_up_in_the_archives_settings(run: Run, store: Path) -> None:
+    Path("mine.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "minWorkers": 1,
+                "maxWorkers": 1,
+                "batchSize": 4,
+                "maxBatchDelay": 9,
+                "responseTimeout": 50,
+                "startupTimeout": 60,
+                "handler": {"prediction_log": {"uri": "off", "sync": "fsync"}},
+            }
+        )
+    )
+    code, out, _ = run(
+        *("--preset", "mine.yaml", "--batch-size", "16", "--workers", "3"),
+        *("--set", "decode=exact", "--set", "mean=[0.5, 0.5, 0.5]"),
+        *("--set", "exif_orientation=true", "--prediction-log", "s3://bucket/prefix"),
+        "--json",
+    )
+    assert code == 0
+    summary = json.loads(out)
+    config = read_config(store / "classifier.mar")
+    assert summary["config"] == config
+    assert summary["bytes"] == (store / "classifier.mar").stat().st_size
+    assert (config["batchSize"], config["maxBatchDelay"]) == (16, 9)
+    assert (config["minWorkers"], config["maxWorkers"]) == (3, 3)
+    assert config["handler"] == {
+        "prediction_log": {"uri": "s3://bucket/prefix", "sync": "fsync"},
+        "decode": "exact",
+        "mean": [0.5, 0.5, 0.5],
+        "exif_orientation": True,
+    }
+
+
+def test_same_command_twice_gives_the_same_bytes(run: Run, store: Path) -> None:
+    archives = []
+    for _ in range(2):
+        assert run("--force")[0] == 0
+        archives.append((store / "classifier.mar").read_bytes())
+    assert archives[0] == archives[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--labels", "no.txt"], "no such file"),
+        (["--labels", "net.pt"], "net.pt is not UTF-8"),
+        (["--preset", "a100"], "--preset 'a100' is neither a file nor one of cpu, t4"),
+        (
+            ["--max-batch-delay-ms", "0"],
+            "maxBatchDelay is 0; accepted: an integer from 1",
+        ),
+        (["--workers", "0"], "minWorkers is 0"),
+        (["--batch-size", "-1"], "batchSize is -1"),
+        (["--set", "decode"], "expected KEY=VALUE"),
+        (["--set", "decode=fast"], "handler.decode is 'fast'; accepted: one of scaled"),
+        (["--set", "topk=3"], "unknown key 'topk'"),
+        (["--set", "mean=[0.5"], "--set 'mean=[0.5'"),
+        (["--set", "top_k=2026-13-45"], "--set 'top_k=2026-13-45'"),
+        (["--set", "prediction_log=5"], "handler.prediction_log is 5"),
+        (
+            ["--set", "prediction_log=5", "--prediction-log", "off"],
+            "prediction_log=5: not a mapping",
+        ),
+        (["--prediction-log", "http://x/y"], "prediction_log.uri is 'http://x/y'"),
+        (["--extra-file", "no.txt"], "--extra-file 'no.txt': no such file"),
+        (["--extra-file", "net.py"], "the archive has a net.py"),
+        (["--name", "a b"], "--name 'a b'; accepted: letters"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_said_and_builds_nothing(
+    run: Run, store: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("offpath: ") and message in err
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "no.py"], "--model 'no.py' is neither a file nor one of"),
+        (["--model", "net.pt"], "a state dict goes to --weights"),
+        (["--model", "net.py"], "needs --weights FILE"),
+        (
+            ["--model", "net.py", "--weights", "no.pt"],
+            "--weights 'no.pt': no such file",
+        ),
+        (["--model", "net.py", "--weights", "labels.txt"], "weights_only=True"),
+        (["--model", "near-free", "--weights", "net.pt"], "missing: 2.weight, 2.bias"),
+        (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, the model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_model_that_cannot_be_used_is_said(
+    run: Run, store: Path, arguments: list[str], message: str
+) -> None:
+    code, _, err = run(*arguments, model=False)
+    assert code == 1
+    assert message in err
+    assert not store.exists()
+
+
+def test_existing_archive_needs_force(run: Run, store: Path) -> None:
+    assert run()[0] == 0
+    before = (store / "classifier.mar").read_bytes()
+    code, _, err = run("--set", "top_k=2")
+    assert code == 1
+    assert "pass --force" in err
+    assert (store / "classifier.mar").read_bytes() == before
+    assert run("--set", "top_k=2", "--force")[0] == 0
+    assert read_config(store / "classifier.mar")["handler"] == {"top_k": 2}
+
+
+@pytest.mark.parametrize("version", ["2.0", "3"])
+def test_version_is_the_archives(run: Run, store: Path, version: str) -> None:
+    assert run("--model-version", version)[0] == 0
+    with zipfile.ZipFile(store / "classifier.mar") as file:
+        manifest = json.loads(file.read("MAR-INF/MANIFEST.json"))
+    assert manifest["model"]["modelVersion"] == version
+
+
+def test_output_that_is_a_file_is_wrong_usage(run: Run, store: Path) -> None:
+    store.write_text("")
+    assert run()[0] == 2
