@@ -114,7 +114,8 @@ def silence_decoders() -> None:
     What is wrong is in the reply.
     """
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    warnings.filterwarnings("ignore", module=r"numpy\.lib\.")  # npy headers
+    # npy headers: written by Python 2; with a backslash, which Python 3.12 takes for an escape.
+    warnings.filterwarnings("ignore", message=r"Reading `\.npy`")
     warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
 

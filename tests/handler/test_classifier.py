@@ -182,14 +182,21 @@ def test_description_says_what_the_worker_runs_with(
     assert described["image_size"] == 224
 
 
+def errors_counted(classifier: OffpathClassifier) -> float:
+    sums = classifier._metrics._sums
+    return sum(n for (name, _), n in sums.items() if name == "offpath_errors_total")
+
+
 def test_description_leaves_its_neighbours_their_predictions(
     classifier: OffpathClassifier, context: Context
 ) -> None:
     alone = classifier.handle([{"body": JPEG}], request(context, {}))
+    before = errors_counted(classifier)
     bodies = classifier.handle(
         [{}, {"body": JPEG}], request(context, {"describe": "True"}, {})
     )
     assert json.loads(bodies[0])["handler"] == "offpath"
+    assert errors_counted(classifier) == before
     assert bodies[1] == alone[0]
 
 

@@ -227,6 +227,7 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
     payloads = [corrupt(f, generator) for f in pictures.values() for _ in range(50)]
     pipeline = make_pipeline(max_pixels=10**6, **settings)
     with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         silence_decoders()  # again: pytest has its own filters in a test
         types = classify_beside_good_ones(pipeline, payloads)
     assert caught == []  # each would be a line on the log, and open a file
