@@ -95,7 +95,7 @@ def test_npy_in_fortran_order_is_read_as_the_same_picture() -> None:
 def test_npy_that_is_not_the_models_input_is_refused(
     payload: bytes, message: str
 ) -> None:
-    with pytest.raises(BadTensor, match=message):
+    with pytest.raises(BadTensor, match=message or None):
         read_npy(payload, SIDE)
 
 
