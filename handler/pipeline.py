@@ -144,7 +144,7 @@ class Pipeline:
         try:
             item.payload = read_payload(row, self.config.max_payload_bytes)
         except ItemError as error:
-            item.error = error
+            item.error = without_frames(error)
 
     def _decode_all(self, items: Sequence[Item], timer: StageTimer) -> None:
         shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
@@ -164,7 +164,7 @@ class Pipeline:
         try:
             decoded = self._stage(item, start)
         except ItemError as error:
-            item.error = error
+            item.error = without_frames(error)
             decoded = time.perf_counter()  # only decoding refuses
         return decoded - start, time.perf_counter() - decoded
 
@@ -182,6 +182,17 @@ class Pipeline:
         decoded = time.perf_counter()
         self.engine.stage(slot, transform_scaled(image, self.config.resize_size, size))
         return decoded
+
+
+def without_frames(error: ItemError) -> ItemError:
+    """Cuts an error's ties to the frames it passed.
+
+    They hold the item, which holds the error: a cycle that would keep each bad payload until the
+    garbage collector's oldest generation, which in a process with torch is rarely looked at. A
+    soak grew by 4 MB a minute and worker.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def set_threads(threads: int) -> None:

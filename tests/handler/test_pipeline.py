@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import sys
 import warnings
 from collections import Counter
 from typing import Any
@@ -283,3 +285,21 @@ def test_error_inside_an_item_never_stops_its_neighbours_silently(
     monkeypatch.setattr(pipeline_module, "transform_scaled", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         make_pipeline().classify([{"body": JPEG}])
+
+
+@pytest.mark.parametrize("payload", [JPEG[: len(JPEG) // 2], b"not an image", b""])
+def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
+    make_pipeline: MakePipeline, payload: bytes
+) -> None:
+    pipeline = make_pipeline()
+    body = bytearray(payload)
+    pipeline.classify([{"body": body}])
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(body)
+        for _ in range(5):
+            pipeline.classify([{"body": body}])
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()
