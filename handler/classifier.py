@@ -102,9 +102,6 @@ class OffpathClassifier(ImageClassifier):
 
     def describe_handle(self) -> dict[str, Any]:
         """What the worker runs with; for `GET /models/{name}?customized=true`."""
-        settings = {
-            name: getattr(self.config, name) for name in ("image_size", "resize_size")
-        }
         return {
             "handler": "offpath",
             "device": str(self.device),
@@ -114,7 +111,8 @@ class OffpathClassifier(ImageClassifier):
             "decode": self.config.decode,
             "mean": list(self.config.mean),
             "std": list(self.config.std),
-            **settings,
+            "image_size": self.config.image_size,
+            "resize_size": self.config.resize_size,
         }
 
     def _load_pickled_model(
@@ -149,14 +147,11 @@ class OffpathClassifier(ImageClassifier):
         return {int(index): label for index, label in (self.mapping or {}).items()}
 
     def _send(
-        self,
-        replies: list[Reply],
-        context: Context,
-        timings: BatchTimings | None = None,
+        self, replies: list[Reply], context: Context, timings: BatchTimings
     ) -> list[bytes]:
         """Sets each item's status, phrase and headers; returns the bodies."""
         server_timing = None
-        if timings is not None and self.config.server_timing:
+        if self.config.server_timing:
             server_timing = format_server_timing(timings.seconds, timings.total_s)
         for idx, reply in enumerate(replies):
             context.set_response_status(reply.status, reply.phrase, idx)
