@@ -8,6 +8,7 @@ import httpx
 
 from offpath.errors import ExpectedError
 from profiling.model_under_test import Answer, ModelUnderTest, classify_reference
+from profiling.servers.call import Call
 
 PHOTOGRAPHS_CHECKED = 4
 # Bound of DCT-scaled decoding against the exact one.
@@ -29,9 +30,12 @@ def make_checks(
 
 
 def check_answers(
-    server: str, url: str, checks: Sequence[tuple[bytes, Answer]]
+    server: str, url: str, call: Call, checks: Sequence[tuple[bytes, Answer]]
 ) -> float:
     """Compares label and probability.
+
+    Args:
+        checks: bodies as the load sends them, with their answers.
 
     Returns:
         the largest difference of a probability.
@@ -42,19 +46,34 @@ def check_answers(
     largest = 0.0
     # trust_env: no proxy between us and loopback.
     with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
-        for photograph, expected in checks:
-            reply = client.post(
-                url,
-                content=photograph,
-                headers={"Content-Type": "application/octet-stream"},
-            )
-            if reply.status_code != 200:
+        for body, expected in checks:
+            try:
+                reply = client.post(url, content=body, headers=call.all_headers)
+            except httpx.TransportError as error:
                 raise ExpectedError(
-                    f"server {server!r} answered {reply.status_code} to a good photograph:"
-                    f" {reply.text[:300]}"
-                )
-            largest = max(largest, compare(server, reply.json(), expected))
+                    f"server {server!r} did not answer a good photograph: {error!r}"
+                ) from error
+            largest = max(largest, compare(server, read(server, call, reply), expected))
     return largest
+
+
+def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
+    """Label -> probability of a reply that must be good."""
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"server {server!r} answered {reply.status_code} to a good photograph:"
+            f" {reply.text[:300]}"
+        )
+    try:
+        answer = call.read_reply(reply.content)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ExpectedError(
+            f"server {server!r} gave an answer that cannot be read ({error!r}):"
+            f" {reply.text[:300]}"
+        ) from error
+    if not answer:
+        raise ExpectedError(f"server {server!r} gave an answer without a label")
+    return answer
 
 
 def compare(server: str, reply: dict[str, float], expected: Answer) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from offpath.errors import ExpectedError
 from profiling.answers import check_answers
+from profiling.bodies import Bodies
 from profiling.limits import DECODE, FORWARD, LimitMeter, Rate
 from profiling.load import Generator, LoadPlan, LoadSample
 from profiling.model_under_test import Answer
@@ -37,6 +37,7 @@ class BenchPlan:
         seconds, requests: length of a window, one of the two.
         warm_up_s: load before each window.
         checks: workload name -> photographs and their reference answers.
+        bodies: what is sent of a photograph.
     """
 
     workloads: Sequence[Workload]
@@ -49,6 +50,7 @@ class BenchPlan:
     warm_up_s: float
     seed: int
     checks: Checks
+    bodies: Bodies
 
 
 class Observer(Protocol):
@@ -124,12 +126,18 @@ def measure_server(
         ready_s = None
         for workload in plan.workloads:
             observer.on_step(f"{label}: {server.name}: {workload.name}")
+            checks = [
+                (plan.bodies.make(photograph, server.call), answer)
+                for photograph, answer in plan.checks[workload.name]
+            ]
             difference = check_answers(
-                server.name, running.predict_url, plan.checks[workload.name]
+                server.name, running.predict_url, server.call, checks
             )
             ready_s = ready_s or round(time.perf_counter() - begin, 2)
             watcher = WindowWatcher(server.name, running, observer)
-            sample = plan.generator.run(make_load(plan, running, workload), watcher)
+            sample = plan.generator.run(
+                make_load(plan, server, running, workload), watcher
+            )
             measured.append(
                 Measurement(
                     round=round_,
@@ -147,11 +155,17 @@ def measure_server(
     return measured
 
 
-def make_load(plan: BenchPlan, running: RunningServer, workload: Workload) -> LoadPlan:
+def make_load(
+    plan: BenchPlan,
+    server: ServerUnderTest,
+    running: RunningServer,
+    workload: Workload,
+) -> LoadPlan:
     """The load of one window."""
     return LoadPlan(
         url=running.predict_url,
-        paths=tuple(Path(path) for path in workload.paths),
+        paths=plan.bodies.paths(workload, server.call),
+        headers=server.call.all_headers,
         clients=plan.clients,
         warm_up_s=plan.warm_up_s,
         seconds=plan.seconds,

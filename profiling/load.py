@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from handler.client import IMAGE_CONTENT_TYPE
 from offpath.errors import ExpectedError
 
 # Status that stands for "no HTTP reply at all": refused, reset, timed out.
@@ -30,6 +31,7 @@ class LoadPlan:
         warm_up_s: load before the window.
         seconds: length of the window; None when `requests` ends it.
         requests: replies after which the window ends; None when `seconds` ends it.
+        headers: of each request.
         timeout_s: a request without a reply for so long counts as failed.
     """
 
@@ -40,7 +42,9 @@ class LoadPlan:
     seconds: float | None
     requests: int | None = None
     seed: int = 0
-    content_type: str = "application/octet-stream"
+    headers: Mapping[str, str] = field(
+        default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE}
+    )
     timeout_s: float = 120.0
 
 

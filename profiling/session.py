@@ -14,6 +14,7 @@ from typing import Any
 from offpath.errors import ExpectedError
 from profiling.answers import make_checks
 from profiling.bench import BenchPlan, Observer, run_bench
+from profiling.bodies import Bodies
 from profiling.host import count_cores, describe_host
 from profiling.limits import LimitMeter
 from profiling.load import find_generator
@@ -28,7 +29,7 @@ LIMIT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class BenchChoices:
-    """What the user asked for; see `offpath bench serve --help`."""
+    """What the user asked for; see `offpath bench compare --help`."""
 
     workloads: tuple[str, ...]
     model: str
@@ -92,18 +93,6 @@ def run_session(
     checks = {
         workload.name: make_checks(model, workload.read()) for workload in workloads
     }
-    plan = BenchPlan(
-        workloads,
-        servers,
-        generator,
-        choices.clients,
-        choices.rounds,
-        choices.seconds,
-        choices.requests,
-        choices.warm_up_s,
-        choices.seed,
-        checks,
-    )
 
     def combined() -> BenchResult:
         return result if earlier is None else merge_results(earlier, result)
@@ -112,6 +101,19 @@ def run_session(
     with work_folder() as folder, LimitMeter(
         choices.model, cores, LIMIT_BATCH_SIZE, LIMIT_SECONDS
     ) as meter:
+        plan = BenchPlan(
+            workloads,
+            servers,
+            generator,
+            choices.clients,
+            choices.rounds,
+            choices.seconds,
+            choices.requests,
+            choices.warm_up_s,
+            choices.seed,
+            checks,
+            Bodies(folder, model.config),
+        )
         for server in servers:
             observer.on_step(f"{server.name}: build")
             server.prepare(folder / server.name)

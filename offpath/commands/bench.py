@@ -21,7 +21,7 @@ def command() -> None:
     """Measures servers side by side, in one run, with the limits of the cores beside them."""
 
 
-@command.command("serve")
+@command.command("compare")
 @click.option(
     "--workload",
     "workloads",
@@ -39,13 +39,13 @@ def command() -> None:
 )
 @click.option(
     "--servers",
-    default="offpath,stock,stock-fixed",
+    default="offpath,torchserve-stock,torchserve-fixed",
     show_default=True,
     help="Comma-separated, in the order of a round.",
 )
 @click.option(
     "--baseline",
-    default="stock",
+    default="torchserve-stock",
     show_default=True,
     help="Server that the others are divided by.",
 )
@@ -83,7 +83,7 @@ def command() -> None:
 @click.option(
     "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
 )
-def serve(
+def compare(
     workloads: tuple[str, ...],
     model: str,
     servers: str,
@@ -148,7 +148,7 @@ def serve(
 
 @command.command("show")
 @click.argument("json_path", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--baseline", default="stock", show_default=True)
+@click.option("--baseline", default="torchserve-stock", show_default=True)
 @click.option(
     "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
 )

@@ -60,7 +60,7 @@ def make_user(plan: dict[str, Any]) -> type[FastHttpUser]:
     random.Random(plan["seed"]).shuffle(bodies)
     sequence = itertools.cycle(bodies)
     url = urlsplit(plan["url"])
-    headers = {"Content-Type": plan["content_type"]}
+    headers = plan["headers"]
 
     class Client(FastHttpUser):  # type: ignore[misc]
         host = f"{url.scheme}://{url.netloc}"

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,7 @@ init = function(args)
   for path in io.lines("%(list)s") do
     local file = io.open(path, "rb")
     requests[#requests + 1] = wrk.format(
-      "POST", nil, {["Content-Type"] = "%(content_type)s"}, file:read("*a"))
+      "POST", nil, {%(headers)s}, file:read("*a"))
     file:close()
   end
 end
@@ -86,7 +87,7 @@ def write_script(binary: str, plan: LoadPlan, folder: Path) -> list[str]:
         % {
             "list": folder / "list.txt",
             "out": folder / "out.json",
-            "content_type": plan.content_type,
+            "headers": format_headers(plan.headers),
         }
     )
     timeout = f"{round(plan.timeout_s)}s"
@@ -99,6 +100,14 @@ def write_script(binary: str, plan: LoadPlan, folder: Path) -> list[str]:
         "-s",
         str(folder / "load.lua"),
     ]
+
+
+def format_headers(headers: Mapping[str, str]) -> str:
+    """The inside of a Lua table."""
+    # JSON's escapes are Lua's for the printable ASCII of a header.
+    return ", ".join(
+        f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items()
+    )
 
 
 def run_wrk(

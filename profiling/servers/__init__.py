@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from profiling.sampling import Groups
+from profiling.servers.call import Call
 
 
 class RunningServer(Protocol):
@@ -31,13 +32,24 @@ class ServerUnderTest(Protocol):
     """A server that can be started, once per round."""
 
     name: str
+    call: Call
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How it is set up, for the result file."""
+        """How it is set up, for the result file: versions, batch size, delay, workers, threads."""
+
+    def why_not(self) -> str | None:
+        """Why it cannot run on this machine, with the cure; None when it can. Starts nothing.
+
+        The run goes on with the others; the reason is kept in the result and printed.
+        """
 
     def prepare(self, folder: Path) -> None:
         """Builds what a start needs, once, into a folder of its own."""
 
     def running(self) -> AbstractContextManager[RunningServer]:
-        """Starts it, waits until it is ready; stops it at the end, leaving no process."""
+        """Starts it, waits until it is ready; stops it at the end, leaving no process.
+
+        Raises:
+            ExpectedError: it does not start (a port that is taken, a model that does not load).
+        """

@@ -12,8 +12,8 @@ from profiling.servers.torchserve import make_offpath, make_stock, make_stock_fi
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "offpath": make_offpath,
-    "stock": make_stock,
-    "stock-fixed": make_stock_fixed,
+    "torchserve-stock": make_stock,
+    "torchserve-fixed": make_stock_fixed,
 }
 
 

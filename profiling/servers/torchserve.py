@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from offpath.errors import ExpectedError
+from offpath.java import find_java
 from offpath.torchserve import ServerSettings, TorchServe
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
 from profiling.servers import archives
+from profiling.servers.call import Call
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -56,6 +59,7 @@ class TorchServeUnderTest:
     stock: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    call: Call = field(default_factory=Call)
     _store: Path | None = None
 
     @property
@@ -67,6 +71,14 @@ class TorchServeUnderTest:
             "overrides": dict(self.overrides),
             "env": dict(self.env),
         }
+
+    def why_not(self) -> str | None:
+        """See `ServerUnderTest`."""
+        try:
+            find_java()
+        except ExpectedError as error:
+            return str(error)
+        return None
 
     def prepare(self, folder: Path) -> None:
         """See `ServerUnderTest`."""
@@ -105,7 +117,9 @@ def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
 def make_stock(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The stock image_classifier on TorchServe's defaults: no batching, its logging, its JVM."""
     return TorchServeUnderTest(
-        "stock", lambda folder: archives.build_stock(model, None, folder), stock=True
+        "torchserve-stock",
+        lambda folder: archives.build_stock(model, None, folder),
+        stock=True,
     )
 
 
@@ -117,7 +131,7 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
         if key != "handler"
     }
     return TorchServeUnderTest(
-        "stock-fixed",
+        "torchserve-fixed",
         lambda folder: archives.build_stock(model, config, folder),
         config,
         stock=True,

@@ -25,22 +25,22 @@ def make_measurement(round_: int, server: str, ok: int, **changes: Any) -> Measu
 
 def make_result(**changes: Any) -> BenchResult:
     values: dict[str, Any] = {
-        "command": "offpath bench serve",
+        "command": "offpath bench compare",
         "started_at": "2026-01-01T00:00:00+00:00",
         "host": {"cpu": "some", "cores": 2, "packages": {"torch": "2.14.1"}},
         "settings": {"clients": 32, "seconds": 10.0},
         "workloads": {"photos": {"identity": "ab", "mean_bytes": 1000, "count": 32}},
-        "servers": {"stock": {"stock": True}, "offpath": {"stock": False}},
+        "servers": {"torchserve-stock": {"stock": True}, "offpath": {"stock": False}},
         "limits": [
             LimitMeasurement(0, "decode", "photos", 2000, 10.0, 20.0),
             LimitMeasurement(0, "forward", None, 6000, 10.0, 20.0),
         ],
         "measurements": [
-            make_measurement(0, "stock", 100),
+            make_measurement(0, "torchserve-stock", 100),
             make_measurement(0, "offpath", 1000),
-            make_measurement(1, "stock", 120),
+            make_measurement(1, "torchserve-stock", 120),
             make_measurement(1, "offpath", 1500),
-            make_measurement(2, "stock", 110),
+            make_measurement(2, "torchserve-stock", 110),
             make_measurement(2, "offpath", 1200),
         ],
     }

@@ -10,11 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from handler.config import HandlerConfig
 from offpath.errors import ExpectedError
 from profiling.bench import BenchPlan, run_bench
+from profiling.bodies import Bodies
 from profiling.limits import Rate
 from profiling.load import find_generator
 from profiling.model_under_test import Answer
+from profiling.servers.call import Call
 from profiling.workload import describe
 from tests.profiling.results import make_result
 
@@ -24,9 +27,14 @@ SCRIPT = Path(__file__).with_name("known_server.py")
 class QuickServer:
     """A real server in a process of its own; answers {"cat": 0.75}."""
 
+    call = Call()
+
     def __init__(self, name: str, dies: bool = False) -> None:
         self.name, self.settings, self.dies = name, {}, dies
         self.pids: list[int] = []
+
+    def why_not(self) -> str | None:
+        return None
 
     def prepare(self, folder: Path) -> None:
         pass
@@ -96,6 +104,7 @@ def make_plan(tmp_path: Path, servers: list[QuickServer], answer: Answer) -> Ben
         warm_up_s=0.2,
         seed=0,
         checks={"photos": [(b"picture", answer)]},
+        bodies=Bodies(tmp_path, HandlerConfig()),
     )
 
 

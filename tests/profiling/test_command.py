@@ -19,7 +19,7 @@ def test_a_result_is_never_overwritten(tmp_path, capsys):
     path = tmp_path / "result.json"
     save_result(make_result(), path)
     before = path.read_bytes()
-    assert exit_code(["serve", "--json", str(path)]) == 1
+    assert exit_code(["compare", "--json", str(path)]) == 1
     assert "--append" in capsys.readouterr().err
     assert path.read_bytes() == before
 
@@ -28,7 +28,7 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     path = tmp_path / "result.json"
     save_result(make_result(), path)
     (tmp_path / "a.jpg").write_bytes(b"x")
-    argv = ["serve", "--json", str(path), "--append", "--workload", str(tmp_path)]
+    argv = ["compare", "--json", str(path), "--append", "--workload", str(tmp_path)]
     assert exit_code(argv) == 1
     assert "not alike" in capsys.readouterr().err
 
@@ -37,19 +37,22 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     ("argv", "code", "said"),
     [
         pytest.param(
-            ["serve", "--seconds", "5", "--requests", "10"],
+            ["compare", "--seconds", "5", "--requests", "10"],
             2,
             "exclude",
             id="both-ends",
         ),
         pytest.param(
-            ["serve", "--servers", "offpath,nginx"], 1, "'nginx'", id="unknown-server"
+            ["compare", "--servers", "offpath,nginx"], 1, "'nginx'", id="unknown-server"
         ),
         pytest.param(
-            ["serve", "--servers", "stock,stock"], 1, "distinct", id="server-twice"
+            ["compare", "--servers", "torchserve-stock,torchserve-stock"],
+            1,
+            "distinct",
+            id="server-twice",
         ),
         pytest.param(
-            ["serve", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
+            ["compare", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
         ),
         pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
     ],

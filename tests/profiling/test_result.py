@@ -65,7 +65,7 @@ def test_like_runs_merge_with_rounds_numbered_on():
             id="other-photographs",
         ),
         pytest.param(
-            {"servers": {"stock": {"stock": True}}},
+            {"servers": {"torchserve-stock": {"stock": True}}},
             "servers.offpath",
             id="fewer-servers",
         ),
@@ -94,7 +94,9 @@ def test_a_file_that_is_no_result_is_refused(tmp_path, text):
 
 def test_raw_values_are_kept(tmp_path):
     result = make_result(
-        measurements=[make_measurement(0, "stock", 2, latencies_ms=[1.5, 2.25])]
+        measurements=[
+            make_measurement(0, "torchserve-stock", 2, latencies_ms=[1.5, 2.25])
+        ]
     )
     save_result(result, tmp_path / "r.json")
     assert load_result(tmp_path / "r.json").measurements[0].latencies_ms == [1.5, 2.25]

@@ -34,7 +34,7 @@ def test_percentiles_are_numpys_whatever_the_order():
 
 
 def test_a_row_has_median_rate_ratio_and_shares_of_the_limits():
-    stock, offpath = summarise(make_result(), "stock")
+    stock, offpath = summarise(make_result(), "torchserve-stock")
     assert (stock.rate, stock.rate_low, stock.rate_high) == (11, 10, 12)
     assert offpath.rate == 120
     assert offpath.ratio == pytest.approx(120 / 11)
@@ -49,7 +49,7 @@ def test_a_row_has_median_rate_ratio_and_shares_of_the_limits():
 def test_failures_count_against_the_rate_and_are_shown():
     failed = {"200": 100, "503": 7, "none": 2}
     result = make_result(
-        measurements=[make_measurement(0, "stock", 0, statuses=failed)]
+        measurements=[make_measurement(0, "torchserve-stock", 0, statuses=failed)]
     )
     (row,) = summarise(result, None)
     assert row.rate == 10 and row.ratio is None
@@ -61,7 +61,7 @@ def test_failures_count_against_the_rate_and_are_shown():
 def test_noise_is_said():
     busy = {"frontend": 1.0, "workers": 1.0, "generator": 0.1, "other": 5.0}
     result = make_result(
-        measurements=[make_measurement(0, "stock", 100, cpu_s=busy)],
+        measurements=[make_measurement(0, "torchserve-stock", 100, cpu_s=busy)],
         limits=[LimitMeasurement(0, "decode", "photos", 10, 10.0, 12.0)],
     )
     assert "0.50 cores were busy" in find_warnings(summarise(result, None))[0]
