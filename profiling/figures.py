@@ -1,0 +1,38 @@
+"""How figures are written in tables and pages: three significant digits, never more."""
+
+from __future__ import annotations
+
+import math
+
+
+def format_figure(value: float) -> str:
+    """Three significant digits with thousands separators: 0.0123, 1.23, 12.3, 123, 12,345."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 6)}f}"
+
+
+def format_ms(seconds: float) -> str:
+    """Seconds as milliseconds, without the unit."""
+    return format_figure(1e3 * seconds)
+
+
+def format_share(share: float) -> str:
+    """A share as percent, one decimal below 10 %."""
+    if not math.isfinite(share):
+        return "-"
+    percent = 100 * share
+    return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
+
+
+def format_ratio(ratio: float) -> str:
+    """A ratio as "2.31 x"."""
+    return f"{format_figure(ratio)} x" if math.isfinite(ratio) else "-"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in kB or MB."""
+    return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"

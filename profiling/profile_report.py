@@ -1,0 +1,219 @@
+"""Renders a profile for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from profiling.figures import (
+    format_bytes,
+    format_figure,
+    format_ms,
+    format_ratio,
+    format_share,
+)
+from profiling.profile_result import (
+    FunctionSample,
+    HandlerProfile,
+    LineSample,
+    ProfileResult,
+)
+from profiling.profile_summary import (
+    StageRow,
+    count_images,
+    find_hot_functions,
+    summarise_buckets,
+    summarise_stages,
+)
+
+HOT_FUNCTIONS = 15
+# A watched line below this share of its function is left out of the table.
+COLD_LINE = 0.005
+
+
+def print_profile(result: ProfileResult, console: Console) -> None:
+    """Prints what was profiled, then each handler's tables, then the handlers' ratio."""
+    console.print(escape(format_heading(result)), highlight=False)
+    for profile in result.handlers:
+        console.print(f"\n[bold]{escape(profile.name)}[/]", highlight=False)
+        for table in make_tables(profile):
+            console.print(table)
+        for path in profile.files:
+            console.print(f"file: {escape(path)}", highlight=False, soft_wrap=True)
+    for line in format_ratios(result.handlers):
+        console.print(escape(line), highlight=False)
+
+
+def format_heading(result: ProfileResult) -> str:
+    """Kind, photographs and processor in one line."""
+    workload, host = result.workload, result.host
+    size = format_bytes(workload["mean_bytes"]) if "mean_bytes" in workload else "?"
+    return (
+        f"{result.kind}: {workload.get('name', 'no photographs')},"
+        f" {workload.get('count', '?')} photographs of {size} mean;"
+        f" {host.get('cores', '?')} cores, {host.get('cpu', 'unknown processor')}"
+    )
+
+
+def make_tables(profile: HandlerProfile) -> list[Table]:
+    """All tables that the handler's samples allow."""
+    tables = []
+    if profile.batches:
+        tables.append(make_stage_table(profile))
+    if profile.server:
+        tables.append(make_server_table(profile.server))
+    if profile.functions:
+        tables.append(make_bucket_table(profile))
+        tables.append(make_function_table(profile.functions))
+    return [*tables, *make_line_tables(profile.lines)]
+
+
+def make_stage_table(profile: HandlerProfile) -> Table:
+    """Milliseconds by stage; the last rows make them add up."""
+    batches = profile.batches
+    rows = summarise_stages(batches)
+    table = new_table(
+        f"{len(batches):,} batches, {count_images(batches):,} images; ms a batch",
+        "stage",
+    )
+    has_device = any(row.device_mean_s is not None for row in rows)
+    for column in ("p50", "p95", "p99", "mean", *(["device"] if has_device else [])):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("mean ms an image", justify="right")
+    for row in rows:
+        if row.stage == "total":
+            table.add_section()
+        table.add_row(*list_stage_cells(row, has_device))
+    return table
+
+
+def list_stage_cells(row: StageRow, has_device: bool) -> list[str]:
+    """The stage's figures as text."""
+    device = "" if row.device_mean_s is None else format_ms(row.device_mean_s)
+    return [
+        escape(row.stage),
+        *(format_ms(value) for value in (row.p50_s, row.p95_s, row.p99_s, row.mean_s)),
+        *([device] if has_device else []),
+        format_share(row.share),
+        format_ms(row.image_mean_s),
+    ]
+
+
+def make_server_table(server: Mapping[str, Any]) -> Table:
+    """What the server's own counters say, name by name."""
+    table = new_table("the server's counters", "name")
+    table.add_column("value", justify="right")
+    for name, value in flatten(server):
+        table.add_row(escape(name), escape(value))
+    return table
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested mappings as "outer.inner" names with their values as text."""
+    rows = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            rows.extend(flatten(value, f"{prefix}{key}."))
+        elif isinstance(value, float):
+            rows.append((prefix + key, format_figure(value)))
+        elif not isinstance(value, list):
+            rows.append((prefix + key, str(value)))
+    return rows
+
+
+def make_bucket_table(profile: HandlerProfile) -> Table:
+    """Own time by bucket."""
+    images = count_images(profile.batches)
+    table = new_table("own time by bucket, all threads", "bucket")
+    for column in ("s", "share", "calls", *(["ms an image"] if images else [])):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in summarise_buckets(profile.functions):
+        cells = [format_figure(row.own_s), format_share(row.share), f"{row.calls:,}"]
+        per_image = [format_ms(row.own_s / images)] if images else []
+        table.add_row(escape(row.bucket), *cells, *per_image)
+    return table
+
+
+def make_function_table(functions: Sequence[FunctionSample]) -> Table:
+    """The functions with the largest cumulative times."""
+    hot = find_hot_functions(functions, HOT_FUNCTIONS)
+    table = new_table(f"top {len(hot)} functions by cumulative time", "function")
+    for column in ("cumulative s", "own s", "calls", "bucket"):
+        table.add_column(column, justify="left" if column == "bucket" else "right")
+    for sample in hot:
+        table.add_row(
+            escape(f"{sample.name} {format_place(sample.file, sample.line)}"),
+            format_figure(sample.cumulative_s),
+            format_figure(sample.own_s),
+            f"{sample.calls:,}",
+            escape(sample.bucket),
+        )
+    return table
+
+
+def format_place(file: str, line: int) -> str:
+    """The file's name and the line; nothing for a built-in, which has no file."""
+    return f"({Path(file).name}:{line})" if line else ""
+
+
+def make_line_tables(lines: Sequence[LineSample]) -> list[Table]:
+    """A table per watched function, the slowest function first, its lines in their order."""
+    names = dict.fromkeys((sample.file, sample.function) for sample in lines)
+    groups = [
+        [sample for sample in lines if (sample.file, sample.function) == name]
+        for name in names
+    ]
+    groups.sort(key=lambda group: -sum(sample.time_s for sample in group))
+    return [make_line_table(group) for group in groups if any(s.hits for s in group)]
+
+
+def make_line_table(lines: Sequence[LineSample]) -> Table:
+    """One function's lines with their share of it."""
+    whole_s = sum(sample.time_s for sample in lines)
+    title = (
+        f"{lines[0].function} ({Path(lines[0].file).name}): {format_figure(whole_s)} s"
+    )
+    table = new_table(escape(title), "line")
+    for column in ("hits", "ms", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("source", no_wrap=True, overflow="ellipsis")
+    for sample in lines:
+        share = sample.time_s / whole_s if whole_s else 0.0
+        if share < COLD_LINE:
+            continue
+        style = "bold" if share > 0.2 else None
+        cells = (f"{sample.line}", f"{sample.hits:,}", format_ms(sample.time_s))
+        source = escape(sample.source.rstrip())
+        table.add_row(*cells, format_share(share), source, style=style)
+    return table
+
+
+def format_ratios(handlers: Sequence[HandlerProfile]) -> list[str]:
+    """Each later handler's time an image over the first's, in one line each."""
+    means = [
+        (profile.name, summarise_stages(profile.batches)[-1].image_mean_s)
+        for profile in handlers
+        if profile.batches
+    ]
+    return [
+        f"{name} takes {format_ratio(mean_s / means[0][1])} the time of {means[0][0]} an image:"
+        f" {format_ms(mean_s)} ms, {format_ms(means[0][1])} ms"
+        for name, mean_s in means[1:]
+        if means[0][1]
+    ]
+
+
+def new_table(title: str, first: str) -> Table:
+    """A table with names at the left; fits 80 columns."""
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+    )
+    table.add_column(first, overflow="fold")
+    return table

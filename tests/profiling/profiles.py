@@ -1,0 +1,71 @@
+"""Made-up profiles with known figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profiling.profile_result import (
+    BatchSample,
+    FunctionSample,
+    HandlerProfile,
+    LineSample,
+    ProfileResult,
+)
+
+
+def make_batch(
+    decode_ms: float, inference_ms: float, other_ms: float = 1, size: int = 8
+):
+    stages = {"decode": decode_ms / 1e3, "inference": inference_ms / 1e3}
+    total_s = (decode_ms + inference_ms + other_ms) / 1e3
+    return BatchSample(size, total_s, stages)
+
+
+def make_handler(
+    name: str = "offpath", factor: float = 1, **changes: Any
+) -> HandlerProfile:
+    values: dict[str, Any] = {
+        "name": name,
+        "settings": {"model": "near-free", "threads": 1},
+        "batches": [make_batch(factor * (n % 10 + 8), 5 * factor) for n in range(100)],
+    }
+    return HandlerProfile(**(values | changes))
+
+
+def make_function(
+    name: str, bucket: str, own_s: float, **changes: Any
+) -> FunctionSample:
+    values: dict[str, Any] = {
+        "name": name,
+        "file": "/some/folder/handler.py",
+        "line": 12,
+        "bucket": bucket,
+        "calls": 100,
+        "own_s": own_s,
+        "cumulative_s": 2 * own_s,
+    }
+    return FunctionSample(**(values | changes))
+
+
+def make_line(line: int, time_s: float, source: str) -> LineSample:
+    return LineSample(
+        "preprocess", "/some/folder/handler.py", line, 100, time_s, source
+    )
+
+
+def make_profile(*handlers: HandlerProfile, **changes: Any) -> ProfileResult:
+    values: dict[str, Any] = {
+        "kind": "stages",
+        "command": "offpath profile stages --handler offpath --handler naive",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "host": {"cpu": "some", "cores": 2, "packages": {"torch": "2.14.1"}},
+        "settings": {"requests": 800, "batch_size": 8, "seed": 0},
+        "workload": {
+            "name": "photos",
+            "identity": "ab",
+            "mean_bytes": 55000,
+            "count": 32,
+        },
+        "handlers": list(handlers or (make_handler(),)),
+    }
+    return ProfileResult(**(values | changes))
