@@ -12,6 +12,10 @@ from typing import Any, Protocol
 from profiling.sampling import Groups
 from profiling.servers.call import Call
 
+# As in archive/presets/cpu.yaml; every server under test gets the same.
+BATCH_SIZE = 8
+MAX_BATCH_DELAY_MS = 2
+
 
 class RunningServer(Protocol):
     """A server that answers."""
@@ -33,6 +37,8 @@ class ServerUnderTest(Protocol):
 
     name: str
     call: Call
+    # Largest batch; a sweep sets it before `prepare`. A server that cannot batch ignores it.
+    batch_size: int
 
     @property
     def settings(self) -> dict[str, Any]:

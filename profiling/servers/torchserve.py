@@ -13,7 +13,7 @@ from offpath.java import find_java
 from offpath.torchserve import ServerSettings, TorchServe
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
-from profiling.servers import archives
+from profiling.servers import BATCH_SIZE, archives
 from profiling.servers.call import Call
 
 # The store's one archive.
@@ -48,29 +48,38 @@ class TorchServeUnderTest:
     """One way to run TorchServe.
 
     Attributes:
-        build: writes the .mar into a folder.
-        archive_settings: what the .mar asks for; empty: TorchServe's defaults.
+        build: writes the .mar with some settings into a folder.
+        archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
+        batch_size: see `ServerUnderTest`; wins over `archive_settings`.
         stock: without our config.properties and log settings.
     """
 
     name: str
-    build: Callable[[Path], Path]
+    build: Callable[[Path, Mapping[str, Any]], Path]
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     stock: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
+    batch_size: int = BATCH_SIZE
     _store: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `ServerUnderTest`."""
         return {
-            "archive": dict(self.archive_settings),
+            "archive": self.config,
             "stock": self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
         }
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the .mar asks for."""
+        if not self.archive_settings:
+            return {}
+        return {**self.archive_settings, "batchSize": self.batch_size}
 
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
@@ -83,7 +92,7 @@ class TorchServeUnderTest:
     def prepare(self, folder: Path) -> None:
         """See `ServerUnderTest`."""
         folder.mkdir(parents=True)
-        self.build(folder)
+        self.build(folder, self.config)
         self._store = folder
 
     @contextmanager
@@ -110,7 +119,9 @@ def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """Our archive with the cpu preset, our config.properties."""
     config = archives.offpath_config(model, cores)
     return TorchServeUnderTest(
-        "offpath", lambda folder: archives.build_offpath(model, config, folder), config
+        "offpath",
+        lambda folder, asked: archives.build_offpath(model, asked, folder),
+        config,
     )
 
 
@@ -118,7 +129,7 @@ def make_stock(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The stock image_classifier on TorchServe's defaults: no batching, its logging, its JVM."""
     return TorchServeUnderTest(
         "torchserve-stock",
-        lambda folder: archives.build_stock(model, None, folder),
+        lambda folder, _: archives.build_stock(model, None, folder),
         stock=True,
     )
 
@@ -132,7 +143,7 @@ def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     }
     return TorchServeUnderTest(
         "torchserve-fixed",
-        lambda folder: archives.build_stock(model, config, folder),
+        lambda folder, asked: archives.build_stock(model, asked, folder),
         config,
         stock=True,
         overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},

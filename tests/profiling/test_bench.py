@@ -28,6 +28,7 @@ class QuickServer:
     """A real server in a process of its own; answers {"cat": 0.75}."""
 
     call = Call()
+    batch_size = 8
 
     def __init__(self, name: str, dies: bool = False) -> None:
         self.name, self.settings, self.dies = name, {}, dies
