@@ -1,0 +1,160 @@
+"""A server under test as processes: started in a session of its own, waited for, ended whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from offpath.errors import ExpectedError
+from offpath.processes import end_session, find_session_members
+from profiling.load import child_environment
+from profiling.sampling import Groups
+
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.05
+LOG_LINES_SHOWN = 12
+# What would let another Python's packages into a server's environment.
+HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start a server.
+
+    Attributes:
+        name: for messages.
+        command: its leading process.
+        log: file for its output.
+        env: variables over ours (see `server_environment`).
+        cwd: its working folder; the log's by default.
+    """
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+
+class ServerProcess:
+    """The processes of a started server."""
+
+    def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
+        self.launch = launch
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The leading process; its id is the session's too."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Whether the leading process still runs."""
+        return self._process.poll() is None
+
+    def groups(self) -> Groups:
+        """The leading process as `frontend`, all others of its session as `workers`."""
+        others = [p.pid for p in find_session_members(self.pid) if p.pid != self.pid]
+        return {"frontend": [self.pid], "workers": others}
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Waits for the server to answer.
+
+        Raises:
+            ExpectedError: it ended, or was not ready in time; the message has its last words.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not answers(is_ready):
+            if not self.is_running():
+                raise ExpectedError(
+                    f"server {self.launch.name!r} ended while starting, with code"
+                    f" {self._process.returncode}{self.last_words()}"
+                )
+            if time.monotonic() > deadline:
+                raise ExpectedError(
+                    f"server {self.launch.name!r} was not ready within {timeout_s:.0f} s"
+                    f"{self.last_words()}"
+                )
+            time.sleep(POLL_S)
+
+    def last_words(self) -> str:
+        """The log's name and its last lines, for a message."""
+        text = self.launch.log.read_text(encoding="utf-8", errors="replace")
+        lines = text.splitlines()[-LOG_LINES_SHOWN:]
+        shown = "".join(f"\n  {line}" for line in lines)
+        return f"; its log is {self.launch.log}, which ends:{shown}"
+
+    def end(self) -> None:
+        """Asks the leading process to end and kills what is left of the session."""
+        end_session(self.pid, STOP_TIMEOUT_S)
+        self._process.wait()
+
+
+def answers(is_ready: Callable[[], bool]) -> bool:
+    """Whether `is_ready` says so; a server that does not listen yet is not."""
+    try:
+        return is_ready()
+    except httpx.TransportError:
+        return False
+
+
+def is_ok(url: str) -> Callable[[], bool]:
+    """A readiness check: GET `url` gives 200."""
+    return lambda: httpx.get(url, trust_env=False, timeout=5.0).status_code == 200
+
+
+def server_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without proxies and Python's own variables, and `env` over it."""
+    kept = {
+        key: value
+        for key, value in child_environment().items()
+        if key not in HIDDEN_VARIABLES
+    }
+    return {**kept, **env}
+
+
+def environment_path_variable(python: Path) -> str:
+    """PATH with an environment's programs first."""
+    return os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+
+
+@contextmanager
+def launched(
+    launch: Launch, is_ready: Callable[[], bool], timeout_s: float = START_TIMEOUT_S
+) -> Iterator[ServerProcess]:
+    """Starts a server, waits until it is ready; ends its whole session at the end.
+
+    Raises:
+        ExpectedError: it cannot be started, ends, or is not ready in time.
+    """
+    launch.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(launch.log, "wb") as log:
+        try:
+            # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
+            process = subprocess.Popen(
+                list(launch.command),
+                cwd=launch.cwd or launch.log.parent,
+                env=server_environment(launch.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ExpectedError(
+                f"server {launch.name!r} cannot be started: {error}"
+            ) from error
+    server = ServerProcess(launch, process)
+    try:
+        server.wait_until(is_ready, timeout_s)
+        yield server
+    finally:
+        server.end()

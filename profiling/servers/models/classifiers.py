@@ -1,0 +1,127 @@
+"""Photographs -> answers inside any Python server: the stock way, ours, and for a thin client.
+
+A server's own file only receives bytes and returns answers; what happens in between is here, so
+that all servers do the same work and only the serving differs.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from handler.engine import Engine
+from handler.pipeline import Pipeline, set_threads
+from profiling.model_under_test import ModelUnderTest, load_model
+
+# Label -> probability, best first.
+Labels = dict[str, float]
+Classify = Callable[[Sequence[bytes]], list[Labels]]
+
+# As TorchServe's image_classifier.
+TOP_K = 5
+
+
+def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Classify:
+    """Loads the model under test into this process.
+
+    Args:
+        kind: one of CLASSIFIERS.
+        model: its name, as in `load_model`.
+        threads: torch's intra-op threads.
+        max_batch: the largest batch that will come.
+    """
+    set_threads(threads)
+    return CLASSIFIERS[kind](load_model(model), max_batch)
+
+
+def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
+    """Pillow, torchvision's transforms per image, one fp32 forward: what the examples of all these
+    servers show."""
+    config = model.config
+    prepare = transforms.Compose(
+        [
+            transforms.Resize(config.resize_size),
+            transforms.CenterCrop(config.image_size),
+            transforms.ToTensor(),
+            transforms.Normalize(config.mean, config.std),
+        ]
+    )
+    finish = Finish(model)
+
+    def classify(photographs: Sequence[bytes]) -> list[Labels]:
+        pictures = [Image.open(io.BytesIO(p)).convert("RGB") for p in photographs]
+        return finish(torch.stack([prepare(picture) for picture in pictures]))
+
+    return classify
+
+
+def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
+    """uint8 pixels [size, size, 3] that the client has made; normalisation and forward are left."""
+    config = model.config
+    size = config.image_size
+    normalise = transforms.Normalize(config.mean, config.std)
+    finish = Finish(model)
+
+    def classify(pixels: Sequence[bytes]) -> list[Labels]:
+        batch = np.frombuffer(b"".join(pixels), np.uint8)
+        pictures = torch.from_numpy(batch.reshape(-1, size, size, 3).copy())
+        return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
+
+    return classify
+
+
+def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
+    """Our handler's own pipeline: DCT-scaled decode, fast resize, our engine in fp32."""
+    config = model.config
+    engine = Engine(
+        model.source.module.eval(),
+        torch.device("cpu"),
+        config.mean,
+        config.std,
+        config.image_size,
+        max_batch,
+        config.top_k,
+    )
+    pipeline = Pipeline(config, engine, dict(enumerate(model.labels)), threads=1)
+    pipeline.engine.warm_up()
+
+    def classify(photographs: Sequence[bytes]) -> list[Labels]:
+        batch = pipeline.inference(
+            pipeline.preprocess([{"body": photograph} for photograph in photographs])
+        )
+        for item in batch.items:
+            if item.error is not None:
+                raise item.error
+        return [dict(item.predictions) for item in batch.items]
+
+    return classify
+
+
+class Finish:
+    """Forward, softmax, the best classes by name."""
+
+    def __init__(self, model: ModelUnderTest) -> None:
+        self._module = model.source.module.eval()
+        self._labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
+
+    def __call__(self, pictures: torch.Tensor) -> list[Labels]:
+        with torch.inference_mode():
+            probabilities = torch.softmax(self._module(pictures), dim=1)
+            best = torch.topk(probabilities, TOP_K, dim=1)
+        return [
+            dict(zip(self._labels[classes], values))
+            for classes, values in zip(best.indices.numpy(), best.values.tolist())
+        ]
+
+
+CLASSIFIERS: dict[str, Callable[[ModelUnderTest, int], Classify]] = {
+    "pillow": load_pillow,
+    "thin": load_thin,
+    "offpath-decode": load_offpath_decode,
+}
