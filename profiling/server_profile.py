@@ -59,7 +59,7 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
 
     Returns:
         requests, inference_us, queue_us (Java, per request: sums); answered (replies that Java
-        has sent, None where QueueTime is a gauge); prediction_ms, prediction_batches,
+        has sent, None where QueueTime is a gauge or serves several models); prediction_ms, prediction_batches,
         handler_ms, handler_batches (TorchServe's histograms, 0 where they are gauges); batches,
         items, stages_s, batch_sizes_le (our handler's, empty for any other).
 
@@ -86,7 +86,9 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
         later = after.by_label(name, label, ModelName=model)
         return {key: value - earlier.get(key, 0.0) for key, value in later.items()}
 
-    has_answered = after.has("QueueTime_count")
+    # QueueTime knows no models: it counts this one's replies where there is no other.
+    is_alone = len(after.by_label(REQUESTS, "model_name")) == 1
+    has_answered = is_alone and after.has("QueueTime_count")
     return {
         "requests": change(REQUESTS, model_name=model),
         "answered": change("QueueTime_count") if has_answered else None,
