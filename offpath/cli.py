@@ -18,6 +18,7 @@ from offpath.errors import ExpectedError
 COMMANDS = {
     "archive": "offpath.commands.archive",
     "bench": "offpath.commands.bench",
+    "cost": "offpath.commands.cost",
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
     "serve": "offpath.commands.serve",

@@ -1,0 +1,83 @@
+"""`offpath cost`: options, wrong input, JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from offpath.commands.cost import command
+from offpath.errors import ExpectedError
+
+RATE = ("--rate-per-instance", "ours=100")
+PEAK = ("--peak-per-s", "10")
+PRICE = ("--hourly-price", "0.5")
+
+
+def run(*args: str) -> str:
+    return CliRunner().invoke(command, args, catch_exceptions=False).output
+
+
+def test_json_has_instances_and_dollars_per_server():
+    content = json.loads(
+        run(*RATE, "--rate-per-instance", "theirs=5", *PEAK, *PRICE, "--json")
+    )
+    ours, theirs = content["servers"]
+    assert (ours["needed"], theirs["needed"]) == (1, 3)
+    assert (ours["compute_usd"], theirs["compute_usd"]) == (365, 1095)
+    assert ours["total_batched_usd"] < ours["total_each_usd"]
+
+
+def test_a_peak_a_minute_is_a_sixtieth():
+    content = json.loads(run(*RATE, "--peak-per-minute", "120", *PRICE, "--json"))
+    assert content["demand"]["peak_per_s"] == 2
+
+
+def test_the_published_example_prints_both_totals_and_its_assumptions():
+    text = run("--example", "published")
+    assert "computed $803.08, published $803" in text
+    assert "computed $384.44, published $384" in text
+    assert "assumed" in text and "would have done" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param((*RATE, *PRICE), "no peak rate", id="no-peak"),
+        pytest.param(
+            (*RATE, *PRICE, *PEAK, "--peak-per-minute", "1"),
+            "one of them",
+            id="two-peaks",
+        ),
+        pytest.param((*RATE, *PEAK), "no hourly price", id="no-price"),
+        pytest.param((*PEAK, *PRICE), "no server's rate", id="no-rate"),
+        pytest.param(
+            (*RATE, *PEAK, "--instance", "x9.huge"), "'x9.huge'", id="unknown-instance"
+        ),
+        pytest.param(
+            ("--rate-per-instance", "ours", *PEAK, *PRICE),
+            "NAME=NUMBER",
+            id="no-number",
+        ),
+        pytest.param((*RATE, *RATE, *PEAK, *PRICE), "each name once", id="name-twice"),
+        pytest.param((*RATE, *PEAK, "--hourly-price", "-1"), "above 0", id="negative"),
+        pytest.param((*RATE, "--peak-per-s", "0", *PRICE), "above 0", id="zero-peak"),
+        pytest.param(
+            (*RATE, *PEAK, *PRICE, "--paid-instances", "ours=1.5"),
+            "whole number",
+            id="half-an-instance",
+        ),
+        pytest.param(
+            (*RATE, *PEAK, *PRICE, "--workload", "photos"),
+            "name the file too",
+            id="workload-without-result",
+        ),
+        pytest.param(
+            ("--result", "none.json", *PEAK, *PRICE), "none.json", id="no-such-file"
+        ),
+    ],
+)
+def test_wrong_input_is_an_expected_error(args, message):
+    with pytest.raises(ExpectedError, match=message):
+        run(*args)
