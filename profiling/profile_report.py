@@ -28,13 +28,13 @@ from profiling.profile_summary import (
     StageRow,
     count_images,
     find_hot_functions,
+    find_hot_lines,
+    group_lines,
     summarise_buckets,
     summarise_stages,
 )
 
 HOT_FUNCTIONS = 15
-# A watched line below this share of its function is left out of the table.
-COLD_LINE = 0.005
 
 
 def print_profile(result: ProfileResult, console: Console) -> None:
@@ -71,7 +71,7 @@ def make_tables(profile: HandlerProfile) -> list[Table]:
     if profile.functions:
         tables.append(make_bucket_table(profile))
         tables.append(make_function_table(profile.functions))
-    return [*tables, *make_line_tables(profile.lines)]
+    return [*tables, *map(make_line_table, group_lines(profile.lines))]
 
 
 def make_stage_table(profile: HandlerProfile) -> Table:
@@ -163,17 +163,6 @@ def format_place(file: str, line: int) -> str:
     return f"({Path(file).name}:{line})" if line else ""
 
 
-def make_line_tables(lines: Sequence[LineSample]) -> list[Table]:
-    """A table per watched function, the slowest function first, its lines in their order."""
-    names = dict.fromkeys((sample.file, sample.function) for sample in lines)
-    groups = [
-        [sample for sample in lines if (sample.file, sample.function) == name]
-        for name in names
-    ]
-    groups.sort(key=lambda group: -sum(sample.time_s for sample in group))
-    return [make_line_table(group) for group in groups if any(s.hits for s in group)]
-
-
 def make_line_table(lines: Sequence[LineSample]) -> Table:
     """One function's lines with their share of it."""
     whole_s = sum(sample.time_s for sample in lines)
@@ -184,10 +173,8 @@ def make_line_table(lines: Sequence[LineSample]) -> Table:
     for column in ("hits", "ms", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("source", no_wrap=True, overflow="ellipsis")
-    for sample in lines:
+    for sample in find_hot_lines(lines):
         share = sample.time_s / whole_s if whole_s else 0.0
-        if share < COLD_LINE:
-            continue
         style = "bold" if share > 0.2 else None
         cells = (f"{sample.line}", f"{sample.hits:,}", format_ms(sample.time_s))
         source = escape(sample.source.rstrip())

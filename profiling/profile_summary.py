@@ -10,11 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from profiling.profile_result import BatchSample, FunctionSample, HandlerProfile
+from profiling.profile_result import (
+    BatchSample,
+    FunctionSample,
+    LineSample,
+)
 from profiling.summary import percentile
 
 OTHER = "other"
 TOTAL = "total"
+# Lines below this share of their function are not worth a look.
+COLD_SHARE = 0.005
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,16 @@ def find_hot_functions(
     return sorted(functions, key=lambda sample: -sample.cumulative_s)[:count]
 
 
-def covered_share(profile: HandlerProfile) -> float:
-    """Share of the whole that named stages cover, NaN without batches."""
-    rows = summarise_stages(profile.batches)
-    return 1 - rows[-2].share if rows else math.nan
+def group_lines(lines: Sequence[LineSample]) -> list[list[LineSample]]:
+    """The lines of each function that ran, the slowest function first."""
+    groups: dict[tuple[str, str], list[LineSample]] = {}
+    for sample in lines:
+        groups.setdefault((sample.file, sample.function), []).append(sample)
+    ran = [group for group in groups.values() if any(line.hits for line in group)]
+    return sorted(ran, key=lambda group: -math.fsum(line.time_s for line in group))
+
+
+def find_hot_lines(group: Sequence[LineSample]) -> list[LineSample]:
+    """One function's lines that matter, in their order in the source."""
+    least_s = COLD_SHARE * math.fsum(line.time_s for line in group)
+    return [line for line in group if line.hits and line.time_s >= least_s]

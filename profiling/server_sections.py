@@ -1,0 +1,166 @@
+"""What `offpath profile server` adds to a page and to the terminal: the account of a client's latency.
+
+The account's lines add up to the client's mean (see `profiling.server_profile`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from profiling.figures import format_figure, format_share
+from profiling.page import (
+    Section,
+    Span,
+    StackedBar,
+    assign_colours,
+    histograms,
+    join,
+    legend,
+    stacked_bars,
+    table,
+    waterfall,
+)
+from profiling.profile_result import HandlerProfile
+
+
+def list_doubts(handlers: Sequence[HandlerProfile]) -> list[str]:
+    """What makes the servers' figures less certain, as sentences."""
+    return [
+        f"{profile.name}: {doubt}"
+        for profile in handlers
+        for doubt in profile.server.get("doubts", [])
+    ]
+
+
+def list_account(server: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
+    """(part, where, ms, share of the client's mean), in the order of the path."""
+    mean_ms = server.get("mean_ms") or 0.0
+    return [
+        (row["part"], row["where"], row["ms"], row["ms"] / mean_ms if mean_ms else 0.0)
+        for row in server.get("account", [])
+    ]
+
+
+def list_server_facts(server: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The server's other figures as (name, text); what was not measured is left out."""
+    client, counters = server.get("client", {}), server.get("counters", {})
+    elapsed_s = client.get("elapsed_s")
+    facts = {
+        "clients": client.get("clients"),
+        "replies": client.get("replies"),
+        "failures": client.get("failures"),
+        "replies a second": client["replies"] / elapsed_s if elapsed_s else None,
+        "mean ms": server.get("mean_ms"),
+        "batches": counters.get("batches") or counters.get("prediction_batches"),
+        "mean batch size": server.get("mean_batch_size"),
+        **{
+            f"CPU ms a request, {group}": value
+            for group, value in server.get("cpu_ms_per_request", {}).items()
+        },
+        **{
+            f"in force: {name}": value
+            for name, value in server.get("in_force", {}).items()
+        },
+        **{f"GPU: {name}": value for name, value in (server.get("gpu") or {}).items()},
+    }
+    return [
+        (name, format_value(value))
+        for name, value in facts.items()
+        if isinstance(value, (int, float, str))
+    ]
+
+
+def format_value(value: float | int | str) -> str:
+    """A whole number with thousands separators, others with three digits."""
+    if isinstance(value, float) and not value.is_integer():
+        return format_figure(value)
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else value
+
+
+def make_server_sections(handlers: Sequence[HandlerProfile]) -> list[Section]:
+    """Account, waterfall, latencies and counters of the handlers that were served."""
+    served = [profile for profile in handlers if profile.server.get("account")]
+    if not served:
+        return []
+    bars = [make_account_bar(profile) for profile in served]
+    colours = assign_colours(part for bar in bars for part, _ in bar.parts)
+    label = "; ".join(f"{bar.label}: {bar.text}" for bar in bars)
+    falls = [waterfall(list_spans(p, colours), caption=p.name) for p in served]
+    return [
+        Section(
+            "A client's mean latency",
+            legend(colours) + stacked_bars(bars, colours, label=label),
+            "From the client's socket to the model, part by part.",
+        ),
+        Section(
+            "The same as a waterfall", join(falls), "Means, in the order of the path."
+        ),
+        Section(
+            "The account", tables_of(served), "The lines add up to the client's mean."
+        ),
+        *make_latency_sections(served),
+        Section("What the server counted", facts_of(served)),
+    ]
+
+
+def make_account_bar(profile: HandlerProfile) -> StackedBar:
+    """One server's account as a bar."""
+    parts = [(part, ms) for part, _, ms, _ in list_account(profile.server)]
+    return StackedBar(
+        profile.name, parts, f"{format_figure(profile.server['mean_ms'])} ms"
+    )
+
+
+def list_spans(profile: HandlerProfile, colours: Mapping[str, str]) -> list[Span]:
+    """The account's lines end to end; below-zero ones have no length."""
+    spans, start_ms = [], 0.0
+    for part, _, ms, _ in list_account(profile.server):
+        length_ms = max(0.0, ms)
+        spans.append(
+            Span(part, start_ms, length_ms, f"{format_figure(ms)} ms", colours[part])
+        )
+        start_ms += length_ms
+    return spans
+
+
+def tables_of(served: Sequence[HandlerProfile]) -> Markup:
+    """A table of the account per server."""
+    return Markup("\n").join(
+        table(
+            ["part", "where", "ms", "share"],
+            [
+                *(
+                    [part, where, format_figure(ms), format_share(share)]
+                    for part, where, ms, share in list_account(profile.server)
+                ),
+                ["total", "client", format_figure(profile.server["mean_ms"]), "100 %"],
+            ],
+            left=2,
+            caption=profile.name,
+            total_row=True,
+        )
+        for profile in served
+    )
+
+
+def make_latency_sections(served: Sequence[HandlerProfile]) -> list[Section]:
+    """Histograms of the clients' latencies."""
+    values = {
+        p.name: p.server.get("client", {}).get("latencies_ms", []) for p in served
+    }
+    charts = histograms(values, "ms a request", "requests")
+    note = "Dashed lines: p50, p95, p99."
+    return [Section("How long clients wait", join(charts), note)] if charts else []
+
+
+def facts_of(served: Sequence[HandlerProfile]) -> Markup:
+    """A table of counters per server."""
+    return Markup("\n").join(
+        table(
+            ["name", "value"], list_server_facts(profile.server), caption=profile.name
+        )
+        for profile in served
+    )
