@@ -82,6 +82,7 @@ class DecodedImage:
             where the size does not divide: the last decoded pixel then reaches over the edge.
         top, left: where the picture begins, in decoded pixels; above 0 where it was turned and
             the pixel that reaches over the edge came first.
+        is_jpeg: lost detail when it was made, so that a transform may round otherwise than Pillow.
     """
 
     pixels: Pixels
@@ -90,6 +91,7 @@ class DecodedImage:
     denominator: int = 1
     top: float = 0.0
     left: float = 0.0
+    is_jpeg: bool = False
 
 
 def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
@@ -165,7 +167,7 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
         )
     except ValueError:
         return None
-    image = DecodedImage(pixels, height, width, denominator)
+    image = DecodedImage(pixels, height, width, denominator, is_jpeg=True)
     return _turn_jpeg(payload, image) if options.exif_orientation else image
 
 
@@ -192,6 +194,7 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
         image.denominator,
         top=rows_over if orientation in TOP_IS_LAST else 0.0,
         left=columns_over if orientation in LEFT_IS_LAST else 0.0,
+        is_jpeg=True,
     )
 
 

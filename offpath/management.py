@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 import httpx
 
 from offpath.errors import ExpectedError
+
+# WorkLoadManager.java walks its list of workers while the thread of one that died takes itself off
+# it; that scaling then answers 500 with this exception's name, half done. It may be repeated.
+SCALE_RACE = "ConcurrentModificationException"
+SCALE_TRIES = 5
+SCALE_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,14 @@ class ManagementClient:
         """Sets a model's number of workers and waits until they run."""
         path = f"/models/{model_name}" + (f"/{version}" if version else "")
         params = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        for _ in range(SCALE_TRIES - 1):
+            try:
+                self._call("PUT", path, params=params)
+                return
+            except ExpectedError as error:
+                if SCALE_RACE not in str(error):
+                    raise
+                time.sleep(SCALE_PAUSE_S)
         self._call("PUT", path, params=params)
 
     def unregister(self, model_name: str, version: str | None = None) -> None:

@@ -105,7 +105,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     """Decodes and resizes the photographs in turn, as the handler does by default."""
     from handler.decode import DecodeOptions, decode_image
     from handler.errors import ItemError
-    from handler.resample import transform_scaled
+    from handler.resample import transform_with_torch
     from profiling.model_under_test import load_model
 
     config = load_model(model).config
@@ -125,7 +125,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
             raise ExpectedError(
                 f"photograph {str(path)!r} cannot be decoded: {error}"
             ) from error
-        transform_scaled(image, config.resize_size, config.image_size)
+        transform_with_torch(image, config.resize_size, config.image_size)
         return 1
 
     return run_for(seconds, step)

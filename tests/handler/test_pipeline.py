@@ -282,7 +282,7 @@ def test_error_inside_an_item_never_stops_its_neighbours_silently(
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(pipeline_module, "transform_scaled", fail)
+    monkeypatch.setattr(pipeline_module, "transform_with_torch", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         make_pipeline().classify([{"body": JPEG}])
 
