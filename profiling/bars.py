@@ -29,6 +29,14 @@ COLOUR_OF = {
     "log": "s7",
     "logging": "s7",
     "other": "grey",
+    # Of the account of a server.
+    "client, socket and front end": "s1",
+    "queue": "s3",
+    "worker protocol": "s6",
+    "worker and handler": "s0",
+    "handler": "s0",
+    "handler, other": "grey",
+    "not accounted for": "grey",
 }
 
 
@@ -55,7 +63,7 @@ class StackedBar:
 
 @dataclass(frozen=True)
 class Segment:
-    """One part of a stacked bar as it is drawn; `share` is of its bar, `width` of the full width."""
+    """One part of a stacked bar as it is drawn; `share` is of its bar, `width` of the page's."""
 
     part: str
     share: float
@@ -74,17 +82,23 @@ class Span:
 
 
 def assign_colours(parts: Iterable[str]) -> dict[str, str]:
-    """A CSS class per part: the known ones keep theirs, the others take those that are left."""
+    """CSS classes per part: the known ones keep their colour, the others take what is left.
+
+    Where the colours do not suffice, a part shares its colour with an earlier one and is striped.
+    """
     names = list(dict.fromkeys(parts))
-    taken = {COLOUR_OF[name] for name in names if name in COLOUR_OF}
-    free = [f"s{n}" for n in range(COLOURS) if f"s{n}" not in taken]
-    colours = {}
+    colours: dict[str, str] = {}
     for name in names:
-        if name in COLOUR_OF:
-            colours[name] = COLOUR_OF[name]
-        else:
-            colours[name] = free.pop(0) if free else "grey"
-    return colours
+        wanted = COLOUR_OF.get(name)
+        if wanted and wanted not in colours.values():
+            colours[name] = wanted
+    free = [f"s{n}" for n in range(COLOURS) if f"s{n}" not in colours.values()]
+    for name in names:
+        if name not in colours and free and COLOUR_OF.get(name) != "grey":
+            colours[name] = free.pop(0)
+        elif name not in colours:
+            colours[name] = f"{COLOUR_OF.get(name, 'grey')} striped"
+    return {name: colours[name] for name in names}
 
 
 def bar_chart(

@@ -1,7 +1,7 @@
 """Geometry of the pages' line charts, scatters and histograms; `templates/chart.html` draws it.
 
 A chart is drawn for 440 units of width, so that its letters stay readable on a phone and grow on a
-desktop; colours are CSS classes of the page (`s0`, `s1`, ...), never values, so that dark mode works.
+desktop. Colours are CSS classes of the page (`s0`, `s1`, ...), never values: dark mode has its own.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Chart:
 
 
 def make_axis(values: Sequence[float], start: float, end: float, log: bool) -> Axis:
-    """An axis that holds all values: from 0 when linear, a little wider than them when logarithmic."""
+    """An axis that holds all values: from 0 when linear, a little wider when logarithmic."""
     finite = [value for value in values if math.isfinite(value)]
     if log:
         positive = [value for value in finite if value > 0] or [1.0]

@@ -16,8 +16,9 @@ def format_figure(value: float) -> str:
 
 
 def format_ms(seconds: float) -> str:
-    """Seconds as milliseconds, without the unit."""
-    return format_figure(1e3 * seconds)
+    """Seconds as milliseconds, without the unit; nothing finer than a microsecond."""
+    ms = 1e3 * seconds
+    return f"{ms:.3f}" if 0 < abs(ms) < 0.1 else format_figure(ms)
 
 
 def format_share(share: float) -> str:

@@ -177,7 +177,7 @@ def make_histogram(
     said = ", ".join(
         f"p{percent} {format_figure(value)}" for percent, value in marks.items()
     )
-    labels = (x_label, y_label, f"{name}: {said}")
+    labels = (x_label, y_label, f"{name}: {said} {x_label}")
     chart = new_chart(x, y, list_ticks(x), labels, HISTOGRAM_HEIGHT)
     chart.marks = [(x.place(value), f"p{percent}") for percent, value in marks.items()]
     chart.bars = [

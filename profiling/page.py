@@ -1,7 +1,7 @@
-"""The self-contained HTML pages: `render_page` puts sections together; the parts come from here too.
+"""The self-contained HTML pages: `render_page` puts sections together; their parts come from here.
 
-Every part returns markup with the page's own CSS classes. A page loads nothing from anywhere, follows
-light and dark mode, and reads at 390 pixels of width.
+Every part returns markup with the page's own CSS classes. A page loads nothing from anywhere,
+follows light and dark mode, and reads at 390 pixels of width.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from profiling.profile_sections import (
     make_line_sections,
     make_stage_sections,
 )
-from profiling.server_sections import list_doubts, make_server_sections
+from profiling.server_figures import list_doubts
+from profiling.server_sections import make_server_sections
 
 TITLES = {
     "stages": "Where a batch's time goes, by stage",

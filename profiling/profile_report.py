@@ -33,6 +33,7 @@ from profiling.profile_summary import (
     summarise_buckets,
     summarise_stages,
 )
+from profiling.server_figures import list_account, list_doubts, list_server_facts
 
 HOT_FUNCTIONS = 15
 
@@ -46,6 +47,8 @@ def print_profile(result: ProfileResult, console: Console) -> None:
             console.print(table)
         for path in profile.files:
             console.print(f"file: {escape(path)}", highlight=False, soft_wrap=True)
+    for doubt in list_doubts(result.handlers):
+        console.print(f"[yellow]{escape(doubt)}[/]", highlight=False)
     for line in format_ratios(result.handlers):
         console.print(escape(line), highlight=False)
 
@@ -66,7 +69,8 @@ def make_tables(profile: HandlerProfile) -> list[Table]:
     tables = []
     if profile.batches:
         tables.append(make_stage_table(profile))
-    if profile.server:
+    if profile.server.get("account"):
+        tables.append(make_account_table(profile.server))
         tables.append(make_server_table(profile.server))
     if profile.functions:
         tables.append(make_bucket_table(profile))
@@ -106,26 +110,28 @@ def list_stage_cells(row: StageRow, has_device: bool) -> list[str]:
     ]
 
 
-def make_server_table(server: Mapping[str, Any]) -> Table:
-    """What the server's own counters say, name by name."""
-    table = new_table("the server's counters", "name")
-    table.add_column("value", justify="right")
-    for name, value in flatten(server):
-        table.add_row(escape(name), escape(value))
+def make_account_table(server: Mapping[str, Any]) -> Table:
+    """A client's mean latency part by part."""
+    table = new_table("a client's mean latency, from its socket to the model", "part")
+    table.add_column("where")
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for part, where, ms, share in list_account(server):
+        table.add_row(
+            escape(part), escape(where), format_ms(ms / 1e3), format_share(share)
+        )
+    table.add_section()
+    table.add_row("total", "client", format_figure(server["mean_ms"]), "100 %")
     return table
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested mappings as "outer.inner" names with their values as text."""
-    rows = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            rows.extend(flatten(value, f"{prefix}{key}."))
-        elif isinstance(value, float):
-            rows.append((prefix + key, format_figure(value)))
-        elif not isinstance(value, list):
-            rows.append((prefix + key, str(value)))
-    return rows
+def make_server_table(server: Mapping[str, Any]) -> Table:
+    """What client, server and machine counted."""
+    table = new_table("what was counted", "name")
+    table.add_column("value", justify="right")
+    for name, value in list_server_facts(server):
+        table.add_row(escape(name), escape(value))
+    return table
 
 
 def make_bucket_table(profile: HandlerProfile) -> Table:

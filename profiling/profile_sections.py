@@ -72,7 +72,7 @@ def make_bar_sections(
     on_scale = legend(colours) + stacked_bars(bars, colours, label=label)
     if len(bars) == 1:
         return [Section(what, on_scale)]
-    shares = legend(colours) + stacked_bars(bars, colours, label=label, shares=True)
+    shares = stacked_bars(bars, colours, label=label, shares=True)
     return [
         Section(what, on_scale, "Means, all bars on one scale."),
         Section(f"{what}, as shares", shares, "Each bar's own whole is 100 %."),

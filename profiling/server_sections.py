@@ -1,4 +1,4 @@
-"""What `offpath profile server` adds to a page and to the terminal: the account of a client's latency.
+"""What `offpath profile server` adds to a page: the account of a client's latency.
 
 The account's lines add up to the client's mean (see `profiling.server_profile`).
 """
@@ -6,11 +6,10 @@ The account's lines add up to the client's mean (see `profiling.server_profile`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
-from profiling.figures import format_figure, format_share
+from profiling.figures import format_figure, format_ms, format_share
 from profiling.page import (
     Section,
     Span,
@@ -24,60 +23,7 @@ from profiling.page import (
     waterfall,
 )
 from profiling.profile_result import HandlerProfile
-
-
-def list_doubts(handlers: Sequence[HandlerProfile]) -> list[str]:
-    """What makes the servers' figures less certain, as sentences."""
-    return [
-        f"{profile.name}: {doubt}"
-        for profile in handlers
-        for doubt in profile.server.get("doubts", [])
-    ]
-
-
-def list_account(server: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
-    """(part, where, ms, share of the client's mean), in the order of the path."""
-    mean_ms = server.get("mean_ms") or 0.0
-    return [
-        (row["part"], row["where"], row["ms"], row["ms"] / mean_ms if mean_ms else 0.0)
-        for row in server.get("account", [])
-    ]
-
-
-def list_server_facts(server: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The server's other figures as (name, text); what was not measured is left out."""
-    client, counters = server.get("client", {}), server.get("counters", {})
-    elapsed_s = client.get("elapsed_s")
-    facts = {
-        "clients": client.get("clients"),
-        "replies": client.get("replies"),
-        "failures": client.get("failures"),
-        "replies a second": client["replies"] / elapsed_s if elapsed_s else None,
-        "mean ms": server.get("mean_ms"),
-        "batches": counters.get("batches") or counters.get("prediction_batches"),
-        "mean batch size": server.get("mean_batch_size"),
-        **{
-            f"CPU ms a request, {group}": value
-            for group, value in server.get("cpu_ms_per_request", {}).items()
-        },
-        **{
-            f"in force: {name}": value
-            for name, value in server.get("in_force", {}).items()
-        },
-        **{f"GPU: {name}": value for name, value in (server.get("gpu") or {}).items()},
-    }
-    return [
-        (name, format_value(value))
-        for name, value in facts.items()
-        if isinstance(value, (int, float, str))
-    ]
-
-
-def format_value(value: float | int | str) -> str:
-    """A whole number with thousands separators, others with three digits."""
-    if isinstance(value, float) and not value.is_integer():
-        return format_figure(value)
-    return f"{value:,.0f}" if isinstance(value, (int, float)) else value
+from profiling.server_figures import list_account, list_server_facts
 
 
 def make_server_sections(handlers: Sequence[HandlerProfile]) -> list[Section]:
@@ -120,7 +66,7 @@ def list_spans(profile: HandlerProfile, colours: Mapping[str, str]) -> list[Span
     for part, _, ms, _ in list_account(profile.server):
         length_ms = max(0.0, ms)
         spans.append(
-            Span(part, start_ms, length_ms, f"{format_figure(ms)} ms", colours[part])
+            Span(part, start_ms, length_ms, f"{format_ms(ms / 1e3)} ms", colours[part])
         )
         start_ms += length_ms
     return spans
@@ -133,7 +79,7 @@ def tables_of(served: Sequence[HandlerProfile]) -> Markup:
             ["part", "where", "ms", "share"],
             [
                 *(
-                    [part, where, format_figure(ms), format_share(share)]
+                    [part, where, format_ms(ms / 1e3), format_share(share)]
                     for part, where, ms, share in list_account(profile.server)
                 ),
                 ["total", "client", format_figure(profile.server["mean_ms"]), "100 %"],

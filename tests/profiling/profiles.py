@@ -15,7 +15,7 @@ from profiling.profile_result import (
 
 def make_batch(
     decode_ms: float, inference_ms: float, other_ms: float = 1, size: int = 8
-):
+) -> BatchSample:
     stages = {"decode": decode_ms / 1e3, "inference": inference_ms / 1e3}
     total_s = (decode_ms + inference_ms + other_ms) / 1e3
     return BatchSample(size, total_s, stages)
