@@ -21,6 +21,7 @@ COLOUR_OF = {
     "resize": "s2",
     "preprocess": "s2",
     "S3": "s3",
+    "s3": "s3",
     "decode": "s4",
     "postprocess": "s5",
     "serialise": "s5",

@@ -11,6 +11,8 @@ def format_figure(value: float) -> str:
         return "-"
     if value == 0:
         return "0"
+    # Rounded first: 0.9999 has as many decimals as 1.
+    value = float(f"{value:.3g}") if abs(value) < 1e3 else value
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(decimals, 6)}f}"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from profiling.figures import format_bytes
+from profiling.facts import (
+    describe_host,
+    describe_settings,
+    describe_versions,
+    describe_workload,
+    format_time,
+)
 from profiling.page import render_page, write_html
 from profiling.profile_result import ProfileResult
 from profiling.profile_sections import (
@@ -61,49 +65,3 @@ def list_facts(result: ProfileResult) -> dict[str, str]:
     }
     facts |= {p.name: describe_settings(p.settings) for p in result.handlers}
     return {name: text for name, text in facts.items() if text}
-
-
-def format_time(started_at: str) -> str:
-    """RFC 3339 as people write it, to the second."""
-    return started_at.replace("T", " ").replace("+00:00", " UTC")
-
-
-def describe_host(host: Mapping[str, Any]) -> str:
-    """Processor, cores, memory, system, accelerator."""
-    parts = [
-        host.get("cpu"),
-        f"{host['cores']} cores" if "cores" in host else None,
-        f"{host['memory_gib']} GiB" if "memory_gib" in host else None,
-        host.get("system"),
-        host.get("gpu"),
-    ]
-    return ", ".join(str(part) for part in parts if part)
-
-
-def describe_versions(host: Mapping[str, Any]) -> str:
-    """Python's, Java's, our own and the packages' versions."""
-    versions = {
-        "Python": host.get("python"),
-        "Java": host.get("java"),
-        "offpath": host.get("offpath"),
-        **host.get("packages", {}),
-    }
-    return ", ".join(f"{name} {text}" for name, text in versions.items() if text)
-
-
-def describe_workload(workload: Mapping[str, Any]) -> str:
-    """The photographs in words; empty without any."""
-    if not workload:
-        return ""
-    mean = workload.get("mean_bytes")
-    size = f" of {format_bytes(mean)} mean" if mean else ""
-    return f"{workload.get('name', '?')}: {workload.get('count', '?')}{size}"
-
-
-def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Everything that was chosen, `name value` by name."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value}"
-        for name, value in settings.items()
-        if value not in (None, "", {}, [])
-    )

@@ -1,11 +1,12 @@
-"""Reads what `offpath profile server` stored (see `profiling.server_profile`), for page and terminal."""
+"""Reads what `profiling.server_profile` made, for the page and for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from profiling.figures import format_figure
+from profiling.figures import format_bytes, format_figure, format_share
 from profiling.profile_result import HandlerProfile
 
 
@@ -47,13 +48,30 @@ def list_server_facts(server: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"in force: {name}": value
             for name, value in server.get("in_force", {}).items()
         },
-        **{f"GPU: {name}": value for name, value in (server.get("gpu") or {}).items()},
+        **list_gpu_figures(server.get("gpu") or {}),
     }
     return [
         (name, format_value(value))
         for name, value in facts.items()
         if isinstance(value, (int, float, str))
     ]
+
+
+def list_gpu_figures(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean utilisation and largest memory of each device (see `profiling.gpu.GpuSamples`)."""
+    figures: dict[str, Any] = {"GPU": gpu.get("absent")}
+    for device in gpu.get("devices", []):
+        readings = [
+            r for r in gpu.get("readings", []) if r["device"] == device["index"]
+        ]
+        busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]
+        name = f"GPU {device['index']}, {device['name']}"
+        if busy:
+            figures[f"{name}: utilisation"] = format_share(fmean(busy))
+        if readings:
+            used = max(r["memory_used_bytes"] for r in readings)
+            figures[f"{name}: memory"] = format_bytes(used)
+    return figures
 
 
 def format_value(value: float | int | str) -> str:
