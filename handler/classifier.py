@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from ts.context import Context
+from ts.protocol import otf_message_handler
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from handler.allocator import keep_freed_memory
@@ -21,6 +22,7 @@ from handler.errors import BadTarget
 from handler.metrics import MetricsEmitter
 from handler.pipeline import Batch, Item, Pipeline, set_threads
 from handler.prediction_log import open_prediction_log
+from handler.protocol_reader import install_buffered_reader
 from handler.records import make_records
 from handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from handler.stages import BatchTimings, Stage, format_server_timing
@@ -59,6 +61,8 @@ class OffpathClassifier(ImageClassifier):
             None if self.config.prediction_log.is_off else self._log.counters,
         )
         self._metrics.start()
+        if self.config.buffered_protocol:
+            install_buffered_reader(otf_message_handler)
 
     def preprocess(self, data: list[dict[str, Any]]) -> Batch:
         """TorchServe's rows -> a batch of staged pictures; bad rows carry an error."""
