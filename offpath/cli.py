@@ -21,7 +21,9 @@ COMMANDS = {
     "cost": "offpath.commands.cost",
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
+    "profile": "offpath.commands.profile",
     "serve": "offpath.commands.serve",
+    "tune": "offpath.commands.tune",
 }
 
 

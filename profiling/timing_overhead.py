@@ -1,0 +1,104 @@
+"""What our handler's own timings cost: batches with them and without, in turns, in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from profiling.loaded_handler import LoadedHandler
+from profiling.profile_result import BatchSample
+
+# The order on-off-off-on-off-on-on-off meets each of the pictures' positions equally often with
+# and without; a plain on-off-on-off would always time the same pictures.
+BLOCK = 8
+
+
+def is_off(batch: int) -> bool:
+    """Whether the batch with this number goes without timings (the Thue-Morse sequence)."""
+    return batch.bit_count() % 2 == 1
+
+
+class NullTimer:
+    """A StageTimer that measures nothing."""
+
+    seconds: Mapping[Any, float] = {}
+
+    def stage(self, stage: object) -> AbstractContextManager[None]:
+        """Times nothing."""
+        return nullcontext()
+
+    def shared(self, shares: object) -> AbstractContextManager[None]:
+        """Times nothing."""
+        return nullcontext()
+
+    def elapsed_s(self) -> float:
+        """Nothing was measured."""
+        return 0.0
+
+    def finish(self) -> None:
+        """Nothing was measured."""
+
+
+class OverheadCollector:
+    """Switches stage timer, Server-Timing header and stage counters of our handler on and off."""
+
+    def __init__(self, handler: LoadedHandler) -> None:
+        from handler import pipeline
+
+        self._pipeline: Any = pipeline
+        self._instance = handler.instance
+        self._timer = pipeline.StageTimer
+        self._config = self._instance.config
+        self._batch = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See `profiling.drive.Collector`."""
+        if is_off(self._batch):
+            self._switch_off()
+        self._batch += 1
+        try:
+            yield
+        finally:
+            self._switch_on()
+
+    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The whole is what counts here."""
+        return {}, {}
+
+    def _switch_off(self) -> None:
+        self._pipeline.StageTimer = NullTimer
+        self._instance.config = dataclasses.replace(self._config, server_timing=False)
+        self._instance._metrics.count_batch = lambda *_: None
+
+    def _switch_on(self) -> None:
+        self._pipeline.StageTimer = self._timer
+        self._instance.config = self._config
+        vars(self._instance._metrics).pop("count_batch", None)
+
+
+def split_batches(
+    batches: Sequence[BatchSample],
+) -> tuple[list[BatchSample], list[BatchSample]]:
+    """The batches with timings, and those without."""
+    on = [sample for number, sample in enumerate(batches) if not is_off(number)]
+    off = [sample for number, sample in enumerate(batches) if is_off(number)]
+    return on, off
+
+
+def summarise_overhead(batches: Sequence[BatchSample]) -> float:
+    """Share of the time that timings cost: median over blocks of eight batches, 0.01 is 1 %.
+
+    Raises:
+        ValueError: fewer than eight batches.
+    """
+    ratios = []
+    for start in range(0, len(batches) - BLOCK + 1, BLOCK):
+        on, off = split_batches(batches[start : start + BLOCK])
+        ratios.append(sum(b.total_s for b in on) / sum(b.total_s for b in off))
+    if not ratios:
+        raise ValueError(f"{len(batches)} batches; expected at least {BLOCK}")
+    return statistics.median(ratios) - 1.0

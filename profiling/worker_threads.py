@@ -1,0 +1,44 @@
+"""Watching what a handler's own threads do for a request, but not their waiting for work.
+
+A pool's thread is watched item by item; a thread that the handler starts for a request is watched
+from start to end. Threads that were there before (metrics, log shipping) work for no request and
+are left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import thread as pool_module
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+Watch = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def watching_threads(watch: Watch) -> Iterator[None]:
+    """Enters `watch()` on every worker thread around its work, while the block runs."""
+    item_class: Any = pool_module._WorkItem
+    run_item, run_thread = item_class.run, threading.Thread.run
+
+    # From Python 3.14 on, `run` takes the pool's context.
+    def watch_item(item: Any, *args: Any) -> None:
+        with watch():
+            run_item(item, *args)
+
+    def watch_thread(thread: threading.Thread) -> None:
+        # A pool's thread is born when its first item comes: its items are watched, not its life.
+        if getattr(thread, "_target", None) is pool_module._worker:  # type: ignore[attr-defined]
+            run_thread(thread)
+            return
+        with watch():
+            run_thread(thread)
+
+    item_class.run = watch_item
+    threading.Thread.run = watch_thread  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        item_class.run = run_item
+        threading.Thread.run = run_thread  # type: ignore[method-assign]
