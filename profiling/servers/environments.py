@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,8 +32,8 @@ from profiling.workload import cache_folder
 
 Progress = Callable[[str], None]
 
-# Import name -> distribution; pinned while an environment is filled, or a server's loose
-# requirement would bring a second torch of 5.5 GB.
+# Import name -> distribution; pinned while an environment is filled, unless its requirements name
+# another version: a server's loose requirement would bring a second torch of 5.5 GB.
 SHARED = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -85,7 +86,7 @@ def ensure_environment(
             staging = folder.with_name(f".{folder.name}.staging")
             shutil.rmtree(staging, ignore_errors=True)
             try:
-                create(staging)
+                create(staging, requirements)
                 install(name, staging, requirements, lock, progress)
                 relocate(staging, folder)
             finally:
@@ -99,7 +100,7 @@ def environment_path(name: str, requirements: Sequence[str]) -> Path:
         sys.implementation.cache_tag,
         list(requirements),
         shared_folders(),
-        shared_pins(),
+        shared_pins(requirements),
     ]
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
     return environments_folder() / f"{name}-{digest[:12]}"
@@ -130,15 +131,22 @@ def shared_folders() -> list[str]:
     return folders
 
 
-def shared_pins() -> list[str]:
-    """The installed versions of SHARED, as pip constraints.
+def shared_pins(requirements: Sequence[str]) -> list[str]:
+    """The installed versions of SHARED that the requirements do not name, as pip constraints.
 
     A version that is on no index ("2.14.1+cpu") is fine: pip finds it in place and fetches nothing.
     """
+    named = {requirement_name(requirement) for requirement in requirements}
     return [
         f"{distribution}=={importlib.metadata.version(distribution)}"
         for distribution in SHARED.values()
+        if distribution.lower() not in named
     ]
+
+
+def requirement_name(requirement: str) -> str:
+    """`numpy` of `numpy==1.26.4`."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
 
 
 @contextmanager
@@ -150,7 +158,7 @@ def exclusive(folder: Path) -> Iterator[IO[str]]:
         yield lock
 
 
-def create(staging: Path) -> None:
+def create(staging: Path, requirements: Sequence[str]) -> None:
     """Makes the empty environment, with pip and the shared packages in sight."""
     try:
         venv.EnvBuilder(with_pip=True, symlinks=True).create(staging)
@@ -162,7 +170,7 @@ def create(staging: Path) -> None:
     # In place before pip runs: what is there already counts as installed.
     pth = site_packages(staging) / PTH_FILE
     pth.write_text("\n".join(shared_folders()) + "\n", encoding="utf-8")
-    constraints = "\n".join(shared_pins()) + "\n"
+    constraints = "\n".join(shared_pins(requirements)) + "\n"
     (staging / CONSTRAINTS_FILE).write_text(constraints, encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,10 @@ from profiling.sampling import Groups
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
-LOG_LINES_SHOWN = 12
+LOG_LINES_SHOWN = 8
+LOG_LINE_CHARACTERS = 400
+# What tells a cause from the tables and farewells that servers end with.
+CAUSE = re.compile(r"error|exception|failed|cannot|no module", re.IGNORECASE)
 # What would let another Python's packages into a server's environment.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -86,11 +90,14 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def last_words(self) -> str:
-        """The log's name and its last lines, for a message."""
+        """The log's name and its lines that name a cause (else the last), for a message."""
         text = self.launch.log.read_text(encoding="utf-8", errors="replace")
-        lines = text.splitlines()[-LOG_LINES_SHOWN:]
-        shown = "".join(f"\n  {line}" for line in lines)
-        return f"; its log is {self.launch.log}, which ends:{shown}"
+        lines = text.splitlines()
+        chosen = [line for line in lines if CAUSE.search(line)] or lines
+        shown = "".join(
+            f"\n  {line[:LOG_LINE_CHARACTERS]}" for line in chosen[-LOG_LINES_SHOWN:]
+        )
+        return f"; its log is {self.launch.log}, which says:{shown}"
 
     def end(self) -> None:
         """Asks the leading process to end and kills what is left of the session."""
