@@ -87,11 +87,13 @@ def add_series(
     series: Series,
     placed: Sequence[tuple[float, float, float, float]],
 ) -> None:
-    """Adds one line; markers tell apart what colours alone would not."""
+    """Adds one line; markers and dashes tell apart what colours alone would not."""
     colour = f"s{index % COLOURS}"
     marker = MARKERS[(index + index // COLOURS) % len(MARKERS)]
     path = " ".join(f"{left},{top}" for left, top, _, _ in placed)
-    chart.lines.append((colour, path, "strong" if series.strong else "thin"))
+    width = "strong" if series.strong else "thin"
+    dashes = " dashed" if index >= COLOURS else ""
+    chart.lines.append((colour, path, width + dashes))
     chart.markers += [
         (
             colour,
