@@ -1,0 +1,1 @@
+"""Searches batch size, delay, workers and threads for the highest throughput within a latency."""

@@ -1,0 +1,222 @@
+"""From measurements to a choice: statistics, scores, finalists and the verdict; pure functions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from profiling.summary import percentile
+from profiling.tuning.result import FinalRound, Trial, Window
+from profiling.tuning.space import Candidate
+
+# A gain below this is not worth another setting.
+LEAST_GAIN = 1.02
+# A server that does not start, or answers nothing, is worse than any that does.
+WORST_SCORE = -1e9
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What windows of one candidate say.
+
+    Attributes:
+        rate: good replies a second, median of the windows; `rate_low`, `rate_high` the extremes.
+        p50_ms, p95_ms: over the 200s of all windows; NaN without any.
+        failures: replies that were not 200.
+        other_cores: cores busy with something else, the worst window.
+        error: why it was not measured.
+    """
+
+    candidate: Candidate
+    rate: float
+    rate_low: float
+    rate_high: float
+    p50_ms: float
+    p95_ms: float
+    failures: int
+    replies: int
+    other_cores: float
+    error: str | None = None
+
+    def is_within(self, p95_ms: float) -> bool:
+        """Whether it answers everything within the bound."""
+        return not self.error and not self.failures and self.p95_ms <= p95_ms
+
+
+def summarise(
+    candidate: Candidate, windows: Sequence[Window], error: str | None = None
+) -> Summary:
+    """Statistics over a candidate's windows."""
+    rates = [window.rate for window in windows] or [0.0]
+    latencies = [ms for window in windows for ms in window.latencies_ms]
+    return Summary(
+        candidate=candidate,
+        rate=statistics.median(rates),
+        rate_low=min(rates),
+        rate_high=max(rates),
+        p50_ms=percentile(latencies, 50),
+        p95_ms=percentile(latencies, 95),
+        failures=sum(window.failures for window in windows),
+        replies=sum(sum(window.statuses.values()) for window in windows),
+        other_cores=max(
+            (w.cpu_s.get("other", 0.0) / w.elapsed_s for w in windows), default=0.0
+        ),
+        error=error,
+    )
+
+
+def summarise_trials(trials: Iterable[Trial]) -> list[Summary]:
+    """One summary a candidate, in the order of their first trial."""
+    return [summarise(trial.candidate, trial.windows, trial.error) for trial in trials]
+
+
+def score(summary: Summary, p95_ms: float) -> float:
+    """What the search maximises: the rate within the bound; beyond it, below 0, nearness to it."""
+    if summary.error or math.isnan(summary.p95_ms):
+        return WORST_SCORE
+    if summary.is_within(p95_ms):
+        return summary.rate
+    # Failures weigh more than any latency: they are no answers at all.
+    return -summary.p95_ms / p95_ms - 1e3 * summary.failures / summary.replies
+
+
+def rank(summaries: Iterable[Summary], p95_ms: float) -> list[Summary]:
+    """Best first."""
+    return sorted(summaries, key=lambda summary: -score(summary, p95_ms))
+
+
+def choose_finalists(
+    summaries: Sequence[Summary], reference: Candidate, p95_ms: float
+) -> list[Candidate]:
+    """The preset and the best other candidate within the bound; empty when nothing is within."""
+    within = [s for s in rank(summaries, p95_ms) if s.is_within(p95_ms)]
+    if not within:
+        return []
+    others = [s.candidate for s in within if s.candidate != reference]
+    return [reference, *others[:1]]
+
+
+def explain_nothing_within(
+    summaries: Sequence[Summary], p95_ms: float, clients: int
+) -> str:
+    """Why no candidate holds the bound, and what would help."""
+    answered = [s for s in summaries if not s.error and not math.isnan(s.p95_ms)]
+    if not answered:
+        errors = next((s.error for s in summaries if s.error), "no reply")
+        return f"no candidate could be measured: {errors}"
+    clean = [s for s in answered if not s.failures] or answered
+    best = min(clean, key=lambda s: s.p95_ms)
+    failed = f", {best.failures} failed" if best.failures else ""
+    return (
+        f"none of {len(summaries)} candidates answers 95 % within {p95_ms:g} ms:"
+        f" the best p95 is {best.p95_ms:.0f} ms ({best.candidate}; {best.rate:.0f} req/s{failed})."
+        f" {clients} clients within {p95_ms:g} ms need about {1000 * clients / p95_ms:.0f} req/s:"
+        " try fewer --clients, a larger --p95-ms, or more --trials"
+    )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the fresh rounds say.
+
+    Attributes:
+        winner: None when nothing held the bound.
+        is_better: the winner is not the preset.
+        text: one or two sentences.
+    """
+
+    winner: Candidate | None
+    is_better: bool
+    text: str
+
+
+def summarise_finals(finals: Sequence[FinalRound]) -> dict[Candidate, Summary]:
+    """One summary a finalist, in their order."""
+    candidates = list(dict.fromkeys(final.candidate for final in finals))
+    return {
+        candidate: summarise(
+            candidate, [f.window for f in finals if f.candidate == candidate]
+        )
+        for candidate in candidates
+    }
+
+
+def judge(finals: Sequence[FinalRound], reference: Candidate, p95_ms: float) -> Verdict:
+    """Compares the finalists round by round."""
+    by_candidate = summarise_finals(finals)
+    within = [c for c, summary in by_candidate.items() if summary.is_within(p95_ms)]
+    measured = "; ".join(
+        f"{candidate}: p95 {s.p95_ms:.0f} ms, {s.failures} failed"
+        for candidate, s in by_candidate.items()
+    )
+    if not within:
+        return Verdict(
+            None,
+            False,
+            f"in fresh rounds nothing held p95 {p95_ms:g} ms ({measured}): search again with a"
+            " smaller --p95-ms, longer --seconds or fewer --clients",
+        )
+    others = [candidate for candidate in by_candidate if candidate != reference]
+    if not others:
+        return Verdict(
+            reference,
+            False,
+            "confirms the preset: no other candidate was within the bound",
+        )
+    if within == [reference]:
+        return Verdict(
+            reference,
+            False,
+            "confirms the preset: in fresh rounds the best other candidate did not hold the bound"
+            f" ({measured})",
+        )
+    if reference not in within:
+        return Verdict(
+            others[0],
+            True,
+            f"beats the preset, which does not hold p95 {p95_ms:g} ms ({measured})",
+        )
+    return compare(finals, reference, others[0])
+
+
+def compare(
+    finals: Sequence[FinalRound], reference: Candidate, challenger: Candidate
+) -> Verdict:
+    """Two finalists within the bound: the challenger must win every round, and clearly."""
+    ratios = round_ratios(finals, reference, challenger)
+    gain = statistics.median(ratios)
+    won = sum(ratio > 1 for ratio in ratios)
+    spread = f"{len(ratios)} rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))}"
+    if won == len(ratios) and gain >= LEAST_GAIN:
+        return Verdict(
+            challenger,
+            True,
+            f"beats the preset by {format_gain(gain)} ({spread}; it won {won} of {len(ratios)},"
+            f" which equals do by chance {100 * 0.5**won:.0f} % of the time)",
+        )
+    return Verdict(
+        reference,
+        False,
+        f"confirms the preset: the best other candidate ({challenger}) is {format_gain(gain)}"
+        f" ({spread}), {won} of {len(ratios)} rounds won: no gain beyond the noise",
+    )
+
+
+def round_ratios(
+    finals: Sequence[FinalRound], reference: Candidate, challenger: Candidate
+) -> list[float]:
+    """Challenger's rate over the preset's, of each round that has both."""
+    rates = {(final.round, final.candidate): final.window.rate for final in finals}
+    rounds = sorted({final.round for final in finals})
+    return [
+        rates[number, challenger] / rates[number, reference]
+        for number in rounds
+        if (number, challenger) in rates and rates.get((number, reference))
+    ]
+
+
+def format_gain(ratio: float) -> str:
+    """+12.0 %."""
+    return f"{100 * (ratio - 1):+.1f} %"
