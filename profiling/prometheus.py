@@ -1,4 +1,8 @@
-"""A server's /metrics page as numbers: one `Snapshot` each time it is read."""
+"""A server's /metrics page as numbers: one `Snapshot` each time it is read.
+
+Counters' names end in `_total` here, as the parser makes OpenMetrics of them, even where the page's
+do not: TorchServe's `ts_queue_latency_microseconds` is `ts_queue_latency_microseconds_total`.
+"""
 
 from __future__ import annotations
 

@@ -34,13 +34,15 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from handler.stages import Stage
 from offpath.errors import ExpectedError
 from profiling.load import LoadSample
 from profiling.prometheus import Snapshot
 
 REQUESTS = "ts_inference_requests_total"
-INFERENCE_US = "ts_inference_latency_microseconds"
-QUEUE_US = "ts_queue_latency_microseconds"
+# With `_total`, see `profiling.prometheus`.
+INFERENCE_US = "ts_inference_latency_microseconds_total"
+QUEUE_US = "ts_queue_latency_microseconds_total"
 STAGES = "offpath_stage_seconds_total"
 BATCHES = "offpath_batches_total"
 ITEMS = "offpath_items_total"
@@ -170,12 +172,16 @@ def make_account(mean_ms: float, counters: Counters) -> list[dict[str, Any]]:
 def handler_parts(counters: Counters) -> dict[str, float]:
     """Milliseconds a batch inside the handler: by stage where it counts them, else as one part."""
     if counters["batches"]:
+        seconds = counters["stages_s"]
+        # The page has them in no order; a stage of a later version comes after the known ones.
+        order = [stage.value for stage in Stage]
+        names = sorted(seconds, key=lambda n: order.index(n) if n in order else len(order))
         stages = {
-            name: 1e3 * seconds / counters["batches"]
-            for name, seconds in counters["stages_s"].items()
+            name: 1e3 * seconds[name] / counters["batches"]
+            for name in names
             if name != OTHER
         }
-        other_s = counters["stages_s"].get(OTHER, 0.0)
+        other_s = seconds.get(OTHER, 0.0)
         return {**stages, "handler, other": 1e3 * other_s / counters["batches"]}
     if counters["handler_batches"]:
         return {"handler": counters["handler_ms"] / counters["handler_batches"]}

@@ -1,0 +1,100 @@
+"""`offpath profile server`: where a client's latency went, in a TorchServe under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from offpath.interrupts import Terminated, stopping_on_signals
+
+FilePath = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("server")
+@click.option("--duration", "duration_s", type=click.FloatRange(2), default=30, show_default=True,
+              help="Seconds of the measured window.")
+@click.option("--clients", type=click.IntRange(1), default=32, show_default=True,
+              help="Each waits for its reply before it sends again.")
+@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=15, show_default=True,
+              help="Seconds of load before the window; Java compiles its hot code meanwhile.")
+@click.option("--handler", type=click.Choice(["offpath", "stock", "naive"]), default="offpath",
+              show_default=True, help="What to serve.")
+@click.option("--model", default="near-free", show_default=True,
+              type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+              help="near-free (pool + linear) stands in for an accelerator.")
+@click.option("--mar", type=FilePath, help="Serve this archive instead of --handler and --model.")
+@click.option("--url", help="Profile the TorchServe that runs there instead of one of our own.")
+@click.option("--metrics-url", help="Its metrics.  [default: port 8082 of the same host]")
+@click.option("--management-url", help="Its management.  [default: port 8081 of the same host]")
+@click.option("--served-as", metavar="NAME", help="The model there.  [default: the only one]")
+@click.option("--images", default="photos-55k", show_default=True,
+              help="photos-55k, photos-1200k or a folder of photographs.")
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Of the photographs and their order.")
+@click.option("--generator", type=click.Choice(["locust", "wrk"]), default="locust",
+              show_default=True, help="wrk is lighter where it is installed.")
+@click.option("--cprofile", is_flag=True,
+              help="Then load it again with cProfile in the workers: WORKER.prof, functions.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False),
+              default=Path("offpath-profile"), show_default=True, help="Folder of the .prof files.")
+@click.option("--json", "json_path", type=FilePath, help="Raw samples.")
+@click.option("--html", "html_path", type=FilePath, help="One self-contained page.")
+@click.pass_context
+def server(ctx: click.Context, /, **chosen: Any) -> None:
+    """Where a client's latency went in the server: socket, queue, worker protocol, stages.
+
+    Loads a TorchServe and compares its counters with the clients' clock. The lines add up to the
+    clients' mean latency.
+    """  # fmt: skip
+    check_options(ctx, chosen)
+    json_path, html_path = chosen.pop("json_path"), chosen.pop("html_path")
+    output, with_cprofile = chosen.pop("output"), chosen.pop("cprofile")
+    # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
+    from rich.console import Console
+
+    from offpath.commands.bench import command_line
+    from offpath.commands.bench_progress import LiveProgress
+    from profiling.profile_page import write_page
+    from profiling.profile_report import print_profile
+    from profiling.profile_result import save_profile
+    from profiling.server_session import ServerChoices, run_server_profile
+
+    choices = ServerChoices(
+        command=command_line(), profile_dir=output if with_cprofile else None, **chosen
+    )
+    try:
+        with stopping_on_signals(), LiveProgress() as progress:
+            result = run_server_profile(choices, progress)
+    except Terminated:
+        raise SystemExit(143) from None
+    console = Console()
+    print_profile(result, console)
+    if json_path is not None:
+        save_profile(result, json_path)
+        console.print(f"raw samples: {json_path}", highlight=False, soft_wrap=True)
+    if html_path is not None:
+        write_page(result, html_path)
+        console.print(f"page: {html_path}", highlight=False, soft_wrap=True)
+
+
+def check_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
+    """Raises UsageError for options that contradict each other, before anything is started."""
+
+    def is_given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+    if chosen["mar"] is not None and (is_given("handler") or is_given("model")):
+        raise click.UsageError("--mar has its own handler and model: leave --handler/--model out")
+    attached = ("metrics_url", "management_url", "served_as")
+    own = ("mar", "handler", "model", "cprofile", "output")
+    if chosen["url"] is None:
+        clashing = [name for name in attached if is_given(name)]
+        reason = "only with --url"
+    else:
+        clashing = [name for name in own if is_given(name)]
+        reason = "not with --url, which profiles a server as it runs"
+    if clashing:
+        option = "--" + clashing[0].replace("_", "-")
+        raise click.UsageError(f"{option} goes {reason}")
