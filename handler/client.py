@@ -18,11 +18,9 @@ from types import TracebackType
 import httpx
 import numpy as np
 
-from handler.decode import DecodeOptions, decode_image
+from handler.decode import SCALE_MARGIN, DecodeOptions, decode_image
 from handler.transform import transform_image
 
-# HandlerConfig.scale_margin: a thin client answers like the server it stands in for.
-SCALE_MARGIN = 1.5
 NPY_CONTENT_TYPE = "application/x-npy"
 IMAGE_CONTENT_TYPE = "application/octet-stream"
 

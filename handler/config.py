@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from handler.decode import SCALE_MARGIN
 from handler.errors import ConfigError
 from handler.prediction_log.settings import PredictionLogSettings
 
@@ -74,10 +75,8 @@ class HandlerConfig:
         "one of " + ", ".join(DECODE_MODES),
         lambda value: value in DECODE_MODES,
     )
-    # How much larger than resize_size a DCT-scaled decode must stay. 1.5 keeps every probability
-    # within 0.03 of the exact decode on our photographs; tests/handler/test_parity.py says more.
     scale_margin: float = _setting(
-        1.5, "a number from 1 to 8", _is_number_between(1, 8)
+        SCALE_MARGIN, "a number from 1 to 8", _is_number_between(1, 8)
     )
     exif_orientation: bool = _setting(False, "true or false", _is_bool)
     max_pixels: int = _setting(

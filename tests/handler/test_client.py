@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from handler.client import (
-    SCALE_MARGIN,
     Client,
     ServerUnreachable,
     make_npy,
     parse_server_timing,
 )
-from handler.config import HandlerConfig
 from handler.decode import DecodeOptions, decode_image
 from handler.errors import ItemError
 from handler.npy import read_npy
@@ -71,8 +69,7 @@ def test_thin_client_sends_the_models_square(answers: Answers) -> None:
     np.testing.assert_array_equal(read_npy(body, 224), exact)
 
 
-def test_thin_client_decodes_at_the_servers_margin() -> None:
-    assert SCALE_MARGIN == HandlerConfig.from_mapping({}, environ={}).scale_margin
+def test_thin_client_makes_the_square_that_the_model_wants() -> None:
     photograph = find_photograph("retina").rgb
     square = read_npy(make_npy(encode(photograph, "JPEG"), 320, 300), 300)
     assert square.shape == (300, 300, 3)
