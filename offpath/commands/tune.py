@@ -94,6 +94,14 @@ SPACE_OPTIONS = {
     help="Seconds of load before a candidate's first window.",
 )
 @click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0),
+    default=10,
+    show_default=True,
+    help="Seconds of load before the first candidate: Java compiles meanwhile.",
+)
+@click.option(
     "--rounds",
     type=click.IntRange(1),
     default=3,
@@ -156,6 +164,7 @@ def command(**options: Any) -> None:
                 *("p95_ms", "workload", "model", "mar", "preset", "clients", "trials"),
                 *("repeats", "rounds", "seconds", "warm_up_s", "sampler", "generator"),
                 "seed",
+                "settle_s",
             )
         },
     )

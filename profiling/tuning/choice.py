@@ -15,6 +15,7 @@ from profiling.tuning.space import Candidate
 LEAST_GAIN = 1.02
 # A server that does not start, or answers nothing, is worse than any that does.
 WORST_SCORE = -1e9
+FAILING_SCORE = -1e6
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,10 @@ def score(summary: Summary, p95_ms: float) -> float:
         return WORST_SCORE
     if summary.is_within(p95_ms):
         return summary.rate
-    # Failures weigh more than any latency: they are no answers at all.
-    return -summary.p95_ms / p95_ms - 1e3 * summary.failures / summary.replies
+    if summary.failures:
+        # Worse than any latency: these are no answers at all.
+        return FAILING_SCORE * (1 + summary.failures / summary.replies)
+    return -summary.p95_ms / p95_ms
 
 
 def rank(summaries: Iterable[Summary], p95_ms: float) -> list[Summary]:

@@ -25,7 +25,7 @@ from profiling.tuning.space import Candidate
 
 COLUMNS = (
     *("batch", "delay", "workers", "threads"),
-    *("req/s", "range", "p50", "p95", "failed"),
+    *("req/s", "range", "p50", "p95", "fail"),
 )
 ROWS_SHOWN = 15
 

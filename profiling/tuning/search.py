@@ -31,8 +31,6 @@ from profiling.tuning.space import Candidate, SearchSpace, make_space, read_cand
 from profiling.tuning.variants import TunedArchive, prepare_archive
 from profiling.workload import Workload, load_workload
 
-# Java compiles its hot code for tens of seconds: the first candidate must not pay for all others.
-SETTLE_S = 10.0
 # Between two windows of the same workers the load pauses for a moment.
 AGAIN_S = 0.5
 
@@ -56,8 +54,8 @@ class TuneChoices:
     generator: str
     seed: int
     command: str
+    settle_s: float
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    settle_s: float = SETTLE_S
 
     def __post_init__(self) -> None:
         if not 0 < self.p95_ms < 1e9:
@@ -200,7 +198,7 @@ def describe_search(
 
 
 def settle(steps: Search, server: TuningServer, reference: Candidate) -> None:
-    """Load that is thrown away, until Java has compiled the worst of its hot code."""
+    """Load that is thrown away: Java compiles its hot code for tens of seconds after its start."""
     if steps.choices.settle_s <= 0:
         return
     steps.observer.on_step("warm up the server")

@@ -1,0 +1,98 @@
+"""`offpath tune`: wrong input before anything starts; one tiny real search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from archive.model_config import format_model_config, load_preset, make_model_config
+from offpath.commands.tune import command
+from offpath.errors import ExpectedError
+from profiling.tuning.result import load_tuning
+
+TINY = (
+    *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),
+    *("--repeats", "1", "--seconds", "1", "--warm-up", "0", "--rounds", "1"),
+    *("--batch-sizes", "4", "--workers", "1", "--threads", "1", "--settle", "0"),
+    *("--p95-ms", "5000"),
+)
+
+
+def run(*args: str):
+    return CliRunner().invoke(command, args, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param(
+            ("--model", "near-free", "--p95-ms", "0"), "--p95-ms is 0", id="p95-of-0"
+        ),
+        pytest.param((), "--model NAME or --mar FILE", id="no-archive"),
+        pytest.param(
+            ("--model", "near-free", "--mar", "x.mar"), "one of them", id="two-archives"
+        ),
+        pytest.param(
+            ("--model", "near-free", "--workload", "none"),
+            "no workload 'none'",
+            id="workload",
+        ),
+        pytest.param(("--mar", "none.mar"), "none.mar", id="no-such-mar"),
+        pytest.param(
+            ("--model", "near-free", "--workers", "0,1"),
+            "--workers '0,1'",
+            id="no-workers",
+        ),
+        pytest.param(
+            ("--model", "near-free", "--plot", "x.pdf"), "x.pdf", id="unknown-plot"
+        ),
+    ],
+)
+def test_wrong_input_is_refused_before_a_server_starts(
+    args, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExpectedError, match=message):
+        run(*args)
+
+
+def test_an_existing_output_is_refused_before_minutes_of_measuring(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.yaml").touch()
+    with pytest.raises(ExpectedError, match="--force"):
+        run("--model", "near-free")
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    small = {**load_preset("cpu"), "minWorkers": 1, "maxWorkers": 1}
+    Path("small.yaml").write_text(format_model_config(small))
+    before = {process.pid for process in psutil.process_iter()}
+
+    done = run(*TINY, "--preset", "small.yaml", "--trials", "2", "--html", "tune.html")
+
+    assert done.exit_code == 0, done.output
+    study = load_tuning(Path(".offpath/tune/near-free-photos-55k.json"))
+    preset, other = study.trials
+    assert preset.candidate == study.reference and preset.candidate.batch_size == 8
+    assert (other.candidate.batch_size, other.candidate.workers) == (4, 1)
+    for trial in study.trials:
+        assert trial.error is None and set(trial.windows[0].statuses) == {"200"}
+    assert {final.candidate for final in study.finals} == {
+        preset.candidate,
+        other.candidate,
+    }
+    assert "the preset" in done.output and Path("tune.html").exists()
+    config = make_model_config(load_preset("tuned.yaml"), {}, {})
+    assert config["handler"]["threads"] == 1
+    left = [p for p in psutil.process_iter() if p.pid not in before]
+    assert not [p for p in left if "java" in p.name()]

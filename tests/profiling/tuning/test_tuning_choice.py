@@ -1,0 +1,148 @@
+"""Scores, finalists and the verdict, from made-up measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiling.tuning.choice import (
+    choose_finalists,
+    explain_nothing_within,
+    judge,
+    rank,
+    round_ratios,
+    score,
+    summarise,
+    summarise_trials,
+)
+from profiling.tuning.result import FinalRound, Trial
+from profiling.tuning.space import Candidate
+from tests.profiling.tunings import (
+    OTHER,
+    PRESET,
+    make_finals,
+    make_trial,
+    make_tuning,
+    make_window,
+)
+
+SMALL = Candidate(1, 1, 1, 1)
+
+
+def summary(rate: float, ms: float, failures: int = 0):
+    return summarise(SMALL, [make_window(rate, ms, failures)])
+
+
+def test_a_summary_takes_the_median_rate_and_the_percentile_of_all_windows():
+    windows = [make_window(100, 10), make_window(300, 10), make_window(110, 50)]
+    found = summarise(SMALL, windows)
+    assert (found.rate, found.rate_low, found.rate_high) == (110, 100, 300)
+    assert (found.p50_ms, found.p95_ms) == (10, 50)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        pytest.param(summary(200, 90), summary(100, 10), id="faster-within-the-bound"),
+        pytest.param(summary(10, 99), summary(900, 101), id="within-beats-beyond"),
+        pytest.param(summary(10, 110), summary(900, 300), id="nearer-beats-farther"),
+        pytest.param(summary(10, 900), summary(900, 10, 1), id="slow-beats-failing"),
+        pytest.param(
+            summary(10, 900, 9),
+            summarise(SMALL, [], "no start"),
+            id="failing-beats-none",
+        ),
+    ],
+)
+def test_the_score_orders_by_rate_within_the_bound_then_by_nearness(better, worse):
+    assert score(better, 100) > score(worse, 100)
+
+
+def test_a_candidate_at_the_bound_is_within_it():
+    assert summary(1, 100).is_within(100)
+    assert not summary(1, 100.1).is_within(100)
+    assert not summary(1, 1, failures=1).is_within(100)
+
+
+def test_the_preset_and_the_best_other_candidate_within_the_bound_are_finalists():
+    summaries = summarise_trials(make_tuning().trials)
+    assert choose_finalists(summaries, PRESET, 100) == [PRESET, OTHER]
+    assert choose_finalists(summaries, PRESET, 85) == [PRESET, SMALL]
+    assert choose_finalists(summaries, PRESET, 1000)[1] == Candidate(32, 20, 3, 2)
+
+
+def test_the_preset_is_a_finalist_even_when_it_does_not_hold_the_bound():
+    summaries = summarise_trials(make_tuning().trials)
+    assert choose_finalists(summaries, PRESET, 30) == [PRESET, SMALL]
+
+
+def test_nothing_within_the_bound_has_no_finalist_and_names_the_best_p95():
+    summaries = summarise_trials(make_tuning().trials)
+    assert choose_finalists(summaries, PRESET, 10) == []
+    text = explain_nothing_within(summaries, 10, clients=32)
+    assert "none of 4 candidates" in text and "best p95 is 20 ms (batch 1" in text
+    assert "need about 3200 req/s" in text
+
+
+def test_candidates_that_all_fail_to_start_say_why():
+    trials = [Trial(SMALL, [], 0.0, "no memory")]
+    assert "no memory" in explain_nothing_within(summarise_trials(trials), 10, 32)
+
+
+def test_the_best_comes_first_and_what_did_not_start_last():
+    trials = [Trial(SMALL, [], 0.0, "no"), make_trial(PRESET, 10, 900)]
+    ranked = rank(summarise_trials([*trials, make_trial(OTHER, 1, 1)]), 100)
+    assert [s.candidate for s in ranked] == [OTHER, PRESET, SMALL]
+
+
+def test_a_candidate_that_wins_every_round_beats_the_preset_with_its_spread():
+    verdict = judge(make_finals([100, 100, 100], [110, 112, 130]), PRESET, 100)
+    assert verdict.winner == OTHER and verdict.is_better
+    assert "beats the preset by +12.0 %" in verdict.text
+    assert "3 rounds: +10.0 % to +30.0 %" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("preset", "other"),
+    [
+        pytest.param([100, 100, 100], [130, 130, 99], id="lost-a-round"),
+        pytest.param([100, 100, 100], [101, 101, 101], id="gain-too-small"),
+        pytest.param([100, 100, 100], [80, 90, 70], id="slower"),
+    ],
+)
+def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
+    verdict = judge(make_finals(preset, other), PRESET, 100)
+    assert verdict.winner == PRESET and not verdict.is_better
+    assert "confirms the preset" in verdict.text
+
+
+def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
+    finals = make_finals([100, 50, 200], [110, 55, 220])
+    assert round_ratios(finals, PRESET, OTHER) == pytest.approx([1.1, 1.1, 1.1])
+    assert judge(finals, PRESET, 100).winner == OTHER
+
+
+def finals_at(preset_ms: float, other_ms: float) -> list[FinalRound]:
+    return [
+        FinalRound(0, PRESET, make_window(100, preset_ms)),
+        FinalRound(0, OTHER, make_window(200, other_ms)),
+    ]
+
+
+def test_a_winner_of_the_search_that_breaks_the_bound_in_fresh_rounds_loses():
+    verdict = judge(finals_at(90, 110), PRESET, 100)
+    assert verdict.winner == PRESET and "did not hold the bound" in verdict.text
+
+
+def test_a_preset_beyond_the_bound_is_beaten_by_whoever_holds_it():
+    verdict = judge(finals_at(110, 90), PRESET, 100)
+    assert verdict.winner == OTHER and "does not hold p95 100 ms" in verdict.text
+
+
+def test_fresh_rounds_that_all_break_the_bound_have_no_winner():
+    verdict = judge(finals_at(110, 120), PRESET, 100)
+    assert verdict.winner is None and "nothing held p95 100 ms" in verdict.text
+
+
+def test_a_preset_alone_within_the_bound_is_confirmed():
+    finals = [FinalRound(0, PRESET, make_window(100, 50))]
+    assert judge(finals, PRESET, 100).winner == PRESET
