@@ -117,14 +117,17 @@ def find_unlike(
         ),
     ]
     for one, other in pairs:
-        batch_sizes = [p.settings.get("batch_size") for p in (one, other)]
-        differences += find_differences(*batch_sizes, f"{one.name}.batch_size")
+        differences += find_differences(
+            one.settings.get("batch_size"),
+            other.settings.get("batch_size"),
+            f"{one.name}.batch_size",
+        )
     return differences
 
 
 def find_notes(first: ProfileResult, second: ProfileResult) -> list[str]:
     """What differs and may explain the figures: versions and the other settings."""
-    parts = [
+    return [
         *find_differences(
             without(first.host, HOST_KEYS), without(second.host, HOST_KEYS), "host"
         ),
@@ -134,7 +137,6 @@ def find_notes(first: ProfileResult, second: ProfileResult) -> list[str]:
             "settings",
         ),
     ]
-    return parts
 
 
 def identify_images(result: ProfileResult) -> object:
