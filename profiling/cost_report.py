@@ -44,7 +44,7 @@ def make_instance_table(costs: Sequence[ServerCost], demand: Demand) -> Table:
 def make_total_table(costs: Sequence[ServerCost]) -> Table:
     """The log both ways, totals and price of a million predictions."""
     table = new_table(
-        f"{costs[0].predictions / 1e6:,.3g} million predictions a month:"
+        f"{costs[0].predictions / 1e6:,.2f} million predictions a month:"
         " log put by put | batched",
         *("log $", "total $", "$/million", "| log $", "total $", "$/million"),
     )
