@@ -1,4 +1,4 @@
-"""Servers under test by name."""
+"""Servers under test by name, and what each of them needs to be installed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ from collections.abc import Callable, Sequence
 
 from offpath.errors import ExpectedError
 from profiling.model_under_test import ModelUnderTest
-from profiling.servers import ServerUnderTest
-from profiling.servers.torchserve import make_offpath, make_stock, make_stock_fixed
+from profiling.servers import ServerUnderTest, mms, tf_serving, torchserve, triton
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
-    "offpath": make_offpath,
-    "torchserve-stock": make_stock,
-    "torchserve-fixed": make_stock_fixed,
+    "offpath": torchserve.make_offpath,
+    "offpath-thin": torchserve.make_offpath_thin,
+    "torchserve-naive": torchserve.make_naive,
+    "torchserve-stock": torchserve.make_stock,
+    "torchserve-fixed": torchserve.make_stock_fixed,
+    "triton": triton.make_triton,
+    "triton-offpath-decode": triton.make_triton_offpath_decode,
+    "triton-thin": triton.make_triton_thin,
+    "mms": mms.make_mms,
+    "tf-serving": tf_serving.make_tf_serving,
+}
+
+# Name -> environment and pip's arguments, for `offpath bench setup`; the others need nothing.
+ENVIRONMENTS: dict[str, tuple[str, Sequence[str]]] = {
+    "triton": (triton.ENVIRONMENT, triton.REQUIREMENTS),
+    "triton-offpath-decode": (triton.ENVIRONMENT, triton.REQUIREMENTS),
+    "triton-thin": (triton.ENVIRONMENT, triton.REQUIREMENTS),
+    "mms": (mms.ENVIRONMENT, mms.REQUIREMENTS),
 }
 
 
@@ -25,13 +39,18 @@ def make_servers(
     Raises:
         ExpectedError: an unknown or repeated name.
     """
-    for name in names:
-        if name not in SERVERS:
-            raise ExpectedError(
-                f"no server {name!r}: expected some of {', '.join(SERVERS)}"
-            )
+    check_names(names)
     if len(set(names)) != len(names) or not names:
         raise ExpectedError(
             f"servers {','.join(names)!r}: expected distinct names, at least one"
         )
     return [SERVERS[name](model, cores) for name in names]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuses a name that no server has."""
+    for name in names:
+        if name not in SERVERS:
+            raise ExpectedError(
+                f"no server {name!r}: expected some of {', '.join(SERVERS)}"
+            )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
 from offpath.java import find_java
 from offpath.torchserve import ServerSettings, TorchServe
+from profiling.baselines.naive_archive import build_naive
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
 from profiling.servers import BATCH_SIZE, archives
-from profiling.servers.call import Call
+from profiling.servers.call import NPY, Call
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
+# Where the naive handler puts its predictions; nowhere without them.
+NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
 
 class RunningTorchServe:
@@ -122,6 +126,26 @@ def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
         "offpath",
         lambda folder, asked: archives.build_offpath(model, asked, folder),
         config,
+    )
+
+
+def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The same server; the client has decoded and resized, and sends a uint8 npy."""
+    return replace(make_offpath(model, cores), name="offpath-thin", call=Call(NPY))
+
+
+def make_naive(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The handler that everybody writes first (`baselines/naive_handler.py`), on the defaults.
+
+    It puts each prediction into S3 where OFFPATH_NAIVE_BUCKET (and OFFPATH_NAIVE_ENDPOINT) say so.
+    """
+    store = {name: os.environ[name] for name in NAIVE_VARIABLES if name in os.environ}
+    return TorchServeUnderTest(
+        "torchserve-naive",
+        lambda folder, _: build_naive(model, folder),
+        stock=True,
+        # In the settings: runs with and without S3 are not alike.
+        env=store,
     )
 
 
