@@ -1,0 +1,113 @@
+"""`offpath bench setup`: installs servers under test, each into an environment of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from offpath.errors import ExpectedError
+
+MEGABYTE = 1_000_000
+
+
+@click.command("setup")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "is_all", is_flag=True, help="Every server that can be set up.")
+@click.option(
+    "--list", "is_list", is_flag=True, help="Say what is there, set nothing up."
+)
+def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
+    """Installs servers from PyPI into the cache, where `offpath bench compare` finds them.
+
+    They share torch, torchvision and our own code with this environment, so that all servers run
+    the same. Delete the folder to undo it. docs/servers.md says what is installed and why.
+    """
+    # Imported here: `--help` needs no torch.
+    from profiling.servers.registry import ENVIRONMENTS, check_names
+
+    if is_list:
+        if names or is_all:
+            raise click.UsageError("--list takes no names and no --all")
+        print_list()
+        return
+    if is_all == bool(names):
+        raise click.UsageError("give names, or --all; --list shows them")
+    check_names(names)
+    failed = []
+    # Several servers may share one environment, which is then made once.
+    for name in unique(ENVIRONMENTS if is_all else names):
+        try:
+            set_up(name)
+        except ExpectedError as error:
+            failed.append(name)
+            click.echo(f"{name}: {error}", err=True)
+    if failed:
+        raise ExpectedError(
+            f"not set up: {', '.join(failed)}; the messages are above, the others are done"
+        )
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The first server of each environment, and those without one."""
+    from profiling.servers.registry import ENVIRONMENTS
+
+    chosen: dict[str, str] = {}
+    for name in names:
+        environment, _ = ENVIRONMENTS.get(name, (name, ()))
+        chosen.setdefault(environment, name)
+    return list(chosen.values())
+
+
+def set_up(name: str) -> None:
+    """Sets one server up and says what it took.
+
+    Raises:
+        ExpectedError: its installation failed.
+    """
+    from profiling.servers.environments import ensure_environment, find_environment
+    from profiling.servers.registry import ENVIRONMENTS
+
+    if name not in ENVIRONMENTS:
+        click.echo(f"{name}: nothing to set up")
+        return
+    environment, requirements = ENVIRONMENTS[name]
+    found = find_environment(environment, requirements)
+    if found is not None:
+        click.echo(f"{name}: already in {found.parents[1]}")
+        return
+    begin = time.perf_counter()
+    python = ensure_environment(
+        environment, requirements, lambda line: click.echo(line, err=True)
+    )
+    folder, took_s = python.parents[1], time.perf_counter() - begin
+    click.echo(
+        f"{name}: set up in {took_s:.0f} s, {measure_bytes(folder) / MEGABYTE:.0f} MB in {folder}"
+    )
+
+
+def measure_bytes(folder: Path) -> int:
+    """Size of a folder's files, links not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def print_list() -> None:
+    """Each server and whether it could run here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from profiling.host import count_cores
+    from profiling.model_under_test import load_model
+    from profiling.servers.registry import ENVIRONMENTS, SERVERS
+
+    model = load_model("near-free")
+    table = Table("server", "set up by", "here")
+    for name, make in SERVERS.items():
+        reason = make(model, count_cores()).why_not()
+        by = f"offpath bench setup {name}" if name in ENVIRONMENTS else "comes with us"
+        if name == "tf-serving":
+            by = "its owner"
+        table.add_row(name, by, reason or "ready")
+    Console().print(table)
