@@ -82,6 +82,7 @@ def write_bench_page(
         [*sections, *make_start_sections(result)],
         command=result.command,
         facts=list_facts(result),
+        details=list_details(result),
         warnings=list_warnings(result, rows),
     )
     write_html(page, path)
@@ -89,17 +90,22 @@ def write_bench_page(
 
 def list_facts(result: BenchResult) -> dict[str, str]:
     """When, where and on what."""
-    facts = {
+    return {
         "taken": format_time(result.started_at),
         "host": describe_host(result.host),
-        "versions": describe_versions(result.host),
         "rounds": str(result.rounds),
+        **{name: describe_workload(it) for name, it in result.workloads.items()},
+    }
+
+
+def list_details(result: BenchResult) -> dict[str, str]:
+    """Versions and settings, of the run and of each server."""
+    details = {
+        "versions": describe_versions(result.host),
         "settings": describe_settings(result.settings),
+        **{name: describe_settings(it) for name, it in result.servers.items()},
     }
-    facts |= {
-        name: describe_workload(about) for name, about in result.workloads.items()
-    }
-    return {name: text for name, text in facts.items() if text}
+    return {name: text for name, text in details.items() if text}
 
 
 def list_warnings(result: BenchResult, rows: Sequence[Row]) -> list[str]:

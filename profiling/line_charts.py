@@ -176,7 +176,7 @@ def make_histogram(
     width = (x.end - x.start) / HISTOGRAM_BINS
     for value in values:
         counts[min(int((x.place(value) - x.start) / width), HISTOGRAM_BINS - 1)] += 1
-    y = y_axis([float(max(counts))], False, HISTOGRAM_HEIGHT)
+    y = y_axis([max(4.0, *counts)], False, HISTOGRAM_HEIGHT)
     marks = {percent: percentile(values, percent) for percent in HISTOGRAM_MARKS}
     said = ", ".join(
         f"p{percent} {format_figure(value)}" for percent, value in marks.items()

@@ -64,13 +64,15 @@ def render_page(
     *,
     command: str = "",
     facts: Mapping[str, str] | None = None,
+    details: Mapping[str, str] | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
     """A whole HTML page.
 
     Args:
         command: the command line that made the result.
-        facts: what stands under the title: host, photographs, settings.
+        facts: what stands under the title: host, photographs.
+        details: what is shown when asked for: versions, settings.
         warnings: what makes the figures doubtful; shown above them.
     """
     return render(
@@ -79,6 +81,7 @@ def render_page(
         sections=list(sections),
         command=command,
         facts=facts or {},
+        details=details or {},
         warnings=warnings,
     )
 

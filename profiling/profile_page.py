@@ -50,6 +50,7 @@ def make_page(result: ProfileResult) -> str:
         ],
         command=result.command,
         facts=list_facts(result),
+        details=list_details(result),
         warnings=list_doubts(result.handlers),
     )
 
@@ -59,9 +60,16 @@ def list_facts(result: ProfileResult) -> dict[str, str]:
     facts = {
         "taken": format_time(result.started_at),
         "host": describe_host(result.host),
-        "versions": describe_versions(result.host),
         "photographs": describe_workload(result.workload),
-        "settings": describe_settings(result.settings),
     }
-    facts |= {p.name: describe_settings(p.settings) for p in result.handlers}
     return {name: text for name, text in facts.items() if text}
+
+
+def list_details(result: ProfileResult) -> dict[str, str]:
+    """Versions and settings, of the run and of each handler."""
+    details = {
+        "versions": describe_versions(result.host),
+        "settings": describe_settings(result.settings),
+        **{p.name: describe_settings(p.settings) for p in result.handlers},
+    }
+    return {name: text for name, text in details.items() if text}

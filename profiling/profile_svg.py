@@ -21,7 +21,7 @@ WIDTH, MARGIN = 760, 20
 BAR_HEIGHT, BAR_STEP = 28, 58
 LEGEND_STEP = 22
 # Of the letters, so that labels never overlap; on the generous side.
-LETTER_WIDTH = 7.5
+LETTER_WIDTH = 6.8
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,40 @@ def make_function(
     return FunctionSample(**(values | changes))
 
 
-def make_line(line: int, time_s: float, source: str) -> LineSample:
-    return LineSample(
-        "preprocess", "/some/folder/handler.py", line, 100, time_s, source
-    )
+def make_line(line: int, time_s: float, source: str, **changes: Any) -> LineSample:
+    values: dict[str, Any] = {
+        "function": "preprocess",
+        "file": "/some/folder/handler.py",
+        "line": line,
+        "hits": 100,
+        "time_s": time_s,
+        "source": source,
+    }
+    return LineSample(**(values | changes))
+
+
+def make_server(name: str = "offpath", queue_ms: float = 12.0) -> HandlerProfile:
+    account = [
+        {"part": "client, socket and front end", "where": "client", "ms": 3.0},
+        {"part": "queue", "where": "queue", "ms": queue_ms},
+        {"part": "decode", "where": "handler", "ms": 5.0},
+        {"part": "not accounted for", "where": "unaccounted", "ms": -0.5},
+    ]
+    server = {
+        "client": {
+            "clients": 32,
+            "replies": 4000,
+            "failures": 0,
+            "elapsed_s": 10.0,
+            "latencies_ms": [float(ms) for ms in range(10, 60)],
+        },
+        "account": account,
+        "mean_ms": 7.5 + queue_ms,
+        "mean_batch_size": 6.25,
+        "in_force": {"batchSize": 8},
+        "doubts": ["only 30 batches were counted"],
+    }
+    return HandlerProfile(name, {}, server=server)
 
 
 def make_profile(*handlers: HandlerProfile, **changes: Any) -> ProfileResult:
