@@ -1,0 +1,100 @@
+"""Looks at a page as a reader's browser does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+VOID = {"meta", "rect", "line", "polyline", "circle", "path", "br"}
+# Attributes by which a page loads something.
+LOADING = {"src", "srcset", "data", "poster", "action", "background"}
+
+
+class Reader(HTMLParser):
+    """Collects what a page would load, its texts, and tags that are not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in LOADING]
+        if tag in ("link", "script", "iframe", "use", "image", "img"):
+            self.loads.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in LOADING]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        closed = self.open.pop()
+        if closed != tag:
+            raise ValueError(f"</{tag}> closes <{closed}>")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def read_page(html: str) -> Reader:
+    """Parses a page; raises ValueError where tags do not match."""
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    if reader.open:
+        raise ValueError(f"not closed: {reader.open}")
+    return reader
+
+
+def list_requests(html: str) -> list[str]:
+    """Everything that a browser would fetch to show the page."""
+    return [*read_page(html).loads, *re.findall(r"url\([^)]*\)|@import[^;]*", html)]
+
+
+def find_browser() -> str | None:
+    """A Chromium that is installed."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def measure_widths(
+    browser: str, html: str, folder: Path, width: int
+) -> tuple[int, int]:
+    """The width of a frame of `width` pixels and the width that the page takes in it."""
+    (folder / "page.html").write_text(html)
+    # A frame, because a window of Chromium has a least width of its own.
+    outer = folder / "outer.html"
+    outer.write_text(
+        f'<iframe id="f" src="page.html" width="{width}" height="800" style="border:0"></iframe>'
+        "<script>f.onload = () => { const d = f.contentDocument.documentElement;"
+        "document.title = `${f.contentWindow.innerWidth} ${d.scrollWidth}`; }</script>"
+    )
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=5000",
+    ]
+    command += [
+        f"--user-data-dir={folder / 'browser'}",
+        "--allow-file-access-from-files",
+    ]
+    shown = subprocess.run(
+        [*command, "--dump-dom", outer.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    found = re.search(r"<title>(\d+) (\d+)</title>", shown)
+    if found is None:
+        raise RuntimeError(f"the browser measured nothing: {shown[:500]}")
+    return int(found[1]), int(found[2])
