@@ -30,7 +30,7 @@ def test_rates_ratios_limits_and_percentiles_are_on_the_page(page):
     text = find_text(page)
     assert "120 (10.9 x)" in text
     assert "decode alone, 200 a second" in text and "allow 150 (the limit)" in text
-    assert "photos: latency" in text and "95.0" in text
+    assert "photos: latency" in text and "p99 ms" in text and "50.5" in text
 
 
 def test_servers_that_did_not_run_and_why_are_on_the_page(page):
