@@ -55,7 +55,7 @@ _RULES = [
     (
         TENSOR,
         r"^$",
-        r"ImagingEncoder|numpy|from_numpy|'torch\._C|torch\._C\._(stack|cat)",
+        r"ImagingEncoder|numpy|from_numpy",
     ),
     (TENSOR, r"^torchvision/transforms/", r""),
     (TENSOR, r"^PIL/Image\.py", r"^(tobytes|__array_interface__)$"),
@@ -78,16 +78,20 @@ _RULES = [
     (
         SERIALISE,
         r"^$",
-        r"_json|orjson|'tolist' of|b64decode|b64encode|binascii|Scanner|Encoder",
+        r"_json|orjson|'tolist' of|b64decode|b64encode|a2b_|b2a_|Scanner|Encoder",
     ),
-    (SERIALISE, r"^(handler/response\.py|ts/handler_utils/)", r""),
+    (SERIALISE, r"^handler/response\.py", r""),
     (SERIALISE, r"^ts/utils/util\.py", r""),
     # Logs and metrics.
     (LOGGING, r"^(logging/|ts/metrics/|handler/(metrics|records)\.py)", r""),
     (LOGGING, r"^handler/prediction_log/", r""),
     (LOGGING, r"^$", r"builtins\.print"),
     # Files.
-    (FILE_IO, r"^(tempfile|shutil|pathlib|glob|os|genericpath)\b", r""),
+    (
+        FILE_IO,
+        r"^(<frozen )?(tempfile|shutil|pathlib|glob|os|genericpath|posixpath)\b",
+        r"",
+    ),
     (
         FILE_IO,
         r"^$",

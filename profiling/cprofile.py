@@ -16,6 +16,10 @@ SMALL_OWN, SMALL_CUMULATIVE = 2e-4, 5e-3
 REST = "(smaller functions)"
 # What the profiler itself does inside the watched time.
 INSTRUMENT = ("_lsprof", "sys.setprofile", "sys.monitoring")
+INSTRUMENT_FILES = {
+    str(Path(__file__).with_name(name))
+    for name in ("call_profiler.py", "cprofile.py", "drive.py", "worker_threads.py")
+}
 
 
 class CallCollector:
@@ -56,14 +60,14 @@ def shorten_stats(stats: Stats, shorten: Callable[[str], str]) -> Stats:
             {rename(caller): edge for caller, edge in figures[4].items()},
         )
         for function, figures in stats.items()
-        if not is_instrument(rename(function))
+        if not is_instrument(function)
     }
 
 
 def is_instrument(function: Function) -> bool:
     """Whether a function belongs to the profiler."""
     file, _, name = function
-    return file.startswith("profiling/") or any(part in name for part in INSTRUMENT)
+    return file in INSTRUMENT_FILES or any(part in name for part in INSTRUMENT)
 
 
 def make_samples(stats: Stats) -> list[FunctionSample]:

@@ -6,6 +6,7 @@ own threads, is sampled by a sampler of its own, and all are laid over one anoth
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from profiling.worker_threads import watching_threads
+
+# pyinstrument's page asks the network for its fonts; without them it takes the browser's own.
+FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
+EMPTY_STYLE = "data:text/css,"
 
 
 class FlameCollector:
@@ -55,9 +60,10 @@ class FlameCollector:
         from pyinstrument.renderers import HTMLRenderer
 
         session = join_sessions(self._sessions)
-        session.target_description = title
+        session.target_description = session.program = title
+        page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(HTMLRenderer().render(session), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
 
 
 def join_sessions(sessions: list[Any]) -> Any:

@@ -81,24 +81,34 @@ class OverheadCollector:
 
 
 def split_batches(
-    batches: Sequence[BatchSample],
+    batches: Sequence[BatchSample], first: int = 0
 ) -> tuple[list[BatchSample], list[BatchSample]]:
-    """The batches with timings, and those without."""
-    on = [sample for number, sample in enumerate(batches) if not is_off(number)]
-    off = [sample for number, sample in enumerate(batches) if is_off(number)]
+    """The batches with timings, and those without; `first` is the number of the first one."""
+    numbered = list(enumerate(batches, first))
+    on = [sample for number, sample in numbered if not is_off(number)]
+    off = [sample for number, sample in numbered if is_off(number)]
     return on, off
 
 
-def summarise_overhead(batches: Sequence[BatchSample]) -> float:
-    """Share of the time that timings cost: median over blocks of eight batches, 0.01 is 1 %.
+def list_block_costs(batches: Sequence[BatchSample]) -> list[float]:
+    """What timings cost in each block of eight batches, as a share: 0.01 is 1 %."""
+    costs = []
+    for start in range(0, len(batches) - BLOCK + 1, BLOCK):
+        on, off = split_batches(batches[start : start + BLOCK], start)
+        costs.append(sum(b.total_s for b in on) / sum(b.total_s for b in off) - 1.0)
+    return costs
+
+
+def summarise_overhead(batches: Sequence[BatchSample]) -> tuple[float, float]:
+    """The median of the blocks' costs and its standard error, both as shares.
 
     Raises:
-        ValueError: fewer than eight batches.
+        ValueError: fewer than two blocks of eight batches.
     """
-    ratios = []
-    for start in range(0, len(batches) - BLOCK + 1, BLOCK):
-        on, off = split_batches(batches[start : start + BLOCK])
-        ratios.append(sum(b.total_s for b in on) / sum(b.total_s for b in off))
-    if not ratios:
-        raise ValueError(f"{len(batches)} batches; expected at least {BLOCK}")
-    return statistics.median(ratios) - 1.0
+    costs = list_block_costs(batches)
+    if len(costs) < 2:
+        raise ValueError(f"{len(batches)} batches; expected at least {2 * BLOCK}")
+    low, _, high = statistics.quantiles(costs, n=4)
+    # From the quartiles, which a disturbed block does not move; 1.25 is the median's price.
+    error = 1.25 * (high - low) / 1.349 / len(costs) ** 0.5
+    return statistics.median(costs), error

@@ -1,4 +1,4 @@
-"""A torch.profiler trace of a few batches, with a range per stage; for Perfetto or chrome://tracing."""
+"""A torch.profiler trace of a few batches, with a range per stage; Perfetto shows it."""
 
 from __future__ import annotations
 

@@ -148,16 +148,16 @@ def overhead(**chosen: Any) -> None:
     """What our handler's timings cost: batches with and without them, in turns, in one process."""
     from profiling.profile_session import describe_overhead
 
-    if -(-chosen["requests"] // (chosen["batch_size"] or 8)) < 8:
-        raise click.UsageError("--requests must be at least eight batches")
+    if -(-chosen["requests"] // (chosen["batch_size"] or 8)) < 16:
+        raise click.UsageError("--requests must be at least 16 batches")
     nothing = {"handlers": ("offpath",), "mars": (), "s3_latency_ms": 0.0}
     paths = [chosen.pop(name) for name in ("json_path", "html_path")]
     result = _run("overhead", {**chosen, **nothing})
     measured = describe_overhead(result)
     _show(result, *paths)
     click.echo(
-        f"timings on cost {measured['overhead']:+.2%} of the time of timings off"
-        f" (median over blocks of eight batches, {measured['batches']:.0f} batches)"
+        f"timings on cost {measured['overhead']:+.2%} (standard error {measured['error']:.2%}) of"
+        f" the time of timings off; median over blocks of 8 of {measured['batches']:.0f} batches"
     )
 
 

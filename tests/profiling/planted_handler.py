@@ -1,0 +1,56 @@
+"""A user's handler with two planted mistakes: a file opened for each request, and a sleep."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+
+class Planted:
+    """Answers with the length of each body."""
+
+    def initialize(self, context):
+        self.path = os.path.join(context.system_properties["model_dir"], "audit.txt")
+        self.pool = ThreadPoolExecutor(2)
+
+    def handle(self, data, context):
+        return self.postprocess(self.inference(self.preprocess(data)))
+
+    def preprocess(self, data):
+        return [row["body"] for row in data]
+
+    def inference(self, bodies):
+        return list(self.pool.map(self.measure, bodies))
+
+    def measure(self, body):
+        return len(body)
+
+    def postprocess(self, sizes):
+        for size in sizes:
+            self.write_audit(size)
+        time.sleep(0.005)
+        return [str(size) for size in sizes]
+
+    def write_audit(self, size):
+        with open(self.path, "a") as file:
+            file.write(f"{size}\n")
+        time.sleep(0.002)
+
+
+class Raising(Planted):
+    """Fails in `handle`."""
+
+    def inference(self, bodies):
+        raise ValueError("planted")
+
+
+class Short(Planted):
+    """Forgets a reply."""
+
+    def postprocess(self, sizes):
+        return ["one"]
+
+
+class NoHandler:
+    """Has nothing that TorchServe could call."""
