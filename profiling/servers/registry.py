@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 from offpath.errors import ExpectedError
 from profiling.model_under_test import ModelUnderTest
-from profiling.servers import ServerUnderTest, mms, tf_serving, torchserve, triton
+from profiling.servers import (
+    ServerUnderTest,
+    bentoml,
+    litserve,
+    mms,
+    mosec,
+    ray_serve,
+    tf_serving,
+    torchserve,
+    triton,
+)
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
@@ -18,6 +28,10 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "triton": triton.make_triton,
     "triton-offpath-decode": triton.make_triton_offpath_decode,
     "triton-thin": triton.make_triton_thin,
+    "bentoml": bentoml.make_bentoml,
+    "ray-serve": ray_serve.make_ray_serve,
+    "litserve": litserve.make_litserve,
+    "mosec": mosec.make_mosec,
     "mms": mms.make_mms,
     "tf-serving": tf_serving.make_tf_serving,
 }
@@ -27,6 +41,10 @@ ENVIRONMENTS: dict[str, tuple[str, Sequence[str]]] = {
     "triton": (triton.ENVIRONMENT, triton.REQUIREMENTS),
     "triton-offpath-decode": (triton.ENVIRONMENT, triton.REQUIREMENTS),
     "triton-thin": (triton.ENVIRONMENT, triton.REQUIREMENTS),
+    "bentoml": (bentoml.ENVIRONMENT, bentoml.REQUIREMENTS),
+    "ray-serve": (ray_serve.ENVIRONMENT, ray_serve.REQUIREMENTS),
+    "litserve": (litserve.ENVIRONMENT, litserve.REQUIREMENTS),
+    "mosec": (mosec.ENVIRONMENT, mosec.REQUIREMENTS),
     "mms": (mms.ENVIRONMENT, mms.REQUIREMENTS),
 }
 

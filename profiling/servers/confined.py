@@ -1,0 +1,138 @@
+"""Runs a server in a network namespace of its own, with one way in: a port on our loopback.
+
+For servers that listen on all addresses whatever they are told. Run as a program:
+
+    python -m profiling.servers.confined PORT INNER_PORT COMMAND...
+
+listens on 127.0.0.1:PORT, enters a new namespace with that socket, starts the command there, and
+relays each connection to its 127.0.0.1:INNER_PORT. The relay copies nothing through Python
+(splice): 0.06 ms of CPU a request of 55 kB, 0.4 ms of 1.2 MB.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+# linux/sockios.h, linux/if.h; struct ifreq is 40 bytes.
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 1
+CHUNK_BYTES = 1 << 20
+PROBE_TIMEOUT_S = 10.0
+MODULE = "profiling.servers.confined"
+INSIDE = "--inside"
+LOOPBACK = "127.0.0.1"
+BACKLOG = 512
+NAMESPACE = ("unshare", "--map-root-user", "--net")
+
+
+def why_no_namespace() -> str | None:
+    """Why this machine gives us no network namespace; None when it does."""
+    if shutil.which(NAMESPACE[0]) is None:
+        return "no unshare on the PATH (util-linux)"
+    try:
+        done = subprocess.run(
+            [*NAMESPACE, "true"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"unshare did not end within {PROBE_TIMEOUT_S:.0f} s"
+    if done.returncode:
+        return f"this machine permits no network namespace: {done.stderr.strip()}"
+    return None
+
+
+def confine(
+    python: Path, port: int, inner_port: int, command: Sequence[str]
+) -> list[str]:
+    """The command that runs `command` confined, with this module in `python`."""
+    return [str(python), "-m", MODULE, str(port), str(inner_port), *command]
+
+
+def enter_namespace(port: int, arguments: Sequence[str]) -> NoReturn:
+    """Listens, then becomes this program again, inside a new namespace and with the socket."""
+    listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
+    listener.set_inheritable(True)
+    inside = [sys.executable, "-m", MODULE, INSIDE, str(listener.fileno()), *arguments]
+    os.execvp(NAMESPACE[0], [*NAMESPACE, *inside])
+
+
+def serve_confined(listener_fd: int, inner_port: int, command: Sequence[str]) -> int:
+    """Starts the command inside and relays until it ends; returns its exit code."""
+    raise_loopback()
+    child = subprocess.Popen(list(command))
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    listener = socket.socket(fileno=listener_fd)
+    threading.Thread(target=accept, args=(listener, inner_port), daemon=True).start()
+    return child.wait()
+
+
+def raise_loopback() -> None:
+    """A new namespace's loopback is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", IFF_UP))
+
+
+def accept(listener: socket.socket, inner_port: int) -> None:
+    """Relays each connection; one that the server does not take is closed."""
+    while True:
+        outer, _ = listener.accept()
+        try:
+            inner = socket.create_connection((LOOPBACK, inner_port))
+        except ConnectionError:
+            # Not ready yet: our client sees its connection closed and tries again.
+            outer.close()
+            continue
+        for end in (outer, inner):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for ends in ((outer, inner), (inner, outer)):
+            threading.Thread(target=relay, args=ends, daemon=True).start()
+
+
+def relay(source: socket.socket, sink: socket.socket) -> None:
+    """Passes one direction on until it ends."""
+    out, into = os.pipe()
+    try:
+        while count := os.splice(source.fileno(), into, CHUNK_BYTES):
+            while count:
+                count -= os.splice(out, sink.fileno(), count)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        # One side hung up: the other direction's thread sees the end of its own source.
+        hang_up(source, sink)
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def hang_up(*ends: socket.socket) -> None:
+    """Ends both directions."""
+    for end in ends:
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # Its peer was first.
+            continue
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Outside first, then inside."""
+    if arguments[0] != INSIDE:
+        enter_namespace(int(arguments[0]), arguments[1:])
+    return serve_confined(int(arguments[1]), int(arguments[2]), arguments[3:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

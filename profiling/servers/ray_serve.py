@@ -1,0 +1,84 @@
+"""Ray Serve: a proxy and replicas as Ray actors, in a network namespace of their own.
+
+Ray's control ports (GCS, raylet, object manager, agents, each actor) listen on all addresses, also
+with 127.0.0.1 as the node's; only where a machine has no other address do they keep to it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from profiling.model_under_test import ModelUnderTest
+from profiling.servers.confined import MODULE, confine, why_no_namespace
+from profiling.servers.python_server import SERVICES, PythonServer
+from profiling.servers.services.settings import READY
+
+ENVIRONMENT = "ray-serve"
+REQUIREMENTS = (
+    "ray[serve]==2.60.0",
+    # What it serves with; left open they would make another server of it each month.
+    "fastapi==0.165.0",
+    "starlette==1.10.0",
+    "uvicorn==0.54.0",
+)
+# Set to 1 by who runs on a machine that nobody else reaches and that permits no namespace.
+ALLOW_VARIABLE = "OFFPATH_RAY_ALL_ADDRESSES"
+
+
+def may_listen_everywhere() -> bool:
+    """Whether the user allows Ray without a namespace."""
+    return os.environ.get(ALLOW_VARIABLE) == "1"
+
+
+class RayServe(PythonServer):
+    """See `PythonServer`."""
+
+    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 491
+    predict_path = "/"
+
+    def why_not(self) -> str | None:
+        """Not set up, or nowhere to confine it."""
+        reason = None if may_listen_everywhere() else why_no_namespace()
+        if reason is None:
+            return super().why_not()
+        return (
+            f"Ray listens on all addresses and {reason}; where nobody else reaches this machine,"
+            f" {ALLOW_VARIABLE}=1 runs it all the same"
+        )
+
+    def make_command(self, python: Path, port: int) -> list[str]:
+        """Confined wherever that is possible; the port inside is the one outside."""
+        command = [str(python), "-m", f"{SERVICES}.ray_serve_service"]
+        if may_listen_everywhere() and why_no_namespace() is not None:
+            return command
+        return confine(python, port, port, command)
+
+    def make_environment(
+        self, python: Path, port: int, scratch: Path
+    ) -> dict[str, str]:
+        """No usage reports, no files in the user's home, a token of this run's own."""
+        return super().make_environment(python, port, scratch) | {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": str(scratch),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
+
+    def is_ready(self, base_url: str, log: Path) -> bool:
+        """Its proxy answers before the replicas are there; the service prints a line then."""
+        return READY in log.read_text(errors="replace")
+
+    def is_worker(self, command_line: str) -> bool:
+        """Processes name themselves after their actor."""
+        return command_line.startswith("ray::ServeReplica")
+
+    def is_frontend(self, command_line: str) -> bool:
+        """All of Ray; the relay into the namespace is ours."""
+        return MODULE not in command_line
+
+
+def make_ray_serve(model: ModelUnderTest, cores: int) -> RayServe:
+    """One replica a core."""
+    return RayServe("ray-serve", model, cores)

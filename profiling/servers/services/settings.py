@@ -1,0 +1,55 @@
+"""What an adapter tells its service: one JSON object in an environment variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiling.servers.models.classifiers import Classify
+
+VARIABLE = "OFFPATH_SERVICE"
+# A service prints this line where no request tells that all its workers are ready.
+READY = "offpath: all workers are ready"
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """How a service is set up.
+
+    Attributes:
+        model: the model under test's name.
+        port: on loopback.
+        batch_size: the largest batch.
+        max_batch_delay_ms: how long the first request of a batch waits for others.
+        workers: model processes.
+        threads: torch's intra-op threads of each.
+        timeout_s: after which a server gives a request up; the load's own, so that a slow model's
+            queue is measured and not cut.
+    """
+
+    model: str
+    port: int
+    batch_size: int
+    max_batch_delay_ms: int
+    workers: int
+    threads: int = 1
+    timeout_s: int = 120
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable for the service's process."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> ServiceSettings:
+        """Read back inside the service; KeyError outside one."""
+        return cls(**json.loads(os.environ[VARIABLE]))
+
+    def load_classifier(self) -> Classify:
+        """The model with Pillow preprocessing: what the examples of all these servers show."""
+        # Imported here: the processes that only serve HTTP need no torch.
+        from profiling.servers.models.classifiers import load_classifier
+
+        return load_classifier("pillow", self.model, self.threads, self.batch_size)
