@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +196,7 @@ def make_latency_section(
     curve = line_chart(
         series, "ms", "% of replies within", title="How long clients wait", log_x=True
     )
-    headers = ["server", *(f"p{percent} ms" for percent in PERCENTILES)]
+    headers = ["server", *(f"p{percent:g} ms" for percent in PERCENTILES)]
     cells = [[row.server, *map(format_figure, row.latency_ms.values())] for row in rows]
     return Section(f"{workload}: latency", join([curve, table(headers, cells)]))
 
@@ -212,20 +213,31 @@ def make_cost_section(rows: Sequence[Row], workload: str) -> Section:
     ]
     colours = assign_colours(CPU_GROUPS.values())
     label = "; ".join(f"{bar.label}: {bar.text}" for bar in bars)
-    groups = dict.fromkeys(group for row in rows for group in row.rss_bytes)
-    headers = ["server", *(f"{group} MB" for group in groups), "all MB"]
-    memory = [
-        [
-            row.server,
-            *(f"{row.rss_bytes.get(group, 0.0) / 1e6:,.0f}" for group in groups),
-            f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
-        ]
-        for row in rows
-    ]
     body = legend(colours) + stacked_bars(bars, colours, label=label)
-    body += table(headers, memory, caption="Resident memory")
+    body += make_memory_table(rows)
     note = "Milliseconds of CPU a reply; load is the load generator's own."
     return Section(f"{workload}: CPU and memory", body, note)
+
+
+def make_memory_table(rows: Sequence[Row]) -> Markup:
+    """Memory by process group, and the GPU where there is one."""
+    groups = dict.fromkeys(group for row in rows for group in row.rss_bytes)
+    has_pss = any(row.pss_bytes for row in rows)
+    has_gpu = any(row.gpu for row in rows)
+    headers = ["server", *(f"{CPU_GROUPS.get(group, group)} MB" for group in groups)]
+    headers += ["all MB", *(["PSS MB"] if has_pss else [])]
+    headers += ["GPU %", "GPU MB"] if has_gpu else []
+    cells = []
+    for row in rows:
+        used = [row.rss_bytes.get(group, 0.0) for group in groups]
+        used += [sum(used)] + ([sum(row.pss_bytes.values())] if has_pss else [])
+        gpu = [
+            format_figure(100 * row.gpu.get("utilisation", math.nan)),
+            format_figure(row.gpu.get("memory_bytes", math.nan) / 1e6),
+        ]
+        figures = [f"{count / 1e6:,.0f}" for count in used]
+        cells.append([row.server, *figures, *(gpu if has_gpu else [])])
+    return table(headers, cells, caption="Memory: resident, by process group")
 
 
 def make_start_sections(result: BenchResult) -> list[Section]:

@@ -27,22 +27,26 @@ from profiling.profile_result import (
 from profiling.profile_summary import (
     StageRow,
     count_images,
+    find_busy_functions,
     find_hot_functions,
     find_hot_lines,
     group_lines,
+    list_stages,
     summarise_buckets,
     summarise_stages,
 )
 from profiling.server_figures import list_account, list_doubts, list_server_facts
 
 HOT_FUNCTIONS = 15
+BUSY_FUNCTIONS = 8
 
 
 def print_profile(result: ProfileResult, console: Console) -> None:
     """Prints what was profiled, then each handler's tables, then the handlers' ratio."""
     console.print(escape(format_heading(result)), highlight=False)
     for profile in result.handlers:
-        console.print(f"\n[bold]{escape(profile.name)}[/]", highlight=False)
+        batches = describe_batches(profile)
+        console.print(f"\n[bold]{escape(profile.name)}[/]{batches}", highlight=False)
         for table in make_tables(profile):
             console.print(table)
         for path in profile.files:
@@ -64,28 +68,37 @@ def format_heading(result: ProfileResult) -> str:
     )
 
 
+def describe_batches(profile: HandlerProfile) -> str:
+    """Batches, images and the mean in words; nothing without batches."""
+    if not profile.batches:
+        return ""
+    total = summarise_stages(profile.batches)[-1]
+    images = count_images(profile.batches)
+    mean = f"{format_ms(total.mean_s)} ms a batch, {format_ms(total.image_mean_s)} an image"
+    return f": {total.count:,} batches, {images:,} images; mean {mean}"
+
+
 def make_tables(profile: HandlerProfile) -> list[Table]:
     """All tables that the handler's samples allow."""
     tables = []
-    if profile.batches:
+    if list_stages(profile.batches):
         tables.append(make_stage_table(profile))
     if profile.server.get("account"):
         tables.append(make_account_table(profile.server))
         tables.append(make_server_table(profile.server))
     if profile.functions:
         tables.append(make_bucket_table(profile))
-        tables.append(make_function_table(profile.functions))
+        hot = find_hot_functions(profile.functions, HOT_FUNCTIONS)
+        busy = find_busy_functions(profile.functions, BUSY_FUNCTIONS)
+        tables.append(make_function_table("by cumulative time", hot))
+        tables.append(make_function_table("by own time", busy))
     return [*tables, *map(make_line_table, group_lines(profile.lines))]
 
 
 def make_stage_table(profile: HandlerProfile) -> Table:
     """Milliseconds by stage; the last rows make them add up."""
-    batches = profile.batches
-    rows = summarise_stages(batches)
-    table = new_table(
-        f"{len(batches):,} batches, {count_images(batches):,} images; ms a batch",
-        "stage",
-    )
+    rows = summarise_stages(profile.batches)
+    table = new_table("ms a batch", "stage")
     has_device = any(row.device_mean_s is not None for row in rows)
     for column in ("p50", "p95", "p99", "mean", *(["device"] if has_device else [])):
         table.add_column(column, justify="right", no_wrap=True)
@@ -147,17 +160,17 @@ def make_bucket_table(profile: HandlerProfile) -> Table:
     return table
 
 
-def make_function_table(functions: Sequence[FunctionSample]) -> Table:
-    """The functions with the largest cumulative times."""
-    hot = find_hot_functions(functions, HOT_FUNCTIONS)
-    table = new_table(f"top {len(hot)} functions by cumulative time", "function")
-    for column in ("cumulative s", "own s", "calls", "bucket"):
-        table.add_column(column, justify="left" if column == "bucket" else "right")
-    for sample in hot:
+def make_function_table(order: str, functions: Sequence[FunctionSample]) -> Table:
+    """Functions in the order in which they come."""
+    table = new_table(f"top {len(functions)} functions {order}", "function")
+    for column in ("cumulative ms", "own ms", "calls"):
+        table.add_column(column, justify="right")
+    table.add_column("bucket", no_wrap=True)
+    for sample in functions:
         table.add_row(
             escape(f"{sample.name} {format_place(sample.file, sample.line)}"),
-            format_figure(sample.cumulative_s),
-            format_figure(sample.own_s),
+            format_ms(sample.cumulative_s),
+            format_ms(sample.own_s),
             f"{sample.calls:,}",
             escape(sample.bucket),
         )

@@ -24,6 +24,7 @@ from profiling.profile_result import BatchSample, FunctionSample, HandlerProfile
 from profiling.profile_summary import (
     StageRow,
     count_images,
+    find_busy_functions,
     find_hot_functions,
     find_hot_lines,
     find_typical_batch,
@@ -35,21 +36,22 @@ from profiling.profile_summary import (
 )
 
 HOT_FUNCTIONS = 25
+BUSY_FUNCTIONS = 15
 
 
 def make_stage_sections(handlers: Sequence[HandlerProfile]) -> list[Section]:
-    """Stacked bars, tables, distributions and waterfalls of the handlers that have batches."""
-    timed = [profile for profile in handlers if profile.batches]
-    rows = {profile.name: summarise_stages(profile.batches) for profile in timed}
+    """Stacked bars, tables, distributions and waterfalls, as far as the samples go."""
+    staged = [profile for profile in handlers if list_stages(profile.batches)]
+    rows = {profile.name: summarise_stages(profile.batches) for profile in staged}
     colours = assign_colours(row.stage for one in rows.values() for row in one[:-1])
-    if not timed:
-        return []
-    return [
-        *make_bar_sections(list_stage_bars(rows), colours, "Stages"),
-        make_table_section(timed, rows),
-        make_distribution_section(timed),
-        make_waterfall_section(timed, colours),
-    ]
+    sections = []
+    if staged:
+        sections += make_bar_sections(list_stage_bars(rows), colours, "Stages")
+        sections.append(make_table_section(staged, rows))
+    sections += make_distribution_sections(handlers)
+    if staged:
+        sections.append(make_waterfall_section(staged, colours))
+    return sections
 
 
 def list_stage_bars(rows: Mapping[str, Sequence[StageRow]]) -> list[StackedBar]:
@@ -118,12 +120,12 @@ def list_stage_cells(row: StageRow, has_device: bool) -> list[str]:
     ]
 
 
-def make_distribution_section(timed: Sequence[HandlerProfile]) -> Section:
+def make_distribution_sections(handlers: Sequence[HandlerProfile]) -> list[Section]:
     """Histograms of the batches' times, all on one axis."""
-    values = {p.name: [1e3 * batch.total_s for batch in p.batches] for p in timed}
+    values = {p.name: [1e3 * batch.total_s for batch in p.batches] for p in handlers}
     charts = histograms(values, "ms a batch", "batches")
     note = "Dashed lines: p50, p95, p99. All charts have one horizontal axis."
-    return Section("How long batches take", join(charts), note)
+    return [Section("How long batches take", join(charts), note)] if charts else []
 
 
 def make_waterfall_section(
@@ -164,12 +166,18 @@ def make_function_sections(handlers: Sequence[HandlerProfile]) -> list[Section]:
         return []
     bars = [make_bucket_bar(profile) for profile in profiled]
     colours = assign_colours(part for bar in bars for part, _ in bar.parts)
-    tables = [
-        make_function_table(profile.name, profile.functions) for profile in profiled
+    hot = [
+        make_function_table(p.name, find_hot_functions(p.functions, HOT_FUNCTIONS))
+        for p in profiled
+    ]
+    busy = [
+        make_function_table(p.name, find_busy_functions(p.functions, BUSY_FUNCTIONS))
+        for p in profiled
     ]
     return [
         *make_bar_sections(bars, colours, "Own time by kind of work, all threads"),
-        Section("The hot functions", Markup("\n").join(tables), "By cumulative time."),
+        Section("Hot functions", Markup("\n").join(hot), "By cumulative time."),
+        Section("Busy functions", Markup("\n").join(busy), "By own time."),
     ]
 
 
@@ -187,21 +195,20 @@ def make_bucket_bar(profile: HandlerProfile) -> StackedBar:
 
 
 def make_function_table(name: str, functions: Sequence[FunctionSample]) -> Markup:
-    """One handler's hot functions."""
-    hot = find_hot_functions(functions, HOT_FUNCTIONS)
+    """One handler's functions in the order in which they come."""
     rows = [
         [
             sample.name,
-            sample.bucket,
-            format_figure(sample.cumulative_s),
-            format_figure(sample.own_s),
+            format_ms(sample.cumulative_s),
+            format_ms(sample.own_s),
             f"{sample.calls:,}",
+            sample.bucket,
             format_place(sample.file, sample.line),
         ]
-        for sample in hot
+        for sample in functions
     ]
-    headers = ["function", "kind", "cumulative s", "own s", "calls", "where"]
-    return table(headers, rows, left=2, caption=name, code=5)
+    headers = ["function", "cumulative ms", "own ms", "calls", "kind", "where"]
+    return table(headers, rows, caption=name, code=5)
 
 
 def format_place(file: str, line: int) -> str:

@@ -152,6 +152,13 @@ def find_hot_functions(
     return sorted(functions, key=lambda sample: -sample.cumulative_s)[:count]
 
 
+def find_busy_functions(
+    functions: Sequence[FunctionSample], count: int
+) -> list[FunctionSample]:
+    """The functions with the largest own times."""
+    return sorted(functions, key=lambda sample: -sample.own_s)[:count]
+
+
 def group_lines(lines: Sequence[LineSample]) -> list[list[LineSample]]:
     """The lines of each function that ran, the slowest function first."""
     groups: dict[tuple[str, str], list[LineSample]] = {}

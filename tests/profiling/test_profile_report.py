@@ -5,6 +5,7 @@ from io import StringIO
 from rich.console import Console
 
 from profiling.profile_report import print_profile
+from profiling.profile_result import BatchSample
 from tests.profiling.profiles import (
     make_function,
     make_handler,
@@ -30,7 +31,13 @@ def test_stages_are_shown_with_percentiles_mean_and_share():
     shown = show(make_handler())
     assert find_cells(shown, "decode") == "decode 12.5 17.0 17.0 12.5 68 % 1.56".split()
     assert find_cells(shown, "total")[1:5] == ["18.5", "23.0", "23.0", "18.5"]
-    assert "100 batches, 800 images" in shown
+    assert "100 batches, 800 images; mean 18.5 ms a batch" in shown
+
+
+def test_batches_without_stages_are_one_line():
+    shown = show(make_handler(batches=[BatchSample(8, 0.016, {})]))
+    assert "1 batches, 8 images; mean 16.0 ms a batch, 2.00 an image" in shown
+    assert "other" not in shown
 
 
 def test_the_report_fits_80_columns_without_cutting_a_figure():
