@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,7 +116,7 @@ def run_profile(choices: ProfileChoices, observer: Observer) -> ProfileResult:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="offpath-profile-"))
         )
         common = stack.enter_context(preparing(choices, handlers, folder, observer))
-        profiled = []
+        profiled: list[ProfiledHandler] = []
         for choice in handlers:
             observer.on_step(f"{choice.name}: build")
             spec = prepare_handler(choice, common, folder / str(len(profiled)))
@@ -157,10 +157,11 @@ def preparing(
 
     Ours then ships its prediction log to the same server: both keep every prediction in S3.
     """
-    gpu_id = find_gpu(choices.device)
-    common = {"batch_size": choices.batch_size, "threads": choices.threads}
+    common = Preparation(
+        choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
+    )
     if not any(choice.source == NAIVE for choice in handlers):
-        yield Preparation(choices.model, **common, gpu_id=gpu_id)
+        yield common
         return
     from profiling.s3_faults import FaultProxy
     from profiling.s3_servers import run_seaweedfs
@@ -180,12 +181,8 @@ def preparing(
                 "segment_max_age_s": 2,
                 "s3": {"endpoint_url": proxy.endpoint_url, "region": "us-east-1"},
             }
-            yield Preparation(
-                choices.model,
-                **common,
-                gpu_id=gpu_id,
-                prediction_log=log,
-                naive_environ={**s3.environ, **puts},
+            yield replace(
+                common, prediction_log=log, naive_environ={**s3.environ, **puts}
             )
 
 

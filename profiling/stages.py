@@ -133,7 +133,9 @@ class OwnStages:
     def __init__(self, instance: Any) -> None:
         from handler import stages
 
-        self._stages = stages
+        self._stage = stages.Stage
+        # Any: mypy takes a method for something that is never assigned to.
+        self._timer_class: Any = stages.StageTimer
         self._host_s: dict[str, float] = {}
         self._device_s: dict[str, float] = {}
         metrics = instance._metrics
@@ -157,7 +159,7 @@ class OwnStages:
 
     def _watch_device(self) -> None:
         """Keeps the events' times: the engine hands them over as shares that include TRANSFER."""
-        shared, transfer = self._stages.StageTimer.shared, self._stages.Stage.TRANSFER
+        shared, transfer = self._timer_class.shared, self._stage.TRANSFER
 
         @contextmanager
         def keep_shares(timer: Any, shares: Any) -> Iterator[None]:
@@ -166,12 +168,12 @@ class OwnStages:
             if transfer in shares:
                 self._device_s = {stage.value: ms / 1e3 for stage, ms in shares.items()}
 
-        self._stages.StageTimer.shared = keep_shares  # type: ignore[method-assign]
+        self._timer_class.shared = keep_shares
 
     @contextmanager
     def marked_by(self, enter_range: Enter) -> Iterator[None]:
         """See `StageRecorder.marked_by`; stages that share a block make one range."""
-        timer_class = self._stages.StageTimer
+        timer_class = self._timer_class
         stage, shared = timer_class.stage, timer_class.shared
 
         @contextmanager
@@ -185,11 +187,11 @@ class OwnStages:
             with enter_range(names), shared(timer, shares):
                 yield
 
-        timer_class.stage, timer_class.shared = mark_stage, mark_shared  # type: ignore
+        timer_class.stage, timer_class.shared = mark_stage, mark_shared
         try:
             yield
         finally:
-            timer_class.stage, timer_class.shared = stage, shared  # type: ignore
+            timer_class.stage, timer_class.shared = stage, shared
 
 
 def clock_stages(handler: LoadedHandler, clock: StageClock) -> None:

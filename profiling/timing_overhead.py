@@ -50,7 +50,7 @@ class OverheadCollector:
 
         self._pipeline: Any = pipeline
         self._instance = handler.instance
-        self._timer = pipeline.StageTimer
+        self._timer = self._pipeline.StageTimer
         self._config = self._instance.config
         self._batch = 0
 

@@ -19,8 +19,10 @@ Watch = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def watching_threads(watch: Watch) -> Iterator[None]:
     """Enters `watch()` on every worker thread around its work, while the block runs."""
+    # Any: mypy takes a method for something that is never assigned to.
     item_class: Any = pool_module._WorkItem
-    run_item, run_thread = item_class.run, threading.Thread.run
+    thread_class: Any = threading.Thread
+    run_item, run_thread = item_class.run, thread_class.run
 
     # From Python 3.14 on, `run` takes the pool's context.
     def watch_item(item: Any, *args: Any) -> None:
@@ -36,9 +38,9 @@ def watching_threads(watch: Watch) -> Iterator[None]:
             run_thread(thread)
 
     item_class.run = watch_item
-    threading.Thread.run = watch_thread  # type: ignore[method-assign]
+    thread_class.run = watch_thread
     try:
         yield
     finally:
         item_class.run = run_item
-        threading.Thread.run = run_thread  # type: ignore[method-assign]
+        thread_class.run = run_thread
