@@ -1,11 +1,12 @@
 """Makes camera-like photographs from the real ones that ship inside PyPI packages.
 
-Nothing is downloaded: the sources are files of the scikit-image and scikit-learn wheels. Most have
-some 500 to 700 px. What a decoder costs depends on how much of a picture's energy lies in its finest
-detail, and enlarging takes that away; noise added instead is not like a camera's (a first version of
-this module did so: its files took 14 ns a byte to Huffman-decode, camera files 10 to 12). So a
-picture larger than its source is the source at its own resolution, continued by mirroring;
-a smaller one is a window of it, sharpened and with a sensor's noise, as a resize takes both away.
+Nothing is downloaded: the sources are files of the scikit-image and scikit-learn wheels, most of
+500 to 700 px. What a decoder costs depends on how much of a picture's energy lies in its finest
+detail. Enlarging takes that away, and noise added instead is not like a camera's: a first version
+of this module did so, and its files took 14 ns a byte to Huffman-decode where camera files take 10
+to 12. So a picture larger than its source is the source at its own resolution, continued by
+mirroring; a smaller one is a window of it, sharpened and with a sensor's noise, as a resize takes
+both away.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SOURCES = (
     ("sklearn", "datasets/images/china.jpg"),
     ("sklearn", "datasets/images/flower.jpg"),
 )
-# 8-bit units at mid grey; with these a 500 px picture has 55 kB at quality 80 to 90, as from phones.
+# 8-bit units at mid grey; with these a 500 px picture has 55 kB at quality 80 to 90.
 SHOT_NOISE = 8.0
 READ_NOISE = 2.0
 DEMOSAIC_BLUR_PX = 0.35
