@@ -91,9 +91,10 @@ def test_the_python_profilers_figures_are_exact():
     now = [0.0]
     profile = StackProfile(lambda: now[0])
     outer, inner = ("f.py", 1, "outer"), ("f.py", 9, "inner")
-    profile._enter(outer)
+    first, second = profile._add(1, outer), profile._add(2, inner)
+    profile._enter(first)
     now[0] = 1.0
-    profile._enter(inner)
+    profile._enter(second)
     now[0] = 4.0
     profile._leave()
     now[0] = 6.0
