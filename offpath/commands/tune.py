@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.bench import command_line
+from offpath.commands.bench_options import command_line
 from offpath.errors import ExpectedError
 from offpath.interrupts import Terminated, stopping_on_signals
 
@@ -201,11 +201,20 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
     verdict = judge_result(result, choices.p95_ms)
     console = Console()
     report.print_tuning(result, choices.p95_ms, verdict, console)
+    console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
+    if verdict is not None and verdict.winner is not None:
+        # Before the plots: what was searched for must not hang on a drawing.
+        write_preset(options["output"], archive.preset, result, verdict)
+        console.print(
+            f"preset: {options['output']} ({verdict.winner}); build with:"
+            f" offpath archive --preset {options['output']}",
+            highlight=False,
+            soft_wrap=True,
+        )
     if options["html_path"]:
         plot.save_html(result, choices.p95_ms, verdict, options["html_path"])
     if options["plot_path"]:
         plot.save_plot(result, choices.p95_ms, verdict, options["plot_path"])
-    console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
     if verdict is None:
         summaries = choice.summarise_trials(result.trials)
         raise ExpectedError(
@@ -213,13 +222,6 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
         )
     if verdict.winner is None:
         raise ExpectedError(verdict.text)
-    write_preset(options["output"], archive.preset, result, verdict)
-    console.print(
-        f"preset: {options['output']} ({verdict.winner}); build with:"
-        f" offpath archive --preset {options['output']}",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def judge_result(result: TuneResult, p95_ms: float) -> Any:

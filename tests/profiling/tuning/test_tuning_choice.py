@@ -136,6 +136,8 @@ def test_a_winner_of_the_search_that_breaks_the_bound_in_fresh_rounds_loses():
 def test_a_preset_beyond_the_bound_is_beaten_by_whoever_holds_it():
     verdict = judge(finals_at(110, 90), PRESET, 100)
     assert verdict.winner == OTHER and "does not hold p95 100 ms" in verdict.text
+    assert "p95 110 ms, within in 0 of 1 rounds" in verdict.text
+    assert "p95 90 ms, within in 1 of 1 rounds" in verdict.text
 
 
 def test_fresh_rounds_that_all_break_the_bound_have_no_winner():
