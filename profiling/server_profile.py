@@ -175,7 +175,9 @@ def handler_parts(counters: Counters) -> dict[str, float]:
         seconds = counters["stages_s"]
         # The page has them in no order; a stage of a later version comes after the known ones.
         order = [stage.value for stage in Stage]
-        names = sorted(seconds, key=lambda n: order.index(n) if n in order else len(order))
+        names = sorted(
+            seconds, key=lambda n: order.index(n) if n in order else len(order)
+        )
         stages = {
             name: 1e3 * seconds[name] / counters["batches"]
             for name in names

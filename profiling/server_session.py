@@ -25,7 +25,13 @@ from profiling.profile_result import HandlerProfile, ProfileResult
 from profiling.profiled_archive import WorkerProfiler, read_functions, wrap_archive
 from profiling.prometheus import Snapshot, read_metrics
 from profiling.server_profile import make_server_profile
-from profiling.server_target import Target, attach, check_answers, start_server
+from profiling.server_target import (
+    Target,
+    attach,
+    check_alive,
+    check_answers,
+    start_server,
+)
 from profiling.workload import Workload, load_workload
 
 KIND = "server"
@@ -126,6 +132,9 @@ def run_server_profile(choices: ServerChoices, observer: Observer) -> ProfileRes
     """
     if choices.mar is not None:
         check_archive(choices.mar)
+    if choices.url is not None:
+        # Before photographs are made, which takes half a minute at first.
+        check_alive(choices.url.rstrip("/"))
     workload = load_workload(choices.images, choices.seed, observer.on_step)
     result = begin_result(choices, workload)
     with work_folder() as folder:
@@ -250,9 +259,7 @@ def measure(
     """`HandlerProfile.server` of one window of load."""
     observer.on_step(f"{choices.name}: warm-up and {choices.duration_s:g} s of load")
     watcher = SnapshotWatcher(target, observer)
-    plan = make_plan(
-        choices, target, workload, choices.warm_up_s, choices.duration_s
-    )
+    plan = make_plan(choices, target, workload, choices.warm_up_s, choices.duration_s)
     with GpuSampler() as gpu:
         load = find_generator(choices.generator).run(plan, watcher)
     cpu_ms = watcher.cpu_ms_per_request(load)

@@ -201,7 +201,9 @@ def check_answers(target: Target, photograph: bytes) -> None:
             trust_env=False,
         )
     except httpx.HTTPError as error:
-        raise ExpectedError(f"no answer from {target.predict_url}: {error!r}") from error
+        raise ExpectedError(
+            f"no answer from {target.predict_url}: {error!r}"
+        ) from error
     if reply.status_code != 200:
         raise ExpectedError(
             f"the model {target.model!r} answered {reply.status_code} to a photograph:"

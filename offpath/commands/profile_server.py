@@ -13,32 +13,90 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("server")
-@click.option("--duration", "duration_s", type=click.FloatRange(2), default=30, show_default=True,
-              help="Seconds of the measured window.")
-@click.option("--clients", type=click.IntRange(1), default=32, show_default=True,
-              help="Each waits for its reply before it sends again.")
-@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=15, show_default=True,
-              help="Seconds of load before the window; Java compiles its hot code meanwhile.")
-@click.option("--handler", type=click.Choice(["offpath", "stock", "naive"]), default="offpath",
-              show_default=True, help="What to serve.")
-@click.option("--model", default="near-free", show_default=True,
-              type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
-              help="near-free (pool + linear) stands in for an accelerator.")
-@click.option("--mar", type=FilePath, help="Serve this archive instead of --handler and --model.")
-@click.option("--url", help="Profile the TorchServe that runs there instead of one of our own.")
-@click.option("--metrics-url", help="Its metrics.  [default: port 8082 of the same host]")
-@click.option("--management-url", help="Its management.  [default: port 8081 of the same host]")
-@click.option("--served-as", metavar="NAME", help="The model there.  [default: the only one]")
-@click.option("--images", default="photos-55k", show_default=True,
-              help="photos-55k, photos-1200k or a folder of photographs.")
-@click.option("--seed", type=int, default=0, show_default=True,
-              help="Of the photographs and their order.")
-@click.option("--generator", type=click.Choice(["locust", "wrk"]), default="locust",
-              show_default=True, help="wrk is lighter where it is installed.")
-@click.option("--cprofile", is_flag=True,
-              help="Then load it again with cProfile in the workers: WORKER.prof, functions.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False),
-              default=Path("offpath-profile"), show_default=True, help="Folder of the .prof files.")
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(2),
+    default=30,
+    show_default=True,
+    help="Seconds of the measured window.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Each waits for its reply before it sends again.",
+)
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=click.FloatRange(0),
+    default=15,
+    show_default=True,
+    help="Seconds of load before the window; Java compiles its hot code meanwhile.",
+)
+@click.option(
+    "--handler",
+    type=click.Choice(["offpath", "stock", "naive"]),
+    default="offpath",
+    show_default=True,
+    help="What to serve.",
+)
+@click.option(
+    "--model",
+    default="near-free",
+    show_default=True,
+    type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+    help="near-free (pool + linear) stands in for an accelerator.",
+)
+@click.option(
+    "--mar", type=FilePath, help="Serve this archive instead of --handler and --model."
+)
+@click.option(
+    "--url", help="Profile the TorchServe that runs there instead of one of our own."
+)
+@click.option(
+    "--metrics-url", help="Its metrics.  [default: port 8082 of the same host]"
+)
+@click.option(
+    "--management-url", help="Its management.  [default: port 8081 of the same host]"
+)
+@click.option(
+    "--served-as", metavar="NAME", help="The model there.  [default: the only one]"
+)
+@click.option(
+    "--images",
+    default="photos-55k",
+    show_default=True,
+    help="photos-55k, photos-1200k or a folder of photographs.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Of the photographs and their order.",
+)
+@click.option(
+    "--generator",
+    type=click.Choice(["locust", "wrk"]),
+    default="locust",
+    show_default=True,
+    help="wrk is lighter where it is installed.",
+)
+@click.option(
+    "--cprofile",
+    is_flag=True,
+    help="Then load it again with cProfile in the workers: WORKER.prof, functions.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("offpath-profile"),
+    show_default=True,
+    help="Folder of the .prof files.",
+)
 @click.option("--json", "json_path", type=FilePath, help="Raw samples.")
 @click.option("--html", "html_path", type=FilePath, help="One self-contained page.")
 @click.pass_context
@@ -86,7 +144,9 @@ def check_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
         return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
     if chosen["mar"] is not None and (is_given("handler") or is_given("model")):
-        raise click.UsageError("--mar has its own handler and model: leave --handler/--model out")
+        raise click.UsageError(
+            "--mar has its own handler and model: leave --handler/--model out"
+        )
     attached = ("metrics_url", "management_url", "served_as")
     own = ("mar", "handler", "model", "cprofile", "output")
     if chosen["url"] is None:

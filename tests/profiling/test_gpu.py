@@ -55,7 +55,9 @@ def test_without_a_driver_the_block_runs_and_the_reason_is_kept():
         ran = True
     assert ran
     assert sampler.samples.readings == []
-    assert "driver" in sampler.samples.absent or "not installed" in sampler.samples.absent
+    assert (
+        "driver" in sampler.samples.absent or "not installed" in sampler.samples.absent
+    )
     assert format_gpu(sampler.samples) == [f"no GPU: {sampler.samples.absent}"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from profiling.prometheus import parse_metrics, read_metrics
-from tests.profiling.known_server import known_server
+from tests.profiling.fixed_reply import fixed_reply
 
 # As TorchServe 0.12.0 wrote it: labels end in a comma, a counter's name need not end in _total.
 PAGE = """\
@@ -39,7 +39,9 @@ def test_a_torchserve_page_is_read():
     assert page.total("offpath_batches_total", ModelName="classifier") == 5
     assert page.total("PredictionTime_sum") == 99.81
     assert page.total("WorkerThreadTime") == 1
-    assert page.by_label("offpath_stage_seconds_total", "Stage", ModelName="classifier") == {
+    assert page.by_label(
+        "offpath_stage_seconds_total", "Stage", ModelName="classifier"
+    ) == {
         "read": 1.13205e-4,
         "decode": 0.013906581,
     }
@@ -79,6 +81,6 @@ def test_a_page_that_is_not_there_is_said(url, said):
 
 
 def test_an_error_status_is_said():
-    with known_server() as server:
-        with pytest.raises(ExpectedError, match="answered 501 instead of metrics"):
-            read_metrics(server.url)
+    with fixed_reply(404) as url:
+        with pytest.raises(ExpectedError, match="answered 404 instead of metrics"):
+            read_metrics(url)

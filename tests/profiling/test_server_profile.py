@@ -82,7 +82,9 @@ def test_each_part_is_a_stage_or_the_difference_of_two_clocks():
 
 
 def test_stages_come_in_the_order_of_the_path():
-    names = [row["part"] for row in profile(OURS)["account"] if row["where"] == "handler"]
+    names = [
+        row["part"] for row in profile(OURS)["account"] if row["where"] == "handler"
+    ]
     assert names == ["decode", "inference", "handler, other"]
 
 
@@ -170,7 +172,9 @@ def test_other_models_are_left_out():
             id="ones-and-eights",
         ),
         # Sizes from 5 to 8 with a mean of 6.5 are at the most half 5 and half 8.
-        pytest.param({"4": 0, "8": 100, "+Inf": 100}, 6.5, 44.5 / 42.25, id="one-bucket"),
+        pytest.param(
+            {"4": 0, "8": 100, "+Inf": 100}, 6.5, 44.5 / 42.25, id="one-bucket"
+        ),
     ],
 )
 def test_the_weight_of_unequal_batches_is_bounded(sizes, mean, expected):
@@ -179,7 +183,10 @@ def test_the_weight_of_unequal_batches_is_bounded(sizes, mean, expected):
 
 
 def test_batches_above_the_last_bucket_have_a_bucket():
-    assert bucket_shares({"32": 1, "64": 1, "+Inf": 4}) == [(1, 32, 0.25), (65, 128, 0.75)]
+    assert bucket_shares({"32": 1, "64": 1, "+Inf": 4}) == [
+        (1, 32, 0.25),
+        (65, 128, 0.75),
+    ]
 
 
 def test_doubts_are_said():

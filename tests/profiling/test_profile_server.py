@@ -1,0 +1,248 @@
+"""`offpath profile server`: real servers, a real load; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pstats
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from offpath.cli import run
+from offpath.mar_file import MANIFEST, read_mar
+from offpath.processes import find_session_members
+from profiling.model_under_test import load_model
+from profiling.profile_result import load_profile
+from profiling.profiled_archive import ENTRY_NAME, wrap_archive
+from profiling.server_target import start_server
+from profiling.servers import archives
+from tests.profiling.fixed_reply import fixed_reply
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def offpath(*argv: str, **changes) -> subprocess.Popen[str]:
+    """The command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "offpath", "profile", "server", *argv],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **changes,
+    )
+
+
+def refusal(argv: list[str], capsys) -> tuple[int, str]:
+    """Exit code and message of the command in this process."""
+    with pytest.raises(SystemExit) as ended:
+        run(["profile", "server", *argv])
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """Our handler on a server of its own, with cProfile in the workers: (result, folder)."""
+    folder = tmp_path_factory.mktemp("profile")
+    command = offpath(
+        *("--duration", "2", "--warm-up", "1", "--clients", "16", "--cprofile"),
+        *("--output", str(folder), "--json", str(folder / "result.json")),
+        *("--html", str(folder / "page.html")),
+    )
+    out, err = command.communicate(timeout=240)
+    assert command.returncode == 0, err
+    return load_profile(folder / "result.json"), folder, out
+
+
+@pytest.fixture(scope="module")
+def stock_server(tmp_path_factory):
+    """A running server of the stock handler, which somebody else started."""
+    folder = tmp_path_factory.mktemp("stock")
+    store = folder / "store"
+    store.mkdir()
+    model = load_model("near-free")
+    config = archives.offpath_config(model, cores=1)
+    del config["handler"]
+    archive = archives.build_stock(model, config, store)
+    with start_server(archive, folder, {"OMP_NUM_THREADS": "1"}) as server:
+        yield server
+
+
+def attach_options(server) -> list[str]:
+    url = urlsplit(server.predict_url)
+    management = server._server.management_url
+    return [
+        *("--url", f"{url.scheme}://{url.netloc}"),
+        *("--metrics-url", server.metrics_url, "--management-url", management),
+    ]
+
+
+@pytest.mark.server
+def test_the_account_of_a_real_server_adds_up(profiled):
+    result, _, out = profiled
+    server = result.handlers[0].server
+    account = {row["part"]: row["ms"] for row in server["account"]}
+    latencies = server["client"]["latencies_ms"]
+    mean_ms = sum(latencies) / len(latencies)
+    assert sum(account.values()) == pytest.approx(mean_ms, rel=1e-9)
+    assert {"queue", "worker protocol", "decode", "inference", "postprocess"} <= set(
+        account
+    )
+    assert server["client"]["failures"] == 0
+    assert server["counters"]["stages_s"]["decode"] > 0
+    assert server["counters"]["answered"] > 0
+    assert server["in_force"]["batch_size"] == 8
+    assert 1 <= server["mean_batch_size"] <= 8
+    assert server["cpu_ms_per_request"]["workers"] > 0
+    assert "worker protocol" in out
+
+
+@pytest.mark.server
+def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
+    result, folder, _ = profiled
+    handler = result.handlers[0]
+    assert len(handler.files) == handler.server["in_force"]["workers"]
+    for file in handler.files:
+        names = {name for _, _, name in pstats.Stats(file).stats}
+        assert {"handle", "decode_image", "inference"} <= names
+    found = {sample.name: sample for sample in handler.functions}
+    assert found["decode_image"].bucket == "decode"
+    assert found["decode_image"].file == "handler/decode.py"
+    assert not [s for s in handler.functions if "profiled_entry" in s.file]
+    assert (folder / "page.html").stat().st_size > 1000
+
+
+@pytest.mark.server
+def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_path):
+    path = tmp_path / "result.json"
+    argv = ["--duration", "2", "--warm-up", "0", "--clients", "4", "--json", str(path)]
+    command = offpath(*attach_options(stock_server), *argv)
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 0, err
+    server = load_profile(path).handlers[0].server
+    account = {row["part"]: row["ms"] for row in server["account"]}
+    assert account["handler"] > 0
+    assert sum(account.values()) == pytest.approx(server["mean_ms"], rel=1e-9)
+    assert server["in_force"] == {
+        "batch_size": 8,
+        "max_batch_delay_ms": 2,
+        "workers": 1,
+    }
+    assert server["cpu_ms_per_request"] == {}
+    # It was left as it was.
+    assert stock_server.is_running()
+
+
+@pytest.mark.server
+def test_ctrl_c_under_load_leaves_no_generator(stock_server):
+    # A session of its own: whoever is left is found in it.
+    argv = ["--duration", "60", "--warm-up", "1"]
+    command = offpath(*attach_options(stock_server), *argv, start_new_session=True)
+    assert command.stderr is not None
+    for line in command.stderr:
+        if "of load" in line:
+            break
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert find_session_members(command.pid) == []
+    assert stock_server.is_running()
+
+
+@pytest.mark.server
+def test_ctrl_c_while_the_server_starts_leaves_nothing(tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = offpath("--warm-up", "1", env=env)
+    assert command.stderr is not None
+    for line in command.stderr:
+        if "start" in line:
+            break
+    java = []
+    while not java and command.poll() is None:
+        java = [c for c in psutil.Process(command.pid).children() if c.name() == "java"]
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert java and find_session_members(java[0].pid) == []
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_wrapped_archive_differs_by_its_entry_alone(tmp_path):
+    source = tmp_path / "a.mar"
+    manifest = {"model": {"modelName": "a", "handler": "mine.py:serve"}}
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest))
+        archive.writestr("mine.py", "serve = None")
+    wrapped = wrap_archive(source, tmp_path / "b.mar")
+    assert read_mar(wrapped).handler == ENTRY_NAME
+    with zipfile.ZipFile(wrapped) as archive:
+        assert archive.read("mine.py") == b"serve = None"
+        settings = json.loads(archive.read("profiled_handler.json"))
+    assert settings == {"handler": "mine.py:serve"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        pytest.param(
+            ["--url", "http://127.0.0.1:9"], 1, "no server at", id="nobody-there"
+        ),
+        pytest.param(["--url", "here"], 1, "no server at 'here'", id="no-url"),
+        pytest.param(["--mar", "no.mar"], 1, "no archive at no.mar", id="no-archive"),
+        pytest.param(["--images", "nowhere"], 1, "photos-55k", id="no-such-folder"),
+        pytest.param(["--handler", "nginx"], 2, "nginx", id="unknown-handler"),
+        pytest.param(["--duration", "1"], 2, "--duration", id="too-short"),
+        pytest.param(["--served-as", "a"], 2, "only with --url", id="name-without-url"),
+        pytest.param(
+            ["--url", "http://h", "--cprofile"],
+            2,
+            "--cprofile",
+            id="cprofile-of-anothers",
+        ),
+        pytest.param(
+            ["--mar", "a.mar", "--model", "resnet50"],
+            2,
+            "--mar",
+            id="model-and-archive",
+        ),
+    ],
+)
+def test_wrong_input_is_said(argv, code, said, capsys):
+    ended, message = refusal(argv, capsys)
+    assert (ended, said in message) == (code, True), message
+
+
+def test_an_archive_without_a_handler_is_refused_before_a_server_starts(
+    tmp_path, capsys
+):
+    path = tmp_path / "bare.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bare"}}))
+    code, said = refusal(["--mar", str(path)], capsys)
+    assert code == 1 and "no handler" in said
+
+
+def test_an_empty_folder_of_images_is_said(tmp_path, capsys):
+    code, said = refusal(["--images", str(tmp_path)], capsys)
+    assert code == 1 and "no photographs" in said
+
+
+def test_a_server_that_is_not_well_is_said(capsys):
+    with fixed_reply(500, b"broken") as url:
+        code, said = refusal(["--url", url, "--served-as", "m"], capsys)
+    assert code == 1 and "answered 500 to /ping: broken" in said
+
+
+def test_a_server_that_is_no_torchserve_is_said(capsys):
+    with fixed_reply(200, b"") as url:
+        argv = ["--url", url, "--served-as", "m", "--metrics-url", url]
+        argv += ["--duration", "2", "--warm-up", "0", "--management-url", url]
+        code, said = refusal(argv, capsys)
+    assert code == 1 and "no ts_inference_requests_total" in said
