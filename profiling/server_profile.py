@@ -61,9 +61,10 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
 
     Returns:
         requests, inference_us, queue_us (Java, per request: sums); answered (replies that Java
-        has sent, None where QueueTime is a gauge or serves several models); prediction_ms, prediction_batches,
-        handler_ms, handler_batches (TorchServe's histograms, 0 where they are gauges); batches,
-        items, stages_s, batch_sizes_le (our handler's, empty for any other).
+        has sent, None where QueueTime is a gauge or serves several models); prediction_ms,
+        prediction_batches, handler_ms, handler_batches (TorchServe's histograms, 0 where they
+        are gauges); batches, items, stages_s, batch_sizes_le (our handler's, empty for any
+        other).
 
     Raises:
         ExpectedError: TorchServe's counters are not there, or fell: the server was restarted.

@@ -219,7 +219,8 @@ def with_port(url: str, port: int) -> str:
 
 def find_only_model(management: ManagementClient) -> str:
     """Name of the one model that is served."""
-    names = sorted(management.list_models())
+    with only_torchserve():
+        names = sorted(management.list_models())
     if len(names) != 1:
         raise ExpectedError(f"the server has {len(names)} models: {', '.join(names)}")
     return names[0]
@@ -227,9 +228,21 @@ def find_only_model(management: ManagementClient) -> str:
 
 def describe(management: ManagementClient, model: str) -> dict[str, Any]:
     """What is in force for a model's first version."""
-    status = management.describe(model)[0]
+    with only_torchserve():
+        status = management.describe(model)[0]
     return {
         "batch_size": status.batch_size,
         "max_batch_delay_ms": status.max_batch_delay_ms,
         "workers": status.ready_workers,
     }
+
+
+@contextmanager
+def only_torchserve() -> Iterator[None]:
+    """A reply that is not TorchServe's becomes an ExpectedError: the user named the address."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError) as error:
+        raise ExpectedError(
+            f"what answers at --management-url is not TorchServe's management API: {error!r}"
+        ) from error
