@@ -1,0 +1,62 @@
+"""`offpath bench setup`: what it refuses and says; test_environments.py has the installing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from offpath.commands.bench_setup import setup, unique
+from offpath.errors import ExpectedError
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(setup, arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--all", "triton"], ["--list", "triton"], ["--list", "--all"]]
+)
+def test_unclear_choices_are_wrong_usage(arguments: list[str]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_unknown_server_is_refused_with_the_known_ones() -> None:
+    error = invoke("nobody").exception
+
+    assert isinstance(error, ExpectedError)
+    assert "triton" in str(error)
+
+
+def test_server_that_comes_with_us_needs_nothing() -> None:
+    assert invoke("offpath").output == "offpath: nothing to set up\n"
+
+
+def test_servers_that_share_an_environment_set_it_up_once() -> None:
+    assert unique(["triton", "triton-thin", "offpath"]) == ["triton", "offpath"]
+
+
+def test_failed_setup_is_said_at_the_end_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    result = invoke("mms", "offpath")
+
+    assert "offpath: nothing to set up" in result.output
+    assert isinstance(result.exception, ExpectedError)
+    assert "not set up: mms" in str(result.exception)
+
+
+def test_list_says_what_is_missing_and_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    output = invoke("--list").output
+
+    assert "not set up here: offpath bench setup triton" in output
+    assert "ready" in output
