@@ -6,9 +6,11 @@ cannot touch its figures, and what differs from start to start shows in the spre
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import psutil
@@ -16,11 +18,18 @@ import psutil
 from offpath.errors import ExpectedError
 from profiling.answers import check_answers
 from profiling.bodies import Bodies
+from profiling.cold_start import FirstClient
+from profiling.gpu import GpuSampler, GpuSamples
 from profiling.limits import DECODE, FORWARD, LimitMeter, Rate
 from profiling.load import Generator, LoadPlan, LoadSample
 from profiling.model_under_test import Answer
-from profiling.result import BenchResult, LimitMeasurement, Measurement
-from profiling.sampling import sample_cpu_s, sample_rss_bytes, subtract
+from profiling.result import BenchResult, Failure, LimitMeasurement, Measurement, Start
+from profiling.sampling import (
+    sample_cpu_s,
+    sample_pss_bytes,
+    sample_rss_bytes,
+    subtract,
+)
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.workload import Workload
 
@@ -28,14 +37,26 @@ Checks = Mapping[str, Sequence[tuple[bytes, Answer]]]
 
 
 @dataclass(frozen=True)
+class Windows:
+    """The load of each window; see `profiling.load.LoadPlan`."""
+
+    clients: int
+    warm_up_s: float
+    seconds: float | None
+    requests: int | None
+    rate: float | None
+    min_replies: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class BenchPlan:
     """What to measure.
 
     Attributes:
-        clients: closed-loop clients.
         rounds: how often each server is measured.
-        seconds, requests: length of a window, one of the two.
-        warm_up_s: load before each window.
+        windows: the load.
+        cold_start: whether to measure what the first request is compared with.
         checks: workload name -> photographs and their reference answers.
         bodies: what is sent of a photograph.
     """
@@ -43,12 +64,9 @@ class BenchPlan:
     workloads: Sequence[Workload]
     servers: Sequence[ServerUnderTest]
     generator: Generator
-    clients: int
     rounds: int
-    seconds: float | None
-    requests: int | None
-    warm_up_s: float
-    seed: int
+    windows: Windows
+    cold_start: bool
     checks: Checks
     bodies: Bodies
 
@@ -62,8 +80,11 @@ class Observer(Protocol):
     def on_replies(self, replies: int, elapsed_s: float) -> None:
         """Live count inside a window."""
 
+    def on_failure(self, server: str, reason: str) -> None:
+        """A server is left out from now on."""
+
     def on_measured(self) -> None:
-        """A server's round, or the limits' round, is in the result: save it now."""
+        """Something new is in the result: save it now."""
 
 
 def run_bench(
@@ -71,8 +92,8 @@ def run_bench(
 ) -> None:
     """Appends the plan's measurements to `result`, round by round.
 
-    Raises:
-        ExpectedError: a server does not start, answers wrongly or dies; finished rounds stay.
+    A server that does not start, answers wrongly or dies is left out from then on; its finished
+    windows stay, and the reason is in `result.failures`.
     """
     for round_ in range(plan.rounds):
         label = f"round {round_ + 1}/{plan.rounds}"
@@ -80,9 +101,13 @@ def run_bench(
         result.limits.extend(measure_limits(plan, meter, round_))
         observer.on_measured()
         for server in plan.servers:
-            result.measurements.extend(
-                measure_server(plan, server, round_, label, observer)
-            )
+            if any(failure.server == server.name for failure in result.failures):
+                continue
+            try:
+                measure_server(plan, server, round_, label, result, observer)
+            except ExpectedError as error:
+                result.failures.append(Failure(round_, server.name, str(error)))
+                observer.on_failure(server.name, str(error))
             observer.on_measured()
 
 
@@ -116,29 +141,31 @@ def measure_server(
     server: ServerUnderTest,
     round_: int,
     label: str,
+    result: BenchResult,
     observer: Observer,
-) -> list[Measurement]:
-    """Starts a server, checks its answers, and measures it on every workload."""
+) -> None:
+    """Starts a server, checks its answers, and measures it on every workload.
+
+    Raises:
+        ExpectedError: it does not start, answers wrongly or dies.
+    """
     observer.on_step(f"{label}: {server.name}: start")
-    begin = time.perf_counter()
-    measured = []
+    begin_s = time.perf_counter()
     with server.running() as running:
-        ready_s = None
+        start = measure_start(plan, server, running, round_, begin_s)
+        result.starts.append(start)
         for workload in plan.workloads:
             observer.on_step(f"{label}: {server.name}: {workload.name}")
-            checks = [
-                (plan.bodies.make(photograph, server.call), answer)
-                for photograph, answer in plan.checks[workload.name]
-            ]
+            checks = make_bodies(plan, server, workload)
             difference = check_answers(
                 server.name, running.predict_url, server.call, checks
             )
-            ready_s = ready_s or round(time.perf_counter() - begin, 2)
             watcher = WindowWatcher(server.name, running, observer)
-            sample = plan.generator.run(
-                make_load(plan, server, running, workload), watcher
-            )
-            measured.append(
+            load = make_load(plan, server, running, workload)
+            with GpuSampler() as gpu:
+                sample = plan.generator.run(load, watcher)
+            watcher.check_running()
+            result.measurements.append(
                 Measurement(
                     round=round_,
                     server=server.name,
@@ -148,11 +175,38 @@ def measure_server(
                     latencies_ms=sample.latencies_ms,
                     cpu_s=watcher.cpu_s(sample),
                     rss_bytes=sample_rss_bytes(running.groups()),
-                    ready_s=ready_s,
+                    pss_bytes=sample_pss_bytes(running.groups()),
+                    ready_s=start.ready_s,
                     answer_difference=round(difference, 5),
+                    gpu=watcher.summarise_gpu(gpu.samples),
                 )
             )
-    return measured
+
+
+def make_bodies(
+    plan: BenchPlan, server: ServerUnderTest, workload: Workload
+) -> list[tuple[bytes, Answer]]:
+    """The bodies to check a server with, and their answers."""
+    return [
+        (plan.bodies.make(photograph, server.call), answer)
+        for photograph, answer in plan.checks[workload.name]
+    ]
+
+
+def measure_start(
+    plan: BenchPlan,
+    server: ServerUnderTest,
+    running: RunningServer,
+    round_: int,
+    begin_s: float,
+) -> Start:
+    """The first request, and the steady ones after it when they were asked for."""
+    bodies = [body for body, _ in make_bodies(plan, server, plan.workloads[0])]
+    with FirstClient(server.name, running.predict_url, server.call) as client:
+        first_ms = client.send_ms(bodies[0])
+        ready_s = round(time.perf_counter() - begin_s, 2)
+        steady_ms = client.steady_ms(bodies) if plan.cold_start else None
+    return Start(round_, server.name, ready_s, first_ms, steady_ms)
 
 
 def make_load(
@@ -166,11 +220,7 @@ def make_load(
         url=running.predict_url,
         paths=plan.bodies.paths(workload, server.call),
         headers=server.call.all_headers,
-        clients=plan.clients,
-        warm_up_s=plan.warm_up_s,
-        seconds=plan.seconds,
-        requests=plan.requests,
-        seed=plan.seed,
+        **asdict(plan.windows),
     )
 
 
@@ -182,9 +232,12 @@ class WindowWatcher:
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
+        self._begin_s = time.monotonic()
+        self._opened_s = 0.0
 
     def on_window(self) -> None:
         """The window begins."""
+        self._opened_s = time.monotonic() - self._begin_s
         self._groups = self._running.groups()
         self._before = sample_cpu_s(self._groups)
         self._busy_before_s = machine_busy_s()
@@ -195,11 +248,15 @@ class WindowWatcher:
         Raises:
             ExpectedError: the server is gone.
         """
+        self.check_running()
+        self._observer.on_replies(replies, elapsed_s)
+
+    def check_running(self) -> None:
+        """Raises ExpectedError when the server is gone: after a window, its last half second."""
         if not self._running.is_running():
             raise ExpectedError(
                 f"server {self._name!r} died under load; its log is {self._running.log_path()}"
             )
-        self._observer.on_replies(replies, elapsed_s)
 
     def cpu_s(self, sample: LoadSample) -> dict[str, float]:
         """CPU seconds inside the window by group; call it as soon as the window is over."""
@@ -208,6 +265,19 @@ class WindowWatcher:
         groups["generator"] = round(sample.cpu_s, 3)
         groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
         return groups
+
+    def summarise_gpu(self, samples: GpuSamples) -> dict[str, float]:
+        """The readings inside the window in two figures; empty without a GPU."""
+        # The sampler's clock starts with the load, a moment after ours.
+        inside = [r for r in samples.readings if r.at_s >= self._opened_s]
+        busy = [r.utilisation for r in inside if r.utilisation is not None]
+        memory: dict[float, int] = defaultdict(int)
+        for reading in inside:
+            memory[reading.at_s] += reading.memory_used_bytes
+        figures = {"memory_bytes": float(max(memory.values()))} if memory else {}
+        return figures | (
+            {"utilisation": round(statistics.mean(busy), 4)} if busy else {}
+        )
 
 
 def machine_busy_s() -> float:

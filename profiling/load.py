@@ -1,8 +1,14 @@
 """Load on a server: what to send (LoadPlan), what came back (LoadSample), who sends it (Generator).
 
-Closed loop: each of N clients sends its next request when the last reply has arrived. The load
-runs through warm-up into the measured window without a pause, so the window begins with every
-client busy; what is counted is the replies that arrive inside the window.
+Closed loop: each of N clients sends its next request when the last reply has arrived; what is
+counted is the replies that arrive inside the window. A server that stalls stops the clients too:
+few requests see the stall, and the percentiles hide it.
+
+Open loop (`rate`): requests are due at random times (Poisson), whatever the server does, and
+latency counts from the time a request was due, so a stall shows in every one due meanwhile.
+What is counted is the requests that were due inside the window, until the last is answered.
+
+The load runs through warm-up into the measured window without a pause.
 """
 
 from __future__ import annotations
@@ -27,11 +33,14 @@ class LoadPlan:
     Attributes:
         url: where each request is posted.
         paths: files whose bytes are the bodies, in turn; shuffled once by `seed`.
-        clients: how many wait for a reply at the same time.
+        clients: how many wait for a reply at the same time; in open loop the connections, of which
+            a due request takes a free one.
         warm_up_s: load before the window.
         seconds: length of the window; None when `requests` ends it.
         requests: replies after which the window ends; None when `seconds` ends it.
         headers: of each request.
+        rate: mean of the open loop's requests a second; None for closed loop.
+        min_replies: a window of `seconds` goes on until there were as many, at most `longest_s`.
         timeout_s: a request without a reply for so long counts as failed.
     """
 
@@ -46,6 +55,9 @@ class LoadPlan:
         default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE}
     )
     timeout_s: float = 120.0
+    rate: float | None = None
+    min_replies: int = 0
+    longest_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +65,9 @@ class LoadSample:
     """What came back inside the window.
 
     Attributes:
-        elapsed_s: length of the window.
+        elapsed_s: length of the window, in open loop until its last reply.
         statuses: replies by HTTP status ("200"), NO_REPLY for none.
-        latencies_ms: of the 200s, in order of arrival.
+        latencies_ms: of the 200s, in order of arrival; in open loop from the time they were due.
         cpu_s: CPU time of the generator itself inside the window.
     """
 

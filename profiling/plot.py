@@ -1,4 +1,4 @@
-"""Draws a benchmark's result: requests a second by server, with the limit as a line.
+"""Draws results: requests a second by server with the limit as a line, and a sweep's curves.
 
 Transparent, in greys and colours that read on white and on black: GitHub shows the same file in its
 light and dark themes.
@@ -6,13 +6,16 @@ light and dark themes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.result import BenchResult
-from profiling.summary import Row, limit_rate, summarise
+from profiling.summary import Row, limit_rate, percentile, summarise
+from profiling.sweep_result import Step, SweepResult
 
 TEXT = "#7d8590"
 GRID = "#7d859055"
@@ -22,6 +25,11 @@ LIMIT = "#d4781f"
 INCHES_PER_BAR = 0.42
 # In units of the longest bar or limit.
 FIGURES_AT = 1.06
+# Of a sweep's servers, in the order of the run.
+COLOURS = (
+    *(OURS, LIMIT, "#3fb950", "#a371f7", "#f85149", "#8b949e"),
+    *("#db61a2", "#39c5cf", "#bb8009", "#6e7681", "#1f6feb"),
+)
 SUFFIXES = (".svg", ".png")
 
 
@@ -31,6 +39,23 @@ def save_plot(result: BenchResult, baseline: str | None, path: Path) -> None:
     Raises:
         ExpectedError: another suffix, or matplotlib is missing.
     """
+    with plotting(path):
+        draw(result, baseline, path)
+
+
+def save_sweep_plot(result: SweepResult, path: Path) -> None:
+    """Writes an SVG or PNG with three panels: rate, latency and failures against virtual users.
+
+    Raises:
+        ExpectedError: another suffix, or matplotlib is missing.
+    """
+    with plotting(path):
+        draw_sweep(result, path)
+
+
+@contextmanager
+def plotting(path: Path) -> Iterator[None]:
+    """matplotlib without a window system, with fixed ids: the same result gives the same file."""
     if path.suffix not in SUFFIXES:
         raise ExpectedError(
             f"plot {str(path)!r}: expected a name ending in .svg or .png"
@@ -41,12 +66,11 @@ def save_plot(result: BenchResult, baseline: str | None, path: Path) -> None:
         raise ExpectedError(
             "matplotlib is not installed; get it with: pip install 'torchserve-offpath[bench]'"
         ) from error
-    # No window system; fixed ids, so that the same result gives the same file.
     matplotlib.use("agg")
     with matplotlib.rc_context(
         {"svg.hashsalt": "offpath", "font.size": 11, "text.color": TEXT}
     ):
-        draw(result, baseline, path)
+        yield
 
 
 def draw(result: BenchResult, baseline: str | None, path: Path) -> None:
@@ -69,6 +93,13 @@ def draw(result: BenchResult, baseline: str | None, path: Path) -> None:
             [r for r in rows if r.workload == workload],
             limit_rate(result, workload),
         )
+    write_figure(figure, path)
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Saves and closes a figure."""
+    from matplotlib import pyplot
+
     figure.tight_layout()
     # Without a date: the same result gives the same file.
     figure.savefig(path, transparent=True, dpi=150, metadata=metadata_for(path))
@@ -112,8 +143,71 @@ def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
         )
         panel.set_ylim(len(rows) - 0.1, -0.6)
     panel.set_xlabel("requests a second", color=TEXT)
+    style_panel(panel, "x")
+
+
+def style_panel(panel: Any, grid: str) -> None:
+    """No frame, a faint grid along one axis or both."""
     panel.tick_params(colors=TEXT, length=0)
-    panel.grid(axis="x", color=GRID, linewidth=0.6)
+    panel.grid(axis=grid, color=GRID, linewidth=0.6)
     panel.set_axisbelow(True)
     for side in panel.spines.values():
         side.set_visible(False)
+
+
+def draw_sweep(result: SweepResult, path: Path) -> None:
+    """Draws the three panels side by side, one colour per server."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 3, figsize=(13.5, 4.2))
+    servers = [
+        name
+        for name in result.servers
+        if any(step.server == name for step in result.steps)
+    ]
+    for name, colour in zip(servers, cycle(COLOURS)):
+        steps = [step for step in result.steps if step.server == name]
+        draw_curve(panels[0], steps, lambda step: step.rate, colour, label=name)
+        draw_curve(panels[1], steps, lambda step: latency_ms(step, 50), colour)
+        draw_curve(panels[1], steps, lambda step: latency_ms(step, 95), colour, ":")
+        draw_curve(panels[2], steps, lambda step: sum(step.failed.values()), colour)
+    titles = ("good replies a second", "p50 and p95 (dotted), ms", "failed responses")
+    users = sorted({step.users for step in result.steps})
+    for panel, title in zip(panels, titles):
+        panel.set_title(title, color=TEXT, fontsize=11, loc="left")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(users, [str(count) for count in users])
+        panel.minorticks_off()
+        panel.set_xlabel("virtual users", color=TEXT)
+        style_panel(panel, "both")
+    panels[0].set_ylim(bottom=0)
+    panels[1].set_yscale("log")
+    panels[2].set_ylim(bottom=0)
+    if servers:
+        panels[0].legend(frameon=False, fontsize=9, labelcolor=TEXT)
+    write_figure(figure, path)
+
+
+def draw_curve(
+    panel: Any,
+    steps: Sequence[Step],
+    figure_of: Callable[[Step], float],
+    colour: str,
+    style: str = "-",
+    label: str | None = None,
+) -> None:
+    """One server's figure against users."""
+    panel.plot(
+        [step.users for step in steps],
+        [figure_of(step) for step in steps],
+        style,
+        color=colour,
+        marker="o",
+        markersize=3,
+        label=label,
+    )
+
+
+def latency_ms(step: Step, percent: float) -> float:
+    """A percentile of a step's good replies."""
+    return percentile(step.latencies_ms, percent)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from profiling.result import BenchResult
@@ -14,35 +16,41 @@ from profiling.summary import PERCENTILES, Row, combined_limit, limit_rate, summ
 # More than this many cores busy with something else, and the figures are noisy.
 NOISY_CORES = 0.1
 NOISY_SPREAD = 0.15
+# Fewer good replies in a window, and its percentiles are a handful of batches.
+FEW_REPLIES = 100
 # Group of processes -> its column.
 CPU_GROUPS = {"frontend": "front end", "workers": "workers", "generator": "load"}
 
 
 def print_report(result: BenchResult, baseline: str | None, console: Console) -> None:
-    """Prints two tables per workload, then what makes the figures doubtful."""
+    """Prints three tables per workload, who is missing, then what makes the figures doubtful."""
     rows = summarise(result, baseline)
     for workload, facts in result.workloads.items():
         mean_kb = facts["mean_bytes"] / 1000
         title = f"{workload}: {facts['count']} photographs, {mean_kb:,.0f} kB mean"
         selected = [row for row in rows if row.workload == workload]
         console.print(make_speed_table(title, selected, baseline))
+        console.print(make_latency_table(selected))
         console.print(make_cost_table(selected))
         console.print(format_limits(result, workload), highlight=False)
         console.print()
+    for name, reason in result.not_run.items():
+        console.print(f"[yellow]not run: {name}:[/] {escape(reason)}", highlight=False)
+    for failure in result.failures:
+        where = f"{failure.server}, round {failure.round + 1}"
+        console.print(
+            f"[red]left out: {where}:[/] {escape(failure.reason)}", highlight=False
+        )
     for warning in [*find_noisy_limits(result), *find_warnings(rows)]:
-        console.print(f"[yellow]{warning}[/]", highlight=False)
+        console.print(f"[yellow]{escape(warning)}[/]", highlight=False)
 
 
 def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> Table:
     """Rates, their ratio to the baseline and their share of the limits."""
+    if baseline:
+        title += f"; x: to {baseline}"
     table = new_table(
-        title,
-        "req/s",
-        "range",
-        f"x {baseline}" if baseline else "x",
-        "% of decode",
-        "% of limit",
-        "failed",
+        title, "req/s", "range", "x", "% of decode", "% of limit", "failed"
     )
     for row in rows:
         table.add_row(
@@ -57,32 +65,60 @@ def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> T
     return table
 
 
-def make_cost_table(rows: Sequence[Row]) -> Table:
-    """Latencies, CPU milliseconds a reply by process group, memory, start."""
+def make_latency_table(rows: Sequence[Row]) -> Table:
+    """Latencies under load, and of the first requests after a start."""
     table = new_table(
-        "latency ms | CPU ms a reply | memory | start",
-        *(f"p{percent}" for percent in PERCENTILES),
-        *CPU_GROUPS.values(),
-        *("CPU", "MB", "s"),
+        "ms under load | start: s to the first 200, ms of the first and the next",
+        *(f"p{percent:g}" for percent in PERCENTILES),
+        *("s", "first", "next"),
     )
     for row in rows:
-        cpu_ms = [row.cpu_ms.get(group, 0) for group in CPU_GROUPS]
+        starts = (row.first_ms, row.steady_ms)
         table.add_row(
             row.server,
             *(f"{row.latency_ms[percent]:.0f}" for percent in PERCENTILES),
-            *(f"{ms:.2f}" for ms in [*cpu_ms, sum(cpu_ms)]),
-            f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
             f"{row.ready_s:.1f}",
+            *("" if ms is None else f"{ms:.0f}" for ms in starts),
         )
     return table
 
 
-def new_table(title: str, *columns: str) -> Table:
-    """A table with the server's name at the left and figures beside it; fits 80 columns."""
+def make_cost_table(rows: Sequence[Row]) -> Table:
+    """CPU milliseconds a reply by process group, memory, and the GPU where there is one."""
+    has_gpu = any(row.gpu for row in rows)
+    table = new_table(
+        "CPU ms a reply | memory MB",
+        *CPU_GROUPS.values(),
+        *("CPU", "RSS", "PSS"),
+        *(("GPU %", "GPU") if has_gpu else ()),
+    )
+    for row in rows:
+        cpu_ms = [row.cpu_ms.get(group, 0) for group in CPU_GROUPS]
+        gpu = (
+            f"{100 * row.gpu.get('utilisation', math.nan):.0f}",
+            f"{row.gpu.get('memory_bytes', math.nan) / 1e6:,.0f}",
+        )
+        table.add_row(
+            row.server,
+            *(f"{ms:.2f}" for ms in [*cpu_ms, sum(cpu_ms)]),
+            f"{sum(row.rss_bytes.values()) / 1e6:,.0f}",
+            format_memory(row.pss_bytes),
+            *(gpu if has_gpu else ()),
+        )
+    return table
+
+
+def format_memory(by_group: Mapping[str, float]) -> str:
+    """Megabytes of all groups, nothing where it was not measured."""
+    return f"{sum(by_group.values()) / 1e6:,.0f}" if by_group else ""
+
+
+def new_table(title: str, *columns: str, first: str = "server") -> Table:
+    """A table with a name at the left and figures beside it; fits 80 columns."""
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
     )
-    table.add_column("server", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=column != "failed")
     return table
@@ -136,6 +172,11 @@ def find_warnings(rows: Sequence[Row]) -> list[str]:
                 f"spread: the rounds of {where} differ by"
                 f" {100 * (row.rate_high - row.rate_low) / row.rate:.0f} %;"
                 " more --rounds or longer --seconds narrow it"
+            )
+        if row.fewest_replies < FEW_REPLIES:
+            warnings.append(
+                f"few replies: a round of {where} had {row.fewest_replies}, its percentiles say"
+                " little; longer --seconds, or --requests"
             )
         if row.failures:
             warnings.append(

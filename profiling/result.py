@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from offpath.errors import ExpectedError
 
@@ -27,7 +27,10 @@ class Measurement:
         latencies_ms: of the 200s.
         cpu_s: CPU seconds inside the window by group: `frontend`, `workers`, `generator`, and
             `other` for everything else on the machine (the noise).
-        rss_bytes: by group, at the end of the window.
+        rss_bytes, pss_bytes: by group, at the end of the window; shared pages count in each
+            process, or in proportion.
+        gpu: `utilisation` (0 to 1, mean over the window and the devices) and `memory_bytes` (all
+            devices, the highest reading); empty without a GPU.
         ready_s: from the start of the server to its first good answer.
         answer_difference: largest difference of a probability from the reference.
     """
@@ -42,6 +45,34 @@ class Measurement:
     rss_bytes: dict[str, int]
     ready_s: float
     answer_difference: float
+    pss_bytes: dict[str, int] = field(default_factory=dict)
+    gpu: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One cold start of a server.
+
+    Attributes:
+        ready_s: from the start to the first 200.
+        first_ms: latency of the first request after the server said it was ready.
+        steady_ms: median latency of one client's next requests; None when not asked for.
+    """
+
+    round: int
+    server: str
+    ready_s: float
+    first_ms: float
+    steady_ms: float | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A server that did not start, answered wrongly or died; it is left out from then on."""
+
+    round: int
+    server: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +90,9 @@ class LimitMeasurement:
     cpu_s: float
 
 
+Row = TypeVar("Row", LimitMeasurement, Measurement, Start, Failure)
+
+
 @dataclass
 class BenchResult:
     """A run.
@@ -70,6 +104,7 @@ class BenchResult:
         settings: everything that was chosen, the seed too.
         workloads: name -> identity, mean_bytes, count.
         servers: name -> how it was set up.
+        not_run: name -> why a server cannot run on this machine.
     """
 
     command: str
@@ -80,6 +115,9 @@ class BenchResult:
     servers: dict[str, dict[str, Any]]
     limits: list[LimitMeasurement] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -89,7 +127,12 @@ class BenchResult:
 
 def save_result(result: BenchResult, path: Path) -> None:
     """Writes the JSON, replacing the file as a whole: an interrupted save leaves the old one."""
-    content = {"format": FORMAT, **asdict(result)}
+    write_json(FORMAT, result, path)
+
+
+def write_json(format_name: str, result: Any, path: Path) -> None:
+    """Writes a dataclass with its format's name, replacing the file as a whole."""
+    content = {"format": format_name, **asdict(result)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(format_json(content), encoding="utf-8")
@@ -125,6 +168,9 @@ def load_result(path: Path) -> BenchResult:
         content["measurements"] = [
             Measurement(**row) for row in content["measurements"]
         ]
+        # Results of the first version have neither.
+        content["starts"] = [Start(**row) for row in content.get("starts", [])]
+        content["failures"] = [Failure(**row) for row in content.get("failures", [])]
         return BenchResult(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExpectedError(
@@ -140,24 +186,18 @@ def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:
     """
     check_alike(first, second)
     offset = first.rounds
-    limits = [
-        LimitMeasurement(**(asdict(m) | {"round": m.round + offset}))
-        for m in second.limits
-    ]
-    measurements = [
-        Measurement(**(asdict(m) | {"round": m.round + offset}))
-        for m in second.measurements
-    ]
-    return BenchResult(
-        first.command,
-        first.started_at,
-        first.host,
-        first.settings,
-        first.workloads,
-        first.servers,
-        first.limits + limits,
-        first.measurements + measurements,
+    return replace(
+        first,
+        limits=first.limits + renumber(second.limits, offset),
+        measurements=first.measurements + renumber(second.measurements, offset),
+        starts=first.starts + renumber(second.starts, offset),
+        failures=first.failures + renumber(second.failures, offset),
     )
+
+
+def renumber(rows: Iterable[Row], offset: int) -> list[Row]:
+    """The rows with `offset` added to their rounds."""
+    return [replace(row, round=row.round + offset) for row in rows]
 
 
 def check_alike(first: BenchResult, second: BenchResult) -> None:

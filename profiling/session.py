@@ -6,20 +6,21 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.answers import make_checks
-from profiling.bench import BenchPlan, Observer, run_bench
+from profiling.bench import BenchPlan, Observer, Windows, run_bench
 from profiling.bodies import Bodies
 from profiling.host import count_cores, describe_host
 from profiling.limits import LimitMeter
 from profiling.load import find_generator
 from profiling.model_under_test import load_model
-from profiling.result import BenchResult, merge_results
+from profiling.result import BenchResult, Failure, merge_results
+from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.workload import Workload, load_workload
 
@@ -35,27 +36,19 @@ class BenchChoices:
     model: str
     servers: tuple[str, ...]
     generator: str
-    clients: int
     rounds: int
-    seconds: float | None
-    requests: int | None
-    warm_up_s: float
-    seed: int
+    windows: Windows
+    cold_start: bool
     command: str
 
     @property
     def settings(self) -> dict[str, Any]:
         """What must be alike for rounds to be merged."""
-        kept = (
-            "model",
-            "generator",
-            "clients",
-            "seconds",
-            "requests",
-            "warm_up_s",
-            "seed",
-        )
-        return {name: getattr(self, name) for name in kept} | {
+        return {
+            "model": self.model,
+            "generator": self.generator,
+            **asdict(self.windows),
+            "cold_start": self.cold_start,
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
         }
@@ -74,18 +67,19 @@ def run_session(
         earlier: rounds of a run to be continued; unlike ones are refused before anything starts.
 
     Raises:
-        ExpectedError: wrong choices, a server that fails, an unlike earlier run. The servers' logs
-            are kept then.
+        ExpectedError: wrong choices, no server that can run, an unlike earlier run.
     """
     generator = find_generator(choices.generator)
     cores = count_cores()
     model = load_model(choices.model)
-    servers = make_servers(choices.servers, model, cores)
+    asked = make_servers(choices.servers, model, cores)
     workloads = [
-        load_workload(name, choices.seed, observer.on_step)
+        load_workload(name, choices.windows.seed, observer.on_step)
         for name in choices.workloads
     ]
+    servers, not_run = find_runnable(asked, observer)
     result = begin_result(choices, workloads)
+    result.not_run.update(not_run)
     result.servers.update({server.name: server.settings for server in servers})
     if earlier is not None:
         merge_results(earlier, result)
@@ -98,41 +92,73 @@ def run_session(
         return result if earlier is None else merge_results(earlier, result)
 
     saving = SavingObserver(observer, lambda: save(combined()))
-    with work_folder() as folder, LimitMeter(
+    with work_folder(lambda: bool(result.failures)) as folder, LimitMeter(
         choices.model, cores, LIMIT_BATCH_SIZE, LIMIT_SECONDS
     ) as meter:
+        prepared, failed = prepare_servers(servers, folder, observer)
+        for name, reason in failed.items():
+            result.failures.append(Failure(0, name, reason))
         plan = BenchPlan(
             workloads,
-            servers,
+            prepared,
             generator,
-            choices.clients,
             choices.rounds,
-            choices.seconds,
-            choices.requests,
-            choices.warm_up_s,
-            choices.seed,
+            choices.windows,
+            choices.cold_start,
             checks,
             Bodies(folder, model.config),
         )
-        for server in servers:
-            observer.on_step(f"{server.name}: build")
-            server.prepare(folder / server.name)
         run_bench(plan, result, meter, saving)
     return combined()
 
 
+def find_runnable(
+    servers: Sequence[ServerUnderTest], observer: Observer
+) -> tuple[list[ServerUnderTest], dict[str, str]]:
+    """The servers that can run here, and why the others cannot.
+
+    Raises:
+        ExpectedError: none can.
+    """
+    not_run = {}
+    for server in servers:
+        reason = server.why_not()
+        if reason is not None:
+            not_run[server.name] = reason
+            observer.on_failure(server.name, reason)
+    runnable = [server for server in servers if server.name not in not_run]
+    if not runnable:
+        raise ExpectedError(
+            "none of the servers can run here: "
+            + "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
+        )
+    return runnable, not_run
+
+
+def prepare_servers(
+    servers: Sequence[ServerUnderTest], folder: Path, observer: Observer
+) -> tuple[list[ServerUnderTest], dict[str, str]]:
+    """Builds what the servers need; the built ones, and why others could not be built."""
+    failed = {}
+    for server in servers:
+        observer.on_step(f"{server.name}: build")
+        try:
+            server.prepare(folder / server.name)
+        except ExpectedError as error:
+            failed[server.name] = str(error)
+            observer.on_failure(server.name, str(error))
+    return [server for server in servers if server.name not in failed], failed
+
+
 @contextmanager
-def work_folder() -> Iterator[Path]:
+def work_folder(is_kept: Callable[[], bool]) -> Iterator[Path]:
     """A temporary folder that stays when a server failed: its log is in there."""
     folder = Path(tempfile.mkdtemp(prefix="offpath-bench-"))
     try:
         yield folder
-    except ExpectedError:
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if not is_kept():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin_result(choices: BenchChoices, workloads: Sequence[Workload]) -> BenchResult:
@@ -143,15 +169,19 @@ def begin_result(choices: BenchChoices, workloads: Sequence[Workload]) -> BenchR
         host=describe_host(),
         settings=choices.settings,
         workloads={
-            workload.name: {
-                "identity": workload.identity,
-                "mean_bytes": workload.mean_bytes,
-                "count": len(workload.paths),
-            }
-            for workload in workloads
+            workload.name: describe_workload(workload) for workload in workloads
         },
         servers={},
     )
+
+
+def describe_workload(workload: Workload) -> dict[str, Any]:
+    """What a result says of the photographs."""
+    return {
+        "identity": workload.identity,
+        "mean_bytes": workload.mean_bytes,
+        "count": len(workload.paths),
+    }
 
 
 class SavingObserver:
@@ -167,6 +197,10 @@ class SavingObserver:
     def on_replies(self, replies: int, elapsed_s: float) -> None:
         """See `Observer`."""
         self._inner.on_replies(replies, elapsed_s)
+
+    def on_failure(self, server: str, reason: str) -> None:
+        """See `Observer`."""
+        self._inner.on_failure(server, reason)
 
     def on_measured(self) -> None:
         """Saves, then passes it on."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from profiling.limits import DECODE, FORWARD
 from profiling.result import BenchResult, Measurement
 
-PERCENTILES = (50, 90, 95, 99)
+PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Row:
         decode_share: rate over the decode-only limit's.
         limit_share: rate over what decode and forward together allow.
         cpu_ms: CPU milliseconds a reply by group, median of the rounds.
+        ready_s, first_ms, steady_ms: of the server's starts, see `profiling.result.Start`.
+        fewest_replies: good replies of the round that had the fewest.
         other_cores: cores that were busy with something else, median of the rounds.
     """
 
@@ -34,7 +36,7 @@ class Row:
     rate: float
     rate_low: float
     rate_high: float
-    latency_ms: dict[int, float]
+    latency_ms: dict[float, float]
     failures: dict[str, int]
     replies: int
     ratio: float | None
@@ -44,6 +46,11 @@ class Row:
     other_cores: float
     rss_bytes: dict[str, float]
     ready_s: float
+    first_ms: float | None
+    steady_ms: float | None
+    pss_bytes: dict[str, float]
+    fewest_replies: int
+    gpu: dict[str, float]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -83,6 +90,7 @@ def make_row(
     rates = [rate_of(m) for m in measured]
     rate = statistics.median(rates)
     workload = measured[0].workload
+    starts = [start for start in result.starts if start.server == measured[0].server]
     decode, both = limit_rate(result, workload), combined_limit(result, workload)
     return Row(
         workload=workload,
@@ -102,7 +110,19 @@ def make_row(
         ),
         rss_bytes=median_by_group([dict(m.rss_bytes) for m in measured]),
         ready_s=statistics.median(m.ready_s for m in measured),
+        first_ms=median_or_none([start.first_ms for start in starts]),
+        steady_ms=median_or_none(
+            [start.steady_ms for start in starts if start.steady_ms is not None]
+        ),
+        pss_bytes=median_by_group([dict(m.pss_bytes) for m in measured]),
+        fewest_replies=min(m.statuses.get("200", 0) for m in measured),
+        gpu=median_by_group([m.gpu for m in measured]),
     )
+
+
+def median_or_none(values: Sequence[float]) -> float | None:
+    """Median, None for no values."""
+    return statistics.median(values) if values else None
 
 
 def rate_of(measurement: Measurement) -> float:
@@ -115,7 +135,7 @@ def median_rate(measured: Sequence[Measurement]) -> float | None:
     return statistics.median(map(rate_of, measured)) if measured else None
 
 
-def pooled_percentiles(measured: Iterable[Measurement]) -> dict[int, float]:
+def pooled_percentiles(measured: Iterable[Measurement]) -> dict[float, float]:
     """Percentiles over the latencies of all rounds."""
     latencies = sorted(ms for m in measured for ms in m.latencies_ms)
     return {percent: percentile(latencies, percent) for percent in PERCENTILES}

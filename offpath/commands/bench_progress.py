@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
@@ -46,6 +47,12 @@ class LiveProgress:
         """Replies so far in this window."""
         if replies:
             self._progress.update(self._task, rate=f"{replies / elapsed_s:.0f} req/s")
+
+    def on_failure(self, server: str, reason: str) -> None:
+        """A server is left out from now on."""
+        self._console.print(
+            f"[yellow]without {server}:[/] {escape(reason)}", highlight=False
+        )
 
     def on_measured(self) -> None:
         """Nothing to show."""

@@ -68,6 +68,10 @@ class WrkGenerator:
             raise ExpectedError(
                 "wrk stops by time alone: give --seconds, or use --generator locust"
             )
+        if plan.rate is not None:
+            raise ExpectedError(
+                "wrk knows closed loop alone: leave out --rate, or use --generator locust"
+            )
         with tempfile.TemporaryDirectory() as folder:
             command = write_script(binary, plan, Path(folder))
             if plan.warm_up_s >= 1:

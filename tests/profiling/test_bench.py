@@ -2,69 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from handler.client import make_npy
 from handler.config import HandlerConfig
-from offpath.errors import ExpectedError
-from profiling.bench import BenchPlan, run_bench
+from profiling.bench import BenchPlan, Windows, run_bench
 from profiling.bodies import Bodies
 from profiling.limits import Rate
 from profiling.load import find_generator
 from profiling.model_under_test import Answer
-from profiling.servers.call import Call
+from profiling.servers.call import NPY, Call
 from profiling.workload import describe
+from tests.photographs import find_photograph
+from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.results import make_result
 
-SCRIPT = Path(__file__).with_name("known_server.py")
-
-
-class QuickServer:
-    """A real server in a process of its own; answers {"cat": 0.75}."""
-
-    call = Call()
-    batch_size = 8
-
-    def __init__(self, name: str, dies: bool = False) -> None:
-        self.name, self.settings, self.dies = name, {}, dies
-        self.pids: list[int] = []
-
-    def why_not(self) -> str | None:
-        return None
-
-    def prepare(self, folder: Path) -> None:
-        pass
-
-    @contextmanager
-    def running(self):
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), "0.01"], stdout=subprocess.PIPE, text=True
-        )
-        self.pids.append(process.pid)
-        self.process = process
-        try:
-            self.predict_url = process.stdout.readline().strip()
-            yield self
-        finally:
-            process.kill()
-            process.communicate()
-
-    def groups(self):
-        return {"frontend": [self.process.pid], "workers": []}
-
-    def is_running(self) -> bool:
-        if self.dies:
-            self.process.kill()
-            self.process.wait()
-        return self.process.poll() is None
-
-    def log_path(self) -> Path:
-        return Path("the.log")
+RIGHT = Answer("cat", 0.74, lead=3.0)
 
 
 class QuickMeter:
@@ -75,71 +31,72 @@ class QuickMeter:
         return Rate(30, 1.0, 2.0)
 
 
-class Listener:
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.saves = 0
-
-    def on_step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        pass
-
-    def on_measured(self) -> None:
-        self.saves += 1
-
-
-def make_plan(tmp_path: Path, servers: list[QuickServer], answer: Answer) -> BenchPlan:
+def make_plan(
+    tmp_path: Path, servers: list[QuickServer], answer: Answer, **changes
+) -> BenchPlan:
     path = tmp_path / "a.jpg"
-    path.write_bytes(b"picture")
-    workload = describe("photos", [path], ["00"])
-    return BenchPlan(
-        workloads=[workload],
-        servers=servers,
-        generator=find_generator("locust"),
-        clients=2,
-        rounds=2,
-        seconds=1,
-        requests=None,
-        warm_up_s=0.2,
-        seed=0,
-        checks={"photos": [(b"picture", answer)]},
-        bodies=Bodies(tmp_path, HandlerConfig()),
-    )
+    path.write_bytes(find_photograph("china").path.read_bytes())
+    values = {
+        "workloads": [describe("photos", [path], ["00"])],
+        "servers": servers,
+        "generator": find_generator("locust"),
+        "rounds": 2,
+        "windows": Windows(
+            clients=2,
+            warm_up_s=0.1,
+            seconds=0.5,
+            requests=None,
+            rate=None,
+            min_replies=0,
+            seed=0,
+        ),
+        "cold_start": False,
+        "checks": {"photos": [(path.read_bytes(), answer)]},
+        "bodies": Bodies(tmp_path / "bodies", HandlerConfig()),
+    }
+    return BenchPlan(**(values | changes))
 
 
-RIGHT = Answer("cat", 0.74, lead=3.0)
+def run(plan: BenchPlan):
+    result, listener = make_result(limits=[], measurements=[]), Listener()
+    run_bench(plan, result, QuickMeter(), listener)
+    assert not any(psutil.pid_exists(pid) for s in plan.servers for pid in s.pids)
+    return result, listener
 
 
 def test_rounds_are_interleaved_and_saved_after_each_server(tmp_path):
     servers = [QuickServer("a"), QuickServer("b")]
-    result, listener = make_result(limits=[], measurements=[]), Listener()
-    run_bench(make_plan(tmp_path, servers, RIGHT), result, QuickMeter(), listener)
-    assert [(m.round, m.server) for m in result.measurements] == [
-        (0, "a"),
-        (0, "b"),
-        (1, "a"),
-        (1, "b"),
-    ]
+    result, listener = run(make_plan(tmp_path, servers, RIGHT))
+    order = [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    assert [(m.round, m.server) for m in result.measurements] == order
+    assert [(s.round, s.server) for s in result.starts] == order
     assert [limit.kind for limit in result.limits] == ["decode", "forward"] * 2
     assert listener.saves == 6
     for m in result.measurements:
         assert set(m.statuses) == {"200"}
         assert m.answer_difference == pytest.approx(0.01)
         assert {"frontend", "workers", "generator", "other"} == set(m.cpu_s)
-    # A fresh process for each round, none left.
+        assert 0 < m.pss_bytes["frontend"] <= m.rss_bytes["frontend"]
+    # A fresh process for each round.
     assert len(set(servers[0].pids)) == 2
-    assert not any(psutil.pid_exists(pid) for s in servers for pid in s.pids)
+    assert result.failures == []
 
 
-def test_a_server_that_dies_mid_run_is_an_error_and_finished_rounds_stay(tmp_path):
+def test_a_server_that_dies_is_left_out_and_the_rest_go_on(tmp_path):
     servers = [QuickServer("steady"), QuickServer("frail", dies=True)]
-    result = make_result(limits=[], measurements=[])
-    with pytest.raises(ExpectedError, match=r"'frail' died under load.*the\.log"):
-        run_bench(make_plan(tmp_path, servers, RIGHT), result, QuickMeter(), Listener())
+    result, listener = run(make_plan(tmp_path, servers, RIGHT))
+    assert [m.server for m in result.measurements] == ["steady", "steady"]
+    (failure,) = result.failures
+    assert (failure.server, failure.round) == ("frail", 0)
+    assert "died under load" in failure.reason and "the.log" in failure.reason
+    assert [name for name, _ in listener.failures] == ["frail"]
+
+
+def test_a_server_that_does_not_start_is_left_out(tmp_path):
+    servers = [QuickServer("refusing", refuses=True), QuickServer("steady")]
+    result, _ = run(make_plan(tmp_path, servers, RIGHT, rounds=1))
     assert [m.server for m in result.measurements] == ["steady"]
-    assert not any(psutil.pid_exists(pid) for s in servers for pid in s.pids)
+    assert "taken" in result.failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -150,8 +107,35 @@ def test_a_server_that_dies_mid_run_is_an_error_and_finished_rounds_stay(tmp_pat
     ],
 )
 def test_no_number_is_taken_from_a_server_that_answers_otherwise(tmp_path, reference):
-    result = make_result(limits=[], measurements=[])
-    plan = make_plan(tmp_path, [QuickServer("wrong")], reference)
-    with pytest.raises(ExpectedError, match="would not be comparable"):
-        run_bench(plan, result, QuickMeter(), Listener())
+    result, _ = run(make_plan(tmp_path, [QuickServer("wrong")], reference, rounds=1))
     assert result.measurements == []
+    assert "would not be comparable" in result.failures[0].reason
+
+
+def test_a_reply_that_cannot_be_read_is_said(tmp_path):
+    def read(reply: bytes) -> dict[str, float]:
+        raise ValueError("no JSON")
+
+    plan = make_plan(tmp_path, [QuickServer("odd", call=Call(read_reply=read))], RIGHT)
+    result, _ = run(plan)
+    assert "cannot be read" in result.failures[0].reason
+
+
+def test_a_cold_start_has_the_first_request_beside_the_steady_ones(tmp_path):
+    plan = make_plan(tmp_path, [QuickServer("a")], RIGHT, rounds=1, cold_start=True)
+    (start,) = run(plan)[0].starts
+    # The server holds each request for 10 ms.
+    assert start.ready_s > 0.01 and start.first_ms > 10 and start.steady_ms > 10
+
+
+def test_a_thin_client_sends_pixels_made_before_the_run(tmp_path):
+    plan = make_plan(tmp_path, [], RIGHT)
+    (photograph,) = plan.workloads[0].read()
+    thin = Call(content=NPY)
+    (path,) = plan.bodies.paths(plan.workloads[0], thin)
+    assert path.read_bytes() == make_npy(photograph)
+    assert thin.all_headers["Content-Type"] == "application/x-npy"
+    wrapped = Call(wrap=lambda body: b"<" + body + b">", headers={"x-a": "1"})
+    (path,) = plan.bodies.paths(plan.workloads[0], wrapped)
+    assert path.read_bytes() == b"<" + photograph + b">"
+    assert plan.bodies.paths(plan.workloads[0], Call()) == plan.workloads[0].paths

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import socket
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from offpath.errors import ExpectedError
+from profiling.known_server import Behaviour, run_known_server
 from profiling.load import NO_REPLY, LoadPlan, find_generator
 from profiling.summary import percentile
-from tests.profiling.known_server import known_server
 
 
 class SilentWatcher:
@@ -44,12 +47,12 @@ def measure_percentile_errors(body: tuple[Path, ...]) -> list[float]:
     """The generator's percentiles against what the server measured itself, relative."""
     # Varied, so that the clients do not march in step and queue for the generator's one thread.
     delays_s = tuple(0.3 + 0.02 * (7 * step % 16) for step in range(16))
-    with known_server(delays_s) as server:
+    with run_known_server(Behaviour(delays_s)) as server:
         plan = LoadPlan(
             server.url, body, clients=8, warm_up_s=0, seconds=None, requests=112
         )
         sample = find_generator("locust").run(plan, SilentWatcher())
-        held_ms = list(server.held_ms)
+        held_ms = server.counts().held_ms
     assert sample.statuses == {"200": 112}
     return [
         abs(percentile(sample.latencies_ms, percent) / percentile(held_ms, percent) - 1)
@@ -58,7 +61,7 @@ def measure_percentile_errors(body: tuple[Path, ...]) -> list[float]:
 
 
 def test_failures_are_counted_exactly(body):
-    with known_server((0.05,), fail_every=10) as server:
+    with run_known_server(Behaviour((0.05,), 10)) as server:
         plan = LoadPlan(
             server.url, body, clients=4, warm_up_s=0, seconds=None, requests=205
         )
@@ -69,12 +72,93 @@ def test_failures_are_counted_exactly(body):
     assert len(sample.latencies_ms) == 185
 
 
+def test_open_loop_counts_each_arrival_of_its_window(body):
+    with run_known_server(Behaviour((0.05,), 10)) as server:
+        plan = LoadPlan(
+            server.url, body, 16, warm_up_s=0, seconds=None, requests=100, rate=80
+        )
+        sample = find_generator("locust").run(plan, SilentWatcher())
+        assert server.counts().requests == 100
+    assert sample.statuses == {"200": 90, "503": 10}
+    # 100 arrivals at 80 a second.
+    assert 0.6 < sample.elapsed_s < 4
+
+
+def test_closed_loop_hides_a_stall_and_open_loop_shows_it(body):
+    p90_ms = {}
+    for rate in (None, 40):
+        with run_known_server(Behaviour((0.05,), stall_at=30, stall_s=1.5)) as server:
+            plan = LoadPlan(
+                server.url, body, 4, warm_up_s=0, seconds=None, requests=120, rate=rate
+            )
+            sample = find_generator("locust").run(plan, SilentWatcher())
+        assert sample.statuses == {"200": 120}
+        p90_ms[rate] = percentile(sample.latencies_ms, 90)
+    # About 60 of the 120 arrivals were due while the server stood still or caught up; in closed
+    # loop the four clients saw it once each.
+    assert p90_ms[None] < 500 < p90_ms[40]
+
+
+def test_open_loop_waits_for_what_was_due_and_says_what_never_came(body):
+    with run_known_server(Behaviour((0.5,))) as server:
+        plan = LoadPlan(server.url, body, 64, warm_up_s=0.5, seconds=1, rate=30)
+        sample = find_generator("locust").run(plan, SilentWatcher())
+    assert set(sample.statuses) == {"200"}
+    # The last was due near the window's end and took half a second more.
+    assert sample.elapsed_s > 1.2
+    assert 10 <= sample.ok <= 60
+
+
+def test_a_window_goes_on_until_it_has_enough_replies(body):
+    with run_known_server(Behaviour((0.1,))) as server:
+        plan = LoadPlan(
+            server.url, body, 2, warm_up_s=0, seconds=0.2, min_replies=20, longest_s=30
+        )
+        sample = find_generator("locust").run(plan, SilentWatcher())
+        assert sample.ok >= 20 and sample.elapsed_s > 0.9
+        short = dataclasses.replace(plan, longest_s=0.4)
+        sample = find_generator("locust").run(short, SilentWatcher())
+    assert sample.ok < 20 and sample.elapsed_s < 0.9
+
+
+def test_headers_of_the_call_are_sent(body):
+    # wrk or locust, both write them as given: the server here refuses without one.
+    class NeedsHeader(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            has = self.headers["X-Needed"] == "yes"
+            self.send_response(200 if has else 400)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silent."""
+
+    with HTTPServer(("127.0.0.1", 0), NeedsHeader) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        plan = LoadPlan(url, body, 1, 0, None, 3, headers={"X-Needed": "yes"})
+        sample = find_generator("locust").run(plan, SilentWatcher())
+        server.shutdown()
+    assert sample.statuses == {"200": 3}
+
+
+def test_wrk_knows_no_open_loop(body):
+    if not shutil.which("wrk"):
+        pytest.skip("wrk is not installed")
+    plan = LoadPlan("http://127.0.0.1:1/", body, 1, 0, 1, rate=5)
+    with pytest.raises(ExpectedError, match="closed loop alone"):
+        find_generator("wrk").run(plan, SilentWatcher())
+
+
 def test_warm_up_is_not_counted_and_clients_wait_for_their_replies(body):
-    with known_server((0.1,)) as server:
+    with run_known_server(Behaviour((0.1,))) as server:
         watcher = SilentWatcher()
         plan = LoadPlan(server.url, body, clients=4, warm_up_s=1, seconds=2)
         sample = find_generator("locust").run(plan, watcher)
-        served = server.requests
+        served = server.counts().requests
     assert watcher.windows == 1
     assert sample.elapsed_s == pytest.approx(2, rel=0.05)
     # 4 clients x 10 a second x 2 s; as many again in the second before.
@@ -98,7 +182,7 @@ def test_a_watcher_that_raises_ends_the_load(body):
         def on_progress(self, replies: int, elapsed_s: float) -> None:
             raise ExpectedError("the server died")
 
-    with known_server() as server:
+    with run_known_server() as server:
         plan = LoadPlan(server.url, body, clients=2, warm_up_s=0, seconds=60)
         with pytest.raises(ExpectedError, match="died"):
             find_generator("locust").run(plan, Impatient())
@@ -106,7 +190,7 @@ def test_a_watcher_that_raises_ends_the_load(body):
 
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 def test_wrk_agrees_with_the_server(body):
-    with known_server((0.1,), fail_every=10) as server:
+    with run_known_server(Behaviour((0.1,), 10)) as server:
         plan = LoadPlan(server.url, body, clients=4, warm_up_s=0, seconds=2)
         sample = find_generator("wrk").run(plan, SilentWatcher())
     assert sample.failures == pytest.approx(len(sample.latencies_ms) / 10, abs=1)
@@ -123,7 +207,7 @@ def test_the_child_runs_where_the_package_is_only_on_sys_path(
 ):
     monkeypatch.chdir(tmp_path)
     assert any((Path(entry) / "profiling").is_dir() for entry in sys.path if entry)
-    with known_server() as server:
+    with run_known_server() as server:
         plan = LoadPlan(
             server.url, body, clients=1, warm_up_s=0, seconds=None, requests=3
         )

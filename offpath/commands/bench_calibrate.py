@@ -1,0 +1,69 @@
+"""`offpath bench calibrate`: can the load generator be trusted on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from offpath.commands import bench_options as options
+from offpath.errors import ExpectedError
+
+FORMAT = "offpath-calibration/1"
+
+
+@click.command("calibrate")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=5,
+    show_default=True,
+    help="Window against the server that answers at once.",
+)
+@click.option(
+    "--against",
+    "result_paths",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Results of `bench compare` whose fastest rates the generator must exceed five times.",
+)
+@options.json_option
+def command(
+    seconds: float, result_paths: tuple[Path, ...], json_path: Path | None
+) -> None:
+    """The generator's own rate, its percentiles and counts against a server's, and a stall.
+
+    Exits with 1 when a percentile is off by more than 2 %, a failure is miscounted, open loop hides
+    a stall, or the generator is not five times as fast as --against.
+    """
+    from rich.console import Console
+
+    from profiling.calibration import calibrate
+    from profiling.calibration_report import print_calibration
+    from profiling.result import write_json
+
+    fastest = find_fastest(result_paths)
+    result = calibrate(
+        options.command_line(),
+        seconds,
+        fastest,
+        lambda line: click.echo(line, err=True),
+    )
+    print_calibration(result, Console())
+    if json_path is not None:
+        write_json(FORMAT, result, json_path)
+    if result.problems:
+        raise ExpectedError("the load generator is doubtful here, see above")
+
+
+def find_fastest(result_paths: tuple[Path, ...]) -> dict[str, float]:
+    """Workload -> the fastest rate of all results; thin clients' under "npy"."""
+    from profiling.result import load_result
+    from profiling.summary import summarise
+
+    fastest: dict[str, float] = {}
+    for path in result_paths:
+        for row in summarise(load_result(path), None):
+            name = "npy" if row.server.endswith("-thin") else row.workload
+            fastest[name] = max(fastest.get(name, 0.0), row.rate)
+    return fastest

@@ -1,0 +1,84 @@
+"""`offpath bench memory`: servers' memory with 1, 2, 4 workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from offpath.commands import bench_options as options
+
+if TYPE_CHECKING:
+    from profiling.memory import MemoryResult
+
+FORMAT = "offpath-memory/1"
+
+
+@click.command("memory")
+@options.servers_option
+@click.option("--workers", default="1,2,4", show_default=True)
+@click.option("--workload", default="photos-55k", show_default=True)
+@options.model_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=5,
+    show_default=True,
+    help="Load before the memory is read.",
+)
+@options.seed_option
+@options.json_option
+def command(servers: str, workers: str, json_path: Path | None, **asked: Any) -> None:
+    """Resident (RSS) and proportional (PSS) memory, and GPU memory, after a moment of load.
+
+    A server that decides on its own how many workers it has (torchserve-stock) shows how many.
+    """
+    from rich.console import Console
+
+    from offpath.commands.bench_progress import LiveProgress
+    from profiling.memory import MemoryChoices, run_memory
+    from profiling.result import write_json
+
+    teams = options.split_names(workers)
+    if not teams or not all(team.isdigit() and int(team) for team in teams):
+        raise click.UsageError(f"--workers {workers!r}: expected for instance 1,2,4")
+    choices = MemoryChoices(
+        servers=options.split_names(servers),
+        workers=tuple(map(int, teams)),
+        command=options.command_line(),
+        **asked,
+    )
+
+    def save(finished: MemoryResult) -> None:
+        if json_path is not None:
+            write_json(FORMAT, finished, json_path)
+
+    with options.keeping(json_path, "measurements"), LiveProgress() as progress:
+        result = run_memory(choices, progress, save)
+    print_memory(result, Console())
+
+
+def print_memory(result: MemoryResult, console: Any) -> None:
+    """One line per server and number of workers."""
+    from rich.markup import escape
+
+    from profiling.report import new_table
+
+    table = new_table(
+        "memory MB after load",
+        *("workers", "processes", "RSS", "workers' RSS", "PSS", "GPU"),
+    )
+    for m in result.measurements:
+        table.add_row(
+            m.server,
+            str(m.workers),
+            "+".join(str(count) for count in m.processes.values()),
+            f"{sum(m.rss_bytes.values()) / 1e6:,.0f}",
+            f"{m.rss_bytes.get('workers', 0) / 1e6:,.0f}",
+            f"{sum(m.pss_bytes.values()) / 1e6:,.0f}",
+            "" if m.gpu_bytes is None else f"{m.gpu_bytes / 1e6:,.0f}",
+        )
+    console.print(table)
+    for name, reason in result.failures.items():
+        console.print(f"[yellow]{name}:[/] {escape(reason)}", highlight=False)

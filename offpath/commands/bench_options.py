@@ -1,0 +1,101 @@
+"""What the subcommands of `offpath bench` share: options, and how they read and name things."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from offpath.errors import ExpectedError
+from offpath.interrupts import Terminated, stopping_on_signals
+
+if TYPE_CHECKING:
+    from profiling.result import BenchResult
+
+BASELINE = "torchserve-stock"
+DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
+
+model_option = click.option(
+    "--model",
+    type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+    default="near-free",
+    show_default=True,
+    help="near-free (pool + linear) stands in for an accelerator.",
+)
+servers_option = click.option(
+    "--servers",
+    default=DEFAULT_SERVERS,
+    show_default=True,
+    help="Comma-separated, in the order of a round.",
+)
+baseline_option = click.option(
+    "--baseline",
+    default=BASELINE,
+    show_default=True,
+    help="Server that the others are divided by.",
+)
+generator_option = click.option(
+    "--generator",
+    type=click.Choice(["locust", "wrk"]),
+    default="locust",
+    show_default=True,
+    help="wrk is lighter where it is installed.",
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True)
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Raw values, saved as they come.",
+)
+plot_option = click.option(
+    "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
+)
+html_option = click.option(
+    "--html",
+    "html_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="One self-contained page.",
+)
+
+
+def command_line() -> str:
+    """The command line as typed, with `offpath` for the program's path."""
+    return shlex.join(["offpath", *sys.argv[1:]])
+
+
+def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
+    """The result to continue, None for a new one; never overwrites one silently."""
+    from profiling.result import load_result
+
+    if json_path is None or not json_path.exists():
+        return None
+    if not append:
+        raise ExpectedError(
+            f"result {str(json_path)!r} exists: add rounds to it with --append, or name another"
+        )
+    return load_result(json_path)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """`a, b` -> (a, b)."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@contextlib.contextmanager
+def keeping(json_path: Path | None, what: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the servers to the end, and say where the finished part is."""
+    try:
+        with stopping_on_signals():
+            yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        if json_path is not None and json_path.exists():
+            click.echo(f"stopped; finished {what} are in {json_path}", err=True)
+        else:
+            click.echo(f"stopped; nothing was kept (--json keeps {what})", err=True)
+        raise KeyboardInterrupt from stop

@@ -1,0 +1,151 @@
+"""Memory of servers with 1, 2, 4 workers, after load: what a worker more costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from offpath.errors import ExpectedError
+from profiling.bench import Observer, WindowWatcher
+from profiling.bodies import Bodies
+from profiling.gpu import GpuSampler
+from profiling.host import describe_host
+from profiling.load import LoadPlan, find_generator
+from profiling.model_under_test import load_model
+from profiling.sampling import sample_pss_bytes, sample_rss_bytes
+from profiling.servers import ServerUnderTest
+from profiling.servers.registry import make_servers
+from profiling.session import find_runnable, work_folder
+from profiling.workload import Workload, load_workload
+
+CLIENTS = 16
+WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True)
+class MemoryChoices:
+    """What the user asked for; see `offpath bench memory --help`."""
+
+    servers: tuple[str, ...]
+    workers: tuple[int, ...]
+    workload: str
+    model: str
+    seconds: float
+    seed: int
+    command: str
+
+
+@dataclass(frozen=True)
+class MemoryMeasurement:
+    """One server with so many workers asked for, at the end of its load.
+
+    Attributes:
+        processes: how many of each group there really were.
+        rss_bytes, pss_bytes: by group; shared pages count in each process, or in proportion.
+        gpu_bytes: of all devices and processes, the highest reading; None without a GPU.
+    """
+
+    server: str
+    workers: int
+    processes: dict[str, int]
+    rss_bytes: dict[str, int]
+    pss_bytes: dict[str, int]
+    gpu_bytes: int | None
+
+
+@dataclass
+class MemoryResult:
+    """A run."""
+
+    command: str
+    started_at: str
+    host: dict[str, Any]
+    settings: dict[str, Any]
+    measurements: list[MemoryMeasurement] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def run_memory(
+    choices: MemoryChoices,
+    observer: Observer,
+    save: Callable[[MemoryResult], None],
+) -> MemoryResult:
+    """Starts each server with each number of workers in turn, and loads it for a moment."""
+    result = MemoryResult(
+        choices.command,
+        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        describe_host(),
+        {
+            "model": choices.model,
+            "workload": choices.workload,
+            "seconds": choices.seconds,
+        },
+    )
+    workload = load_workload(choices.workload, choices.seed, observer.on_step)
+    with work_folder(lambda: bool(result.failures)) as folder:
+        for workers in choices.workers:
+            measure_team(choices, workers, workload, folder, result, observer)
+            save(result)
+    return result
+
+
+def measure_team(
+    choices: MemoryChoices,
+    workers: int,
+    workload: Workload,
+    folder: Path,
+    result: MemoryResult,
+    observer: Observer,
+) -> None:
+    """All servers with one number of workers."""
+    model = load_model(choices.model)
+    names = [name for name in choices.servers if name not in result.failures]
+    servers, not_run = find_runnable(make_servers(names, model, workers), observer)
+    result.failures.update(not_run)
+    for server in servers:
+        own = folder / f"{server.name}-{workers}"
+        try:
+            server.prepare(own / "server")
+            bodies = Bodies(own, model.config).paths(workload, server.call)
+            result.measurements.append(
+                measure_memory(server, workers, bodies, choices, observer)
+            )
+        except ExpectedError as error:
+            result.failures[f"{server.name}, {workers} workers"] = str(error)
+            observer.on_failure(server.name, str(error))
+
+
+def measure_memory(
+    server: ServerUnderTest,
+    workers: int,
+    paths: Sequence[Path],
+    choices: MemoryChoices,
+    observer: Observer,
+) -> MemoryMeasurement:
+    """Starts one server, loads it, samples it."""
+    observer.on_step(f"{server.name}: {workers} workers")
+    with server.running() as running, GpuSampler() as gpu:
+        plan = LoadPlan(
+            running.predict_url,
+            tuple(paths),
+            CLIENTS,
+            WARM_UP_S,
+            choices.seconds,
+            seed=choices.seed,
+            headers=server.call.all_headers,
+        )
+        watcher = WindowWatcher(server.name, running, observer)
+        find_generator("locust").run(plan, watcher)
+        groups = running.groups()
+        used = watcher.summarise_gpu(gpu.samples).get("memory_bytes")
+        return MemoryMeasurement(
+            server.name,
+            workers,
+            {name: len(pids) for name, pids in groups.items()},
+            sample_rss_bytes(groups),
+            sample_pss_bytes(groups),
+            None if used is None else int(used),
+        )

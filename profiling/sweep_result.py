@@ -1,0 +1,98 @@
+"""What a sweep leaves: raw values of each step, as JSON; statistics are computed at read time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offpath.errors import ExpectedError
+from profiling.result import write_json
+
+FORMAT = "offpath-sweep/1"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One server under so many closed-loop clients.
+
+    Attributes:
+        statuses: replies by HTTP status, "none" for no reply.
+        latencies_ms: of the 200s.
+        cpu_s: CPU seconds inside the window by group; see `profiling.result.Measurement`.
+    """
+
+    server: str
+    users: int
+    elapsed_s: float
+    statuses: dict[str, int]
+    latencies_ms: list[float] = field(repr=False)
+    cpu_s: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Good replies a second."""
+        return self.statuses.get("200", 0) / self.elapsed_s
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """Everything that was not a 200, by status."""
+        return {status: n for status, n in self.statuses.items() if status != "200"}
+
+
+@dataclass(frozen=True)
+class StepFailure:
+    """A step that could not be measured: the server did not start, answered wrongly or died."""
+
+    server: str
+    users: int
+    reason: str
+
+
+@dataclass
+class SweepResult:
+    """A run; `settings` has the scenario and the batch size, the rest is as in `BenchResult`."""
+
+    command: str
+    started_at: str
+    host: dict[str, Any]
+    settings: dict[str, Any]
+    workload: dict[str, Any]
+    servers: dict[str, dict[str, Any]]
+    steps: list[Step] = field(default_factory=list)
+    failures: list[StepFailure] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+
+
+def save_sweep(result: SweepResult, path: Path) -> None:
+    """Writes the JSON, replacing the file as a whole."""
+    write_json(FORMAT, result, path)
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a file says that it is a sweep's result."""
+    try:
+        return f'"format": "{FORMAT}"' in path.read_text(encoding="utf-8")[:200]
+    except (OSError, UnicodeDecodeError):
+        # Whoever reads it as a result says what is wrong with it.
+        return False
+
+
+def load_sweep(path: Path) -> SweepResult:
+    """Reads a saved result.
+
+    Raises:
+        ExpectedError: no such file, or not one of ours.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        content["steps"] = [Step(**row) for row in content["steps"]]
+        content["failures"] = [StepFailure(**row) for row in content["failures"]]
+        return SweepResult(**content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExpectedError(
+            f"cannot read {str(path)!r} as a result of `offpath bench sweep`: {error}"
+        ) from error
