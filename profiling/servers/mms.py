@@ -118,7 +118,7 @@ class MmsUnderTest:
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
         if find_environment(ENVIRONMENT, REQUIREMENTS) is None:
-            return "not set up here: offpath bench setup mms (45 MB)"
+            return "not set up here: offpath bench setup mms (20 MB)"
         try:
             find_java()
         except ExpectedError as error:

@@ -147,7 +147,7 @@ class TritonUnderTest:
         """See `ServerUnderTest`."""
         python = find_environment(ENVIRONMENT, REQUIREMENTS)
         if python is None:
-            return "not set up here: offpath bench setup triton (170 MB)"
+            return "not set up here: offpath bench setup triton (250 MB)"
         if not stub_path(python).exists():
             return f"its wheel has no stub for Python {python_version()}"
         if find_libpython() is None:
