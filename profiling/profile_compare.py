@@ -13,6 +13,7 @@ from typing import Any
 from offpath.errors import ExpectedError
 from profiling.profile_result import HandlerProfile, ProfileResult
 from profiling.profile_summary import (
+    OTHER,
     TOTAL,
     count_images,
     summarise_buckets,
@@ -195,8 +196,8 @@ def read_account_ms(profile: HandlerProfile) -> dict[str, float]:
 def merge_rows(
     first: Mapping[str, float], second: Mapping[str, float]
 ) -> list[ComparedRow]:
-    """Rows of both in the first's order, then what only the second has, then `total`."""
-    names = [name for name in dict.fromkeys([*first, *second]) if name != TOTAL]
-    return [
-        ComparedRow(name, first.get(name), second.get(name)) for name in [*names, TOTAL]
-    ]
+    """Rows of both in the first's order, then what only the second has, then what is left over."""
+    last = (OTHER, TOTAL)
+    names = [name for name in dict.fromkeys([*first, *second]) if name not in last]
+    names += [name for name in last if name in first or name in second]
+    return [ComparedRow(name, first.get(name), second.get(name)) for name in names]

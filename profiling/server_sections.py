@@ -106,7 +106,10 @@ def facts_of(served: Sequence[HandlerProfile]) -> Markup:
     """A table of counters per server."""
     return Markup("\n").join(
         table(
-            ["name", "value"], list_server_facts(profile.server), caption=profile.name
+            ["name", "value"],
+            list_server_facts(profile.server),
+            left=2,
+            caption=profile.name,
         )
         for profile in served
     )

@@ -5,6 +5,7 @@ import pytest
 from offpath.errors import ExpectedError
 from profiling.compare_report import to_data
 from profiling.profile_compare import compare_profiles, find_notes
+from profiling.profile_result import BatchSample
 from tests.profiling.profiles import (
     make_function,
     make_handler,
@@ -106,6 +107,13 @@ def test_versions_and_lengths_may_differ_and_are_noted():
     assert compare_profiles(make_profile(), second)
     notes = " ".join(find_notes(make_profile(), second))
     assert "host.packages.torch" in notes and "settings.requests: 800, 400" in notes
+
+
+def test_what_is_left_over_and_the_total_stand_last():
+    other = make_handler(batches=[BatchSample(1, 0.3, {"mine": 0.2})])
+    (pair,) = compare_profiles(make_profile(), make_profile(other))
+    names = [row.name for row in pair.tables["stages"]]
+    assert names == ["decode", "inference", "mine", "other", "total"]
 
 
 def test_rows_as_data_keep_what_is_missing():
