@@ -22,7 +22,7 @@ REQUIREMENTS = (
 class BentoML(PythonServer):
     """See `PythonServer`."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 187
+    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 50
     predict_path = "/classify"
 
     @property

@@ -21,7 +21,7 @@ REQUIREMENTS = (
 class LitServe(PythonServer):
     """See `PythonServer`."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 70
+    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 50
     predict_path = "/predict"
 
     def make_command(self, python: Path, port: int) -> list[str]:

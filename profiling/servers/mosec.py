@@ -17,7 +17,7 @@ REQUIREMENTS = ("mosec==0.9.8",)
 class Mosec(PythonServer):
     """See `PythonServer`."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 41
+    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 40
     predict_path = "/inference"
 
     def make_command(self, python: Path, port: int) -> list[str]:

@@ -35,7 +35,7 @@ def may_listen_everywhere() -> bool:
 class RayServe(PythonServer):
     """See `PythonServer`."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 491
+    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 350
     predict_path = "/"
 
     def why_not(self) -> str | None:

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.ports import resolve_ports
+from profiling.servers.confined import confine, why_no_namespace
+from profiling.servers.launched import Launch, is_ok, launched
+
+pytestmark = pytest.mark.skipif(
+    why_no_namespace() is not None, reason=str(why_no_namespace())
+)
+
+# Listens on all addresses, answers with the body's length, and GET with where it listens.
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.reply(open("/proc/net/tcp").read())
+    def do_POST(self):
+        self.reply(str(len(self.rfile.read(int(self.headers["Content-Length"])))))
+    def reply(self, text):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+ThreadingHTTPServer(("0.0.0.0", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def confined(tmp_path):
+    (port,) = resolve_ports("127.0.0.1", [0])
+    command = [sys.executable, "-c", SERVER, str(port)]
+    url = f"http://127.0.0.1:{port}/"
+    # Our own code is imported from here.
+    launch = Launch(
+        "confined",
+        confine(Path(sys.executable), port, port, command),
+        tmp_path / "server.log",
+        cwd=Path(__file__).parents[3],
+    )
+    with launched(launch, is_ok(url), timeout_s=30) as server:
+        yield url, port, server
+
+
+def test_bodies_of_any_size_pass_over_many_connections(confined):
+    url, _, _ = confined
+    sizes = [1, 55_000, 1_200_000, 5_000_000] * 8
+    with ThreadPoolExecutor(8) as pool, httpx.Client(trust_env=False) as client:
+        replies = list(
+            pool.map(lambda n: client.post(url, content=b"x" * n).text, sizes)
+        )
+    assert replies == [str(size) for size in sizes]
+
+
+def test_only_the_relay_is_reachable_from_outside(confined):
+    url, port, server = confined
+    inside = httpx.get(url, trust_env=False).text
+    # 0A is the state LISTEN: all addresses there, loopback alone here.
+    assert f"00000000:{port:04X} 00000000:0000 0A" in inside
+    outside = Path("/proc/net/tcp").read_text()
+    assert f"0100007F:{port:04X} 00000000:0000 0A" in outside
+    assert f"00000000:{port:04X} 00000000:0000 0A" not in outside
+    pids = [server.pid, *server.groups()["workers"]]
+    assert len(pids) == 2
+    server.end()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_server_that_ends_ends_the_relay(confined):
+    _, _, server = confined
+    psutil.Process(server.groups()["workers"][0]).kill()
+    psutil.wait_procs([psutil.Process(server.pid)], timeout=10)
+    assert not server.is_running()
