@@ -52,6 +52,8 @@ OTHER = "other"
 MIN_BATCHES = 50
 # Requests in flight at the window's ends, as a share of those counted, from which it matters.
 MAX_EDGE_SHARE = 0.05
+# Of the client's mean that the parts may exceed it by.
+MAX_EXCESS_SHARE = 0.02
 
 Counters = dict[str, Any]
 
@@ -127,6 +129,7 @@ def make_server_profile(
             " --duration, or the metrics are another server's"
         )
     mean_ms = fmean(load.latencies_ms)
+    account = make_account(mean_ms, counters)
     return {
         "client": {
             "clients": clients,
@@ -138,11 +141,14 @@ def make_server_profile(
         },
         "window_s": after.at_s - before.at_s,
         "counters": counters,
-        "account": make_account(mean_ms, counters),
+        "account": account,
         "mean_ms": mean_ms,
         "mean_batch_size": mean_batch_size(counters),
         "batch_weight": batch_weight(counters),
-        "doubts": find_doubts(counters, clients, load),
+        "doubts": [
+            *find_doubts(counters, clients, load),
+            *find_contradiction(account, mean_ms),
+        ],
     }
 
 
@@ -269,6 +275,19 @@ def find_doubts(counters: Counters, clients: int, load: LoadSample) -> list[str]
             " include those that the handler answered, the client's mean does not"
         )
     return doubts
+
+
+def find_contradiction(
+    account: Sequence[Mapping[str, Any]], mean_ms: float
+) -> list[str]:
+    """The doubt that an account of more than the client's mean raises."""
+    left_ms = account_ms(account, "unaccounted")
+    if left_ms > -MAX_EXCESS_SHARE * mean_ms:
+        return []
+    return [
+        f"the parts are {-left_ms:.1f} ms more than the client waited: the clocks' windows"
+        " differ, so take a longer --duration on a steadier machine"
+    ]
 
 
 def account_ms(account: Sequence[Mapping[str, Any]], where: str) -> float:

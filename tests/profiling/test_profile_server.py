@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pstats
@@ -47,31 +49,41 @@ def refusal(argv: list[str], capsys) -> tuple[int, str]:
     return int(ended.value.code or 0), capsys.readouterr().err
 
 
+def profile(*argv: str) -> str:
+    """What the command prints, run in this process, which has torch imported already."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        run(["profile", "server", *argv])
+    assert not ended.value.code, printed.getvalue()
+    return printed.getvalue()
+
+
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """Our handler on a server of its own, with cProfile in the workers: (result, folder)."""
+    """Our handler on a server of its own, with cProfile in the workers."""
     folder = tmp_path_factory.mktemp("profile")
-    command = offpath(
+    out = profile(
         *("--duration", "2", "--warm-up", "1", "--clients", "16", "--cprofile"),
         *("--output", str(folder), "--json", str(folder / "result.json")),
         *("--html", str(folder / "page.html")),
     )
-    out, err = command.communicate(timeout=240)
-    assert command.returncode == 0, err
     return load_profile(folder / "result.json"), folder, out
 
 
 @pytest.fixture(scope="module")
-def stock_server(tmp_path_factory):
-    """A running server of the stock handler, which somebody else started."""
-    folder = tmp_path_factory.mktemp("stock")
-    store = folder / "store"
-    store.mkdir()
+def stock_archive(tmp_path_factory) -> Path:
+    """The stock handler with the near-free model and one worker."""
     model = load_model("near-free")
     config = archives.offpath_config(model, cores=1)
     del config["handler"]
-    archive = archives.build_stock(model, config, store)
-    with start_server(archive, folder, {"OMP_NUM_THREADS": "1"}) as server:
+    return archives.build_stock(model, config, tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def stock_server(stock_archive, tmp_path_factory):
+    """A running server, which somebody else started."""
+    folder = tmp_path_factory.mktemp("stock")
+    with start_server(stock_archive, folder, {"OMP_NUM_THREADS": "1"}) as server:
         yield server
 
 
@@ -123,9 +135,7 @@ def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
 def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_path):
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--warm-up", "0", "--clients", "4", "--json", str(path)]
-    command = offpath(*attach_options(stock_server), *argv)
-    _, err = command.communicate(timeout=120)
-    assert command.returncode == 0, err
+    profile(*attach_options(stock_server), *argv)
     server = load_profile(path).handlers[0].server
     account = {row["part"]: row["ms"] for row in server["account"]}
     assert account["handler"] > 0
@@ -157,9 +167,9 @@ def test_ctrl_c_under_load_leaves_no_generator(stock_server):
 
 
 @pytest.mark.server
-def test_ctrl_c_while_the_server_starts_leaves_nothing(tmp_path):
+def test_ctrl_c_while_the_server_starts_leaves_nothing(stock_archive, tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = offpath("--warm-up", "1", env=env)
+    command = offpath("--mar", str(stock_archive), env=env)
     assert command.stderr is not None
     for line in command.stderr:
         if "start" in line:

@@ -199,6 +199,12 @@ def test_doubts_are_said():
     assert "20 replies were not 200" in doubts[-1]
 
 
+def test_parts_above_the_clients_mean_are_a_doubt():
+    assert (
+        "10.0 ms more than the client waited" in profile(OURS, load(30.0))["doubts"][0]
+    )
+
+
 def test_a_restarted_server_is_an_error():
     with pytest.raises(ExpectedError, match="fell by .* restarted"):
         read_counters(snapshot(OURS), snapshot(OURS, scale=0.5), "m")
