@@ -196,12 +196,12 @@ def test_doubts_are_said():
     }
     doubts = profile(few, load(replies=780, _503=20))["doubts"]
     assert "only 10 batches" in doubts[0]
-    assert "20 replies were not 200" in doubts[-1]
+    assert "20 replies were not 200" in doubts[1]
 
 
 def test_parts_above_the_clients_mean_are_a_doubt():
     assert (
-        "10.0 ms more than the client waited" in profile(OURS, load(30.0))["doubts"][0]
+        "9.0 ms more than the client waited" in profile(OURS, load(30.0))["doubts"][0]
     )
 
 
