@@ -80,7 +80,7 @@ def run_session(
     servers, not_run = find_runnable(asked, observer)
     result = begin_result(choices, workloads)
     result.not_run.update(not_run)
-    result.servers.update({server.name: server.settings for server in servers})
+    result.servers.update({server.name: describe_server(server) for server in servers})
     if earlier is not None:
         merge_results(earlier, result)
     observer.on_step("reference answers")
@@ -110,6 +110,11 @@ def run_session(
         )
         run_bench(plan, result, meter, saving)
     return combined()
+
+
+def describe_server(server: ServerUnderTest) -> dict[str, Any]:
+    """How a server is set up and what its clients send."""
+    return {**server.settings, "content": server.call.content}
 
 
 def find_runnable(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from profiling.limits import DECODE, FORWARD
 from profiling.result import BenchResult, Measurement
+from profiling.servers.call import NPY
 
 PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
 
@@ -23,8 +24,9 @@ class Row:
         latency_ms: percentile -> ms, over the 200s of all rounds.
         failures: replies that were not 200, by status.
         ratio: rate over the baseline's, None without one.
-        decode_share: rate over the decode-only limit's.
-        limit_share: rate over what decode and forward together allow.
+        decode_share: rate over the decode-only limit's; None for thin clients.
+        limit_share: rate over what decode and forward together allow, or forward alone for thin
+            clients.
         cpu_ms: CPU milliseconds a reply by group, median of the rounds.
         ready_s, first_ms, steady_ms: of the server's starts, see `profiling.result.Start`.
         fewest_replies: good replies of the round that had the fewest.
@@ -92,6 +94,9 @@ def make_row(
     workload = measured[0].workload
     starts = [start for start in result.starts if start.server == measured[0].server]
     decode, both = limit_rate(result, workload), combined_limit(result, workload)
+    if result.servers.get(measured[0].server, {}).get("content") == NPY:
+        # A thin client's decoding costs the server's cores nothing.
+        decode, both = None, limit_rate(result, None)
     return Row(
         workload=workload,
         server=measured[0].server,

@@ -22,6 +22,7 @@ from profiling.model_under_test import Answer, load_model
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import (
+    describe_server,
     describe_workload,
     find_runnable,
     prepare_servers,
@@ -196,6 +197,6 @@ def begin_result(
         host=describe_host(),
         settings=choices.settings,
         workload={"name": workload.name, **describe_workload(workload)},
-        servers={server.name: server.settings for server in servers},
+        servers={server.name: describe_server(server) for server in servers},
         not_run=not_run,
     )

@@ -46,6 +46,14 @@ def test_a_row_has_median_rate_ratio_and_shares_of_the_limits():
     assert offpath.latency_ms[50] == 50.5
 
 
+def test_a_thin_server_is_not_measured_by_a_limit_of_decoding():
+    servers = {"torchserve-stock": {}, "offpath": {"content": "npy"}}
+    _, thin = summarise(make_result(servers=servers), "torchserve-stock")
+    assert thin.decode_share is None
+    # Forward alone: 600 images a second.
+    assert thin.limit_share == pytest.approx(120 / 600)
+
+
 def test_failures_count_against_the_rate_and_are_shown():
     failed = {"200": 100, "503": 7, "none": 2}
     result = make_result(
