@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +29,10 @@ class ProfileGroup(click.Group):
     """The in-process profiles, and what other modules add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        there = [name for name, module in ELSEWHERE.items() if find_spec(module)]
-        return sorted([*super().list_commands(ctx), *there])
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in ELSEWHERE or not find_spec(ELSEWHERE[cmd_name]):
+        if cmd_name not in ELSEWHERE:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(ELSEWHERE[cmd_name])
         found: click.Command = getattr(module, cmd_name)
