@@ -13,6 +13,8 @@ from profiling.tuning.space import Candidate
 
 # A gain below this is not worth another setting.
 LEAST_GAIN = 1.02
+# One round between equals is won by somebody.
+LEAST_ROUNDS = 2
 # A server that does not start, or answers nothing, is worse than any that does.
 WORST_SCORE = -1e9
 FAILING_SCORE = -1e6
@@ -205,8 +207,8 @@ def compare(
     ratios = round_ratios(finals, reference, challenger)
     gain = statistics.median(ratios)
     won = sum(ratio > 1 for ratio in ratios)
-    spread = f"{len(ratios)} rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))}"
-    if won == len(ratios) and gain >= LEAST_GAIN:
+    spread = f"rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))}"
+    if won == len(ratios) >= LEAST_ROUNDS and gain >= LEAST_GAIN:
         return Verdict(
             challenger,
             True,
@@ -217,7 +219,8 @@ def compare(
         reference,
         False,
         f"confirms the preset: the best other candidate ({challenger}) is {format_gain(gain)}"
-        f" ({spread}), {won} of {len(ratios)} rounds won: no gain beyond the noise",
+        f" ({spread}), {won} of {len(ratios)} rounds won: no gain beyond the noise"
+        + ("" if len(ratios) >= LEAST_ROUNDS else "; more --rounds can tell"),
     )
 
 

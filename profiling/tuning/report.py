@@ -39,7 +39,8 @@ def print_tuning(
         console.print(make_final_table(result))
     for warning in find_warnings(result):
         console.print(f"[yellow]{warning}[/]", highlight=False, soft_wrap=True)
-    if verdict is not None:
+    # Without a winner the text is the command's error.
+    if verdict is not None and verdict.winner is not None:
         console.print(verdict.text, highlight=False, soft_wrap=True)
 
 

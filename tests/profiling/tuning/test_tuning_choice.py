@@ -98,7 +98,7 @@ def test_a_candidate_that_wins_every_round_beats_the_preset_with_its_spread():
     verdict = judge(make_finals([100, 100, 100], [110, 112, 130]), PRESET, 100)
     assert verdict.winner == OTHER and verdict.is_better
     assert "beats the preset by +12.0 %" in verdict.text
-    assert "3 rounds: +10.0 % to +30.0 %" in verdict.text
+    assert "rounds: +10.0 % to +30.0 %; it won 3 of 3" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,7 @@ def test_a_candidate_that_wins_every_round_beats_the_preset_with_its_spread():
         pytest.param([100, 100, 100], [130, 130, 99], id="lost-a-round"),
         pytest.param([100, 100, 100], [101, 101, 101], id="gain-too-small"),
         pytest.param([100, 100, 100], [80, 90, 70], id="slower"),
+        pytest.param([100], [150], id="one-round-cannot-tell"),
     ],
 )
 def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
