@@ -252,6 +252,8 @@ def make_command(python: Path, folder: Path, port: int, metrics_port: int) -> li
         "--allow-grpc=false",
         f"--metrics-address={LOOPBACK}",
         f"--metrics-port={metrics_port}",
+        # Of 30 s: a client that is still connected holds up its end.
+        "--exit-timeout-secs=3",
     ]
 
 
