@@ -99,6 +99,21 @@ def test_a_server_that_does_not_start_is_left_out(tmp_path):
     assert "taken" in result.failures[0].reason
 
 
+def test_ctrl_c_keeps_the_finished_windows_and_leaves_no_process(tmp_path):
+    class Stopping(Listener):
+        def on_step(self, text: str) -> None:
+            if text.startswith("round 1/2: b: photos"):
+                raise KeyboardInterrupt
+
+    servers = [QuickServer("a"), QuickServer("b")]
+    result = make_result(limits=[], measurements=[])
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(make_plan(tmp_path, servers, RIGHT), result, QuickMeter(), Stopping())
+    assert [m.server for m in result.measurements] == ["a"]
+    assert len(servers[1].pids) == 1
+    assert not any(psutil.pid_exists(pid) for s in servers for pid in s.pids)
+
+
 @pytest.mark.parametrize(
     "reference",
     [

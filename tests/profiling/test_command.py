@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from offpath.cli import run
+from offpath.commands.bench_options import keeping
 from profiling.result import save_result
-from tests.profiling.results import make_result
+from profiling.sweep_result import save_sweep
+from tests.profiling.results import make_result, make_sweep
 
 
 def exit_code(argv: list[str]) -> int:
@@ -60,6 +64,41 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
 def test_wrong_input_is_said(argv, code, said, capsys):
     assert exit_code(argv) == code
     assert said in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_said(tmp_path, capsys):
+    assert exit_code(["compare", "--workload", str(tmp_path)]) == 1
+    assert "no photographs in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
+    path = tmp_path / "result.json"
+    save_result(make_result(), path)
+    with pytest.raises(KeyboardInterrupt), keeping(path, "rounds"):
+        signal.raise_signal(number)
+    assert f"finished rounds are in {path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        pytest.param(["sweep", "--users", "1,x"], "whole numbers", id="users"),
+        pytest.param(["memory", "--workers", ""], "1,2,4", id="workers"),
+        pytest.param(["compare", "--rate", "0"], "--rate", id="rate"),
+    ],
+)
+def test_wrong_usage_is_said(argv, said, capsys):
+    assert exit_code(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_saved_sweep_is_shown(tmp_path, capsys):
+    path = tmp_path / "sweep.json"
+    save_sweep(make_sweep(), path)
+    assert exit_code(["show", str(path), "--html", str(tmp_path / "a.html")]) == 0
+    assert "users" in capsys.readouterr().out
+    assert "triton" in (tmp_path / "a.html").read_text()
 
 
 def test_a_saved_result_is_shown(tmp_path, capsys):

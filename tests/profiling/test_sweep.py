@@ -14,7 +14,6 @@ from profiling.plot import save_sweep_plot
 from profiling.sweep import Sweep, SweepChoices, begin_result
 from profiling.sweep_report import print_sweep, write_sweep_page
 from profiling.sweep_result import (
-    Step,
     SweepResult,
     is_sweep,
     load_sweep,
@@ -22,6 +21,7 @@ from profiling.sweep_result import (
 )
 from profiling.workload import describe
 from tests.profiling.quick_server import Listener, QuickServer
+from tests.profiling.results import make_sweep
 
 
 def make_choices(scenario: str) -> SweepChoices:
@@ -105,23 +105,6 @@ def test_a_server_that_dies_or_refuses_leaves_the_other_steps(tmp_path):
         ("refusing", 1),
         ("frail", 4),
     ]
-
-
-def make_sweep() -> SweepResult:
-    return SweepResult(
-        command="offpath bench sweep --scenario keep",
-        started_at="2026-01-01T00:00:00+00:00",
-        host={"cpu": "some", "cores": 2},
-        settings={"scenario": "keep", "batch_size": 1},
-        workload={"name": "photos", "mean_bytes": 1000, "count": 2, "identity": "ab"},
-        servers={"offpath": {}, "triton": {}},
-        steps=[
-            Step("offpath", 1, 10.0, {"200": 500}, [10.0, 20.0] * 250, {}),
-            Step("offpath", 2, 10.0, {"200": 900, "503": 7}, [11.0] * 900, {}),
-            Step("triton", 1, 10.0, {"200": 400}, [12.0] * 400, {}),
-        ],
-        not_run={"mms": "no binary"},
-    )
 
 
 def test_a_saved_sweep_reads_back_and_is_told_from_other_results(tmp_path):
