@@ -182,7 +182,12 @@ def draw_sweep(result: SweepResult, path: Path) -> None:
         style_panel(panel, "both")
     panels[0].set_ylim(bottom=0)
     panels[1].set_yscale("log")
-    panels[2].set_ylim(bottom=0)
+    panels[1].yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    panels[1].minorticks_off()
+    most = max((sum(step.failed.values()) for step in result.steps), default=0)
+    panels[2].set_ylim(0, 1.05 * max(1, most))
+    if not most:
+        panels[2].set_yticks([0, 1])
     if servers:
         panels[0].legend(frameon=False, fontsize=9, labelcolor=TEXT)
     write_figure(figure, path)
