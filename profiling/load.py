@@ -102,11 +102,14 @@ class Generator(Protocol):
 
     name: str
 
+    def check(self, seconds: float | None, rate: float | None) -> None:
+        """Raises ExpectedError when it is not installed or knows no such window."""
+
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """Runs the plan; returns when the window is over.
 
         Raises:
-            ExpectedError: the generator is not installed or died.
+            ExpectedError: the generator died, or `check` refuses the plan.
         """
 
 

@@ -70,6 +70,7 @@ def run_session(
         ExpectedError: wrong choices, no server that can run, an unlike earlier run.
     """
     generator = find_generator(choices.generator)
+    generator.check(choices.windows.seconds, choices.windows.rate)
     cores = count_cores()
     model = load_model(choices.model)
     asked = make_servers(choices.servers, model, cores)

@@ -18,12 +18,16 @@ class LocustGenerator:
 
     name = "locust"
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    def check(self, seconds: float | None, rate: float | None) -> None:
         """See `profiling.load.Generator`."""
         if importlib.util.find_spec("locust") is None:
             raise ExpectedError(
                 "locust is not installed; get it with: pip install 'torchserve-offpath[bench]'"
             )
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        """See `profiling.load.Generator`."""
+        self.check(plan.seconds, plan.rate)
         child = subprocess.Popen(
             [sys.executable, "-m", "profiling.generators.locust_child"],
             stdin=subprocess.PIPE,

@@ -57,23 +57,28 @@ class WrkGenerator:
 
     name = "wrk"
 
-    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+    def check(self, seconds: float | None, rate: float | None) -> None:
         """See `profiling.load.Generator`."""
-        binary = shutil.which("wrk")
-        if binary is None:
+        if shutil.which("wrk") is None:
             raise ExpectedError(
                 "wrk is not on the PATH: install it, or use --generator locust"
             )
-        if plan.seconds is None:
+        if seconds is None:
             raise ExpectedError(
                 "wrk stops by time alone: give --seconds, or use --generator locust"
             )
-        if plan.rate is not None:
+        if rate is not None:
             raise ExpectedError(
                 "wrk knows closed loop alone: leave out --rate, or use --generator locust"
             )
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        """See `profiling.load.Generator`."""
+        self.check(plan.seconds, plan.rate)
+        if plan.seconds is None:
+            raise RuntimeError("check() lets no such plan pass")
         with tempfile.TemporaryDirectory() as folder:
-            command = write_script(binary, plan, Path(folder))
+            command = write_script("wrk", plan, Path(folder))
             if plan.warm_up_s >= 1:
                 run_wrk(command, plan, plan.warm_up_s, None)
             watcher.on_window()

@@ -58,6 +58,12 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
         pytest.param(
             ["compare", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
         ),
+        pytest.param(
+            ["compare", "--generator", "wrk", "--requests", "9"],
+            1,
+            "wrk",
+            id="wrk-cannot",
+        ),
         pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
     ],
 )
