@@ -1,7 +1,7 @@
 """The transform of JPEGs by torch's SIMD resampler, a third to 60 % of the time of Pillow's.
 
-It differs from Pillow's by one level here and there, far less than JPEG itself. Other formats, whose
-decoding takes longer than either, and `decode=exact` keep Pillow's (transform.py).
+It differs from Pillow's by one level here and there, far less than JPEG itself. Other formats,
+whose decoding takes longer than either, and `decode=exact` keep Pillow's (transform.py).
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def transform_with_torch(
     part = image.pixels[
         _span(row, y, plan.top + image_size), _span(column, x, plan.left + image_size)
     ]
-    # A copy: contiguous for the vectorised path, and writable, without which torch warns.
-    picture = torch.from_numpy(np.array(part)).permute(2, 0, 1).unsqueeze(0)
+    # A copy: contiguous for the vectorised path, and writable, without which torch warns. The batch
+    # dimension comes before the permutation: else torch does not see channels last, and answers in
+    # planes, which takes 0.3 ms to stage.
+    picture = torch.from_numpy(np.array(part)).unsqueeze(0).permute(0, 3, 1, 2)
     resized = torch.nn.functional.interpolate(
         picture,
         # A hair more: 333 * (256 / 333) may come out just under 256 and lose the last row.
