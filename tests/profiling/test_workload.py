@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -93,16 +92,3 @@ def test_a_source_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
     with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):
         photographs.find_sources()
-
-
-def test_a_picture_larger_than_its_source_keeps_the_sources_own_pixels():
-    source = Image.fromarray(np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3) * 4)
-    made = np.asarray(
-        photographs.make_photograph(source, (23, 31), np.random.default_rng(3))
-    )
-    assert made.shape == (31, 23, 3)
-    known = {tuple(pixel) for pixel in np.asarray(source).reshape(-1, 3).tolist()}
-    assert {tuple(pixel) for pixel in made.reshape(-1, 3).tolist()} == known
-    # Mirrored, not repeated: neighbours in the source stay neighbours, without a seam.
-    steps = np.abs(np.diff(made.astype(int), axis=1)).max()
-    assert steps <= 3 * 4
