@@ -38,8 +38,6 @@ ROUNDS = 10
 BUCKET = "offpath-profile"
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 OVERHEAD = "overhead"
-# boto3 waits for "100 Continue" before it sends an object: two answers of the proxy make a put.
-ANSWERS_PER_PUT = 2
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 
 
@@ -163,7 +161,7 @@ def preparing(
     if not any(choice.source == NAIVE for choice in handlers):
         yield common
         return
-    from profiling.s3_faults import FaultProxy
+    from profiling.s3_faults import ANSWERS_PER_PUT, FaultProxy
     from profiling.s3_servers import run_seaweedfs
 
     observer.on_step("an S3 server")

@@ -31,6 +31,8 @@ ANSWERS = {
     DENIED: ("403 Forbidden", "AccessDenied", "Access Denied"),
 }
 CHUNK_BYTES = 1 << 16
+# boto3 waits for "100 Continue" before it sends an object: two answers of the proxy make a put.
+ANSWERS_PER_PUT = 2
 
 
 class FaultProxy:

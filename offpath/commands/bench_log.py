@@ -100,7 +100,7 @@ def log_outage(
 @click.option("--turn-s", default=6.0, show_default=True, type=click.FloatRange(min=1))
 @click.option("--turns", default=5, show_default=True, type=click.IntRange(min=1))
 @click.option("--clients", default=32, show_default=True, type=click.IntRange(1, 256))
-@click.option("--latency-ms", default=30.0, show_default=True, help="Of the S3 server.")
+@click.option("--latency-ms", default=30.0, show_default=True, help="Of a put.")
 @_common
 def log_cost(
     turn_s: float,

@@ -13,17 +13,18 @@ from pathlib import Path
 from handler.prediction_log import open_prediction_log
 from handler.prediction_log.record import Record, format_inference_time
 from handler.prediction_log.settings import PredictionLogSettings
+from profiling.baselines.naive_archive import build_naive
 from profiling.load import LoadPlan, find_generator
 from profiling.log_trials.setup import (
     BUCKET,
     MODEL,
     Say,
     build_archive,
-    build_naive,
     make_environ,
     serve,
 )
-from profiling.s3_faults import FaultProxy
+from profiling.model_under_test import load_model
+from profiling.s3_faults import ANSWERS_PER_PUT, FaultProxy
 from profiling.s3_servers import run_seaweedfs
 from profiling.workload import load_workload
 
@@ -37,7 +38,7 @@ class CostResult:
     Attributes:
         rates: Requests per second by server, one figure a turn.
         on_to_off, naive_to_off: Median over the turns of the ratio to the log switched off.
-        latency_ms: Of the S3 server.
+        latency_ms: Of a put into the S3 server.
         append_us: Microseconds a record of `append`, in batches of eight.
     """
 
@@ -59,9 +60,12 @@ def run_cost(
         s3 = stack.enter_context(run_seaweedfs())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         s3.client().create_bucket(Bucket=BUCKET)
-        proxy = stack.enter_context(FaultProxy(s3.endpoint_url, latency_s))
+        proxy = stack.enter_context(
+            FaultProxy(s3.endpoint_url, latency_s / ANSWERS_PER_PUT)
+        )
         archive = build_archive(folder / "store", workers, proxy.endpoint_url)
-        naive = build_naive(folder / "naive-store")
+        (folder / "naive-store").mkdir()
+        naive = build_naive(load_model(MODEL), folder / "naive-store")
         environ = make_environ(s3, folder / "spool")
         is_off = {**environ, "OFFPATH_PREDICTION_LOG": "off"}
         puts = {"OFFPATH_NAIVE_BUCKET": BUCKET}

@@ -6,18 +6,16 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from archive.labels import format_index_to_name
 from offpath.errors import ExpectedError
 from offpath.log_reading import Period, read_records
 from offpath.log_store import open_store_at
 from offpath.torchserve import ServerSettings, TorchServe
 from profiling.log_clients import Answers, Clients
-from profiling.model_under_test import ModelUnderTest, load_model
+from profiling.model_under_test import load_model
 from profiling.s3_servers import S3Server
 from profiling.servers import archives
 
@@ -70,39 +68,6 @@ def build_archive(folder: Path, workers: int, endpoint_url: str) -> Path:
     }
     folder.mkdir(parents=True)
     return archives.build_offpath(model, config, folder)
-
-
-def build_naive(folder: Path) -> Path:
-    """The naive handler's archive; no YAML, so TorchServe's own batch settings."""
-    model = load_model(MODEL)
-    folder.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="offpath-trial-") as scratch:
-        command = _naive_command(model, Path(scratch), folder)
-        done = subprocess.run(
-            command,
-            env={**os.environ, "TMPDIR": scratch},
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode:
-        raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
-    return folder / f"{archives.NAME}.mar"
-
-
-def _naive_command(model: ModelUnderTest, scratch: Path, folder: Path) -> list[str]:
-    weights, labels = scratch / "weights.pt", scratch / "index_to_name.json"
-    model.save_weights(weights)
-    labels.write_text(format_index_to_name(model.labels), encoding="utf-8")
-    config = scratch / "naive_config.json"
-    config.write_bytes((archives.BASELINES_DIR / config.name).read_bytes())
-    return [
-        *(sys.executable, "-m", "model_archiver.model_packaging"),
-        *("--model-name", archives.NAME, "--version", "1.0"),
-        *("--model-file", str(model.model_file), "--serialized-file", str(weights)),
-        *("--handler", str(archives.BASELINES_DIR / "naive_handler.py")),
-        *("--extra-files", f"{labels},{config}"),
-        *("--export-path", str(folder), "--force"),
-    ]
 
 
 def make_environ(s3: S3Server, spool: Path) -> dict[str, str]:
