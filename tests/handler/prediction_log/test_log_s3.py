@@ -147,6 +147,8 @@ def test_a_missing_bucket_is_named(
     log.append([make_record()])
 
     wait_until(lambda: "the bucket of s3://never-made/x does not exist" in caplog.text)
+    assert log.counters().shipped == 0
+    assert log.counters().spool_bytes > 0
 
 
 def test_storage_class_and_kms_key_are_asked_for(

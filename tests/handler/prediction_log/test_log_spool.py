@@ -349,6 +349,7 @@ def test_records_flow_once_a_read_only_spool_can_be_written(
         return log.counters().shipped > 0
 
     wait_until(append_one)
+    assert log.counters().dropped > 0
 
 
 def test_block_refuses_to_start_without_a_spool(
