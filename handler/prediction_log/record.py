@@ -12,6 +12,9 @@ from datetime import datetime, timezone
 from json.encoder import encode_basestring_ascii
 
 
+STAGE_MS = "stage_ms"
+
+
 @dataclass(slots=True)
 class Record:
     """One answered request.
@@ -53,7 +56,9 @@ def format_inference_time(now: datetime | None = None) -> str:
 
 def encode_records(records: Iterable[Record], names: Sequence[str]) -> bytes:
     """The records as JSON Lines with the fields `names`, ASCII only, escaped as JSON asks."""
-    encoders = [_ENCODERS[name] for name in names]
+    encoders = [
+        _StageEncoder() if name == STAGE_MS else _ENCODERS[name] for name in names
+    ]
     lines = [
         "{" + ",".join([e(record) for e in encoders]) + "}\n" for record in records
     ]
@@ -79,9 +84,21 @@ def _predictions(record: Record) -> str:
     return f'"predictions":[{",".join(rows)}]'
 
 
-def _stage_ms(record: Record) -> str:
-    stages = [f"{_text(name)}:{_number(ms)}" for name, ms in record.stage_ms.items()]
-    return f'"stage_ms":{{{",".join(stages)}}}'
+class _StageEncoder:
+    """Encodes `stage_ms` once for the records of a batch, which share one dict."""
+
+    def __init__(self) -> None:
+        self._stage_ms: dict[str, float] | None = None
+        self._text = ""
+
+    def __call__(self, record: Record) -> str:
+        if record.stage_ms is not self._stage_ms:
+            self._stage_ms = record.stage_ms
+            stages = [
+                f"{_text(name)}:{_number(ms)}" for name, ms in record.stage_ms.items()
+            ]
+            self._text = f'"stage_ms":{{{",".join(stages)}}}'
+        return self._text
 
 
 # One encoder a field: three times as fast as json.dumps of a dict a record.
@@ -96,7 +113,7 @@ _ENCODERS: dict[str, Callable[[Record], str]] = {
     "predictions": _predictions,
     "status": lambda record: f'"status":{int(record.status)}',
     "error": lambda record: f'"error":{_text(record.error)}',
-    "stage_ms": _stage_ms,
+    STAGE_MS: _StageEncoder(),
     "batch_size": lambda record: f'"batch_size":{int(record.batch_size)}',
 }
 FIELDS: tuple[str, ...] = tuple(_ENCODERS)
