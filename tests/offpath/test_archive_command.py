@@ -163,7 +163,10 @@ def test_wrong_input_is_said_and_builds_nothing(
             "--weights 'no.pt': no such file",
         ),
         (["--model", "net.py", "--weights", "labels.txt"], "weights_only=True"),
-        (["--model", "near-free", "--weights", "net.pt"], "missing: linear.weight, linear.bias"),
+        (
+            ["--model", "near-free", "--weights", "net.pt"],
+            "missing: linear.weight, linear.bias",
+        ),
         (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, the model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
