@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from offpath.errors import ExpectedError
 from offpath.launch import make_command, make_environment, make_short_tmp_dir
@@ -75,12 +74,7 @@ class TorchServe:
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,12 +63,7 @@ class FaultProxy:
         self._call(self._listen())
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._hang_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

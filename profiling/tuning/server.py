@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from handler.prediction_log.settings import OFF, URI_VARIABLE
 from offpath.errors import ExpectedError
@@ -52,12 +51,7 @@ class TuningServer:
         self._server.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
 
     @contextmanager
