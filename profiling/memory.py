@@ -18,7 +18,8 @@ from profiling.model_under_test import load_model
 from profiling.sampling import sample_pss_bytes, sample_rss_bytes
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
-from profiling.session import find_runnable, work_folder
+from profiling.session import find_runnable
+from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
 CLIENTS = 16

@@ -1,21 +1,18 @@
 """The process that one handler lives in while it is profiled: `python -m profiling.profile_child`.
 
-It reads one JSON object a line from the first file descriptor named on the command line and
-answers on the second; stdout and stderr are the handler's. Orders: `load`, `run`, `finish`.
+Orders: `load`, `run`, `finish` (see child_process.py); stdout and stderr are the handler's.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
+from profiling.child_process import obey
 from profiling.cprofile import CallCollector
 from profiling.drive import Collector, Driver
 from profiling.flame import FlameCollector
@@ -115,27 +112,5 @@ def make_collector(order: Mapping[str, Any], handler: LoadedHandler) -> Collecto
     return StageRecorder(handler)
 
 
-def read_orders(descriptor: int) -> Iterator[dict[str, Any]]:
-    """Orders until the parent closes its end, or is gone."""
-    with os.fdopen(descriptor, "r", encoding="utf-8") as orders:
-        for line in orders:
-            yield json.loads(line)
-
-
-def main() -> None:
-    """Obeys until there are no more orders."""
-    profiled = ProfiledHandler()
-    answers = os.fdopen(int(sys.argv[2]), "w", encoding="utf-8")
-    for order in read_orders(int(sys.argv[1])):
-        try:
-            answer = getattr(profiled, order["do"])(order)
-        except Exception as error:
-            answer = profiled.explain(error)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-    # A handler's background threads (log shipping) would hold the exit up.
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    obey(ProfiledHandler())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +19,7 @@ from profiling.model_under_test import load_model
 from profiling.result import BenchResult, Failure, merge_results
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
+from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
 LIMIT_BATCH_SIZE = 8
@@ -156,17 +154,6 @@ def prepare_servers(
     return [server for server in servers if server.name not in failed], failed
 
 
-@contextmanager
-def work_folder(is_kept: Callable[[], bool]) -> Iterator[Path]:
-    """A temporary folder that stays when a server failed: its log is in there."""
-    folder = Path(tempfile.mkdtemp(prefix="offpath-bench-"))
-    try:
-        yield folder
-    finally:
-        if not is_kept():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def begin_result(choices: BenchChoices, workloads: Sequence[Workload]) -> BenchResult:
     """A result without measurements."""
     return BenchResult(
@@ -174,20 +161,9 @@ def begin_result(choices: BenchChoices, workloads: Sequence[Workload]) -> BenchR
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         host=describe_host(),
         settings=choices.settings,
-        workloads={
-            workload.name: describe_workload(workload) for workload in workloads
-        },
+        workloads={workload.name: workload.facts for workload in workloads},
         servers={},
     )
-
-
-def describe_workload(workload: Workload) -> dict[str, Any]:
-    """What a result says of the photographs."""
-    return {
-        "identity": workload.identity,
-        "mean_bytes": workload.mean_bytes,
-        "count": len(workload.paths),
-    }
 
 
 class SavingObserver:

@@ -23,10 +23,8 @@ from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import (
     describe_server,
-    describe_workload,
     find_runnable,
     prepare_servers,
-    work_folder,
 )
 from profiling.sweep_result import Step, StepFailure, SweepResult
 from profiling.workload import Workload, load_workload
@@ -196,7 +194,7 @@ def begin_result(
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         host=describe_host(),
         settings=choices.settings,
-        workload={"name": workload.name, **describe_workload(workload)},
+        workload={"name": workload.name, **workload.facts},
         servers={server.name: describe_server(server) for server in servers},
         not_run=not_run,
     )

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -56,6 +57,15 @@ class Workload:
     paths: tuple[Path, ...]
     identity: str
     mean_bytes: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a result says of the photographs."""
+        return {
+            "identity": self.identity,
+            "mean_bytes": self.mean_bytes,
+            "count": len(self.paths),
+        }
 
     def read(self) -> list[bytes]:
         """All files' bytes, in order."""
