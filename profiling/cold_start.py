@@ -6,6 +6,7 @@ import http.client
 import statistics
 import time
 from collections.abc import Sequence
+from http.client import HTTPMessage
 from itertools import cycle, islice
 from urllib.parse import urlsplit
 
@@ -31,7 +32,14 @@ class FirstClient:
         self._connection.close()
 
     def send_ms(self, body: bytes) -> float:
-        """Latency of one request, in ms.
+        """Latency of one request, in ms; raises as `send` does."""
+        return self.send(body)[0]
+
+    def send(self, body: bytes) -> tuple[float, HTTPMessage]:
+        """Sends one request.
+
+        Returns:
+            its latency in ms, and the reply's headers.
 
         Raises:
             ExpectedError: no reply, or another than 200.
@@ -50,7 +58,7 @@ class FirstClient:
                 f"server {self._server!r} said it was ready and answered {reply.status}:"
                 f" {content[:300]!r}"
             )
-        return round(1000 * (time.perf_counter() - start_s), 3)
+        return round(1000 * (time.perf_counter() - start_s), 3), reply.headers
 
     def steady_ms(self, bodies: Sequence[bytes]) -> float:
         """Median latency of the next requests, the bodies in turn."""
