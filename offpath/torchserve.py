@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from offpath.errors import ExpectedError
+from offpath.guard import Guard
 from offpath.launch import make_command, make_environment, make_short_tmp_dir
 from offpath.management import ManagementClient
 from offpath.mar_file import MarFile, read_archives
@@ -60,6 +61,7 @@ class TorchServe:
         self._run_dir = run_dir.resolve() if run_dir is not None else None
         self._log_dir: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._ports: Ports | None = None
         self._failed = False
         self._log_start = 0
@@ -170,6 +172,8 @@ class TorchServe:
         if self._process is not None:
             end_session(self._process.pid, STOP_TIMEOUT_S)
             self._process.wait()
+        if self._guard is not None:
+            self._guard.release()
         if self._tmp_dir is not None:
             keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
             _remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
@@ -252,6 +256,7 @@ class TorchServe:
                 # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
                 start_new_session=True,
             )
+        self._guard = Guard(self._process.pid, self._tmp_dir)
 
     def _log_lines(self) -> list[LogLine]:
         server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)

@@ -7,7 +7,9 @@ forward: the model alone on batches, the same way.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -83,9 +85,22 @@ def start_together(barrier: Barrier) -> None:
 
     # Ctrl-C reaches the whole foreground group; the parent alone decides, and ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
+    follow_parent()
     torch.set_num_threads(1)
     _barrier = barrier
+
+
+def follow_parent() -> None:
+    """Ends this process when its parent is killed: a pool's process waits for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("not in a process of LimitMeter")
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def run_for(seconds: float, step: Callable[[], int]) -> Rate:
@@ -135,21 +150,16 @@ def forward_for(seconds: float, model: str, batch_size: int) -> Rate:
     """Normalisation, forward, softmax and top-k on staged pictures, as the handler does it."""
     import torch
 
+    from handler.backends.eager import EagerBackend
     from handler.engine import Engine
     from handler.stages import StageTimer
     from profiling.model_under_test import load_model
 
     loaded = load_model(model)
     config = loaded.config
-    engine = Engine(
-        loaded.source.module.eval(),
-        torch.device("cpu"),
-        config.mean,
-        config.std,
-        config.image_size,
-        batch_size,
-        config.top_k,
-    )
+    device = torch.device("cpu")
+    backend = EagerBackend(loaded.source.module.eval(), config, device)
+    engine = Engine(backend, config, device, batch_size)
 
     def step() -> int:
         engine.run(batch_size, StageTimer())

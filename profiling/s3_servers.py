@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
+from offpath.guard import Guard
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -164,8 +165,14 @@ def _is_free(port: int) -> bool:
 def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            # Ctrl-C reaches us alone, and whoever uses it may end first.
+            start_new_session=True,
         )
+    guard = Guard(process.pid, log.parent)
     try:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not is_ready():
@@ -181,6 +188,7 @@ def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterato
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        guard.release()
 
 
 def _can_create_bucket(server: S3Server) -> bool:

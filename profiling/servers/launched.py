@@ -7,13 +7,15 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
 from offpath.errors import ExpectedError
+from offpath.guard import Guard
 from offpath.processes import end_session, find_session_members
 from profiling.load import child_environment
 from profiling.sampling import Groups
@@ -24,7 +26,14 @@ POLL_S = 0.05
 LOG_LINES_SHOWN = 8
 LOG_LINE_CHARACTERS = 400
 # What tells a cause from the tables and farewells that servers end with.
-CAUSE = re.compile(r"error|exception|failed|cannot|no module", re.IGNORECASE)
+CAUSE = re.compile(r"error|exception|failed|cannot|no module|in use", re.IGNORECASE)
+# How servers in C++, Java, Python and Rust say it.
+PORT_TAKEN = re.compile(
+    r"address (is )?already in use|port is already (in use|taken)|EADDRINUSE|BindException"
+    r"|unavailable socket",
+    re.IGNORECASE,
+)
+Running = TypeVar("Running")
 # What would let another Python's packages into a server's environment.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -160,8 +169,29 @@ def launched(
                 f"server {launch.name!r} cannot be started: {error}"
             ) from error
     server = ServerProcess(launch, process)
+    guard = Guard(server.pid)
     try:
         server.wait_until(is_ready, timeout_s)
         yield server
     finally:
         server.end()
+        guard.release()
+
+
+@contextmanager
+def on_free_ports(
+    start: Callable[[], AbstractContextManager[Running]],
+) -> Iterator[Running]:
+    """Enters `start()`, and once more where a port was taken after it had been found free.
+
+    Args:
+        start: chooses its ports anew each time; its ExpectedError has the server's last words.
+    """
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(start())
+        except ExpectedError as error:
+            if not PORT_TAKEN.search(str(error)):
+                raise
+            running = stack.enter_context(start())
+        yield running

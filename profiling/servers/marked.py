@@ -2,14 +2,20 @@
 
 Some servers put their workers into sessions of their own (BentoML's supervisor does), and a worker
 whose parent died belongs to nobody. The environment is inherited whatever happens to the rest.
+
+`python -m profiling.servers.marked SERVER_ID` waits as an `offpath.guard.Guard` and then kills them.
 """
 
 from __future__ import annotations
 
+import sys
+
 import psutil
 
+from offpath.guard import STOP_TIMEOUT_S, await_end
 from offpath.processes import is_running
 
+MODULE = "profiling.servers.marked"
 VARIABLE = "OFFPATH_SERVER_ID"
 
 
@@ -61,3 +67,8 @@ def kill_marked(server_id: str, timeout_s: float) -> None:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(left, timeout=timeout_s)
+
+
+if __name__ == "__main__":
+    await_end()
+    kill_marked(sys.argv[1], STOP_TIMEOUT_S)

@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from profiling.servers.launched import (
     environment_path_variable,
     is_ok,
     launched,
+    on_free_ports,
     server_environment,
 )
 from profiling.servers.models.mms_service import SETTINGS_FILE
@@ -151,9 +152,12 @@ class MmsUnderTest:
             raise ExpectedError(f"model-archiver failed:\n{done.stderr.strip()}")
         self._folder = folder
 
-    @contextmanager
-    def running(self) -> Iterator[RunningMms]:
+    def running(self) -> AbstractContextManager[RunningMms]:
         """See `ServerUnderTest`."""
+        return on_free_ports(self._start)
+
+    @contextmanager
+    def _start(self) -> Iterator[RunningMms]:
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         inference, management = (

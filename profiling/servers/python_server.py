@@ -11,10 +11,11 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from offpath.guard import Guard
 from offpath.ports import resolve_ports
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
@@ -27,8 +28,15 @@ from profiling.servers.launched import (
     ServerProcess,
     environment_path_variable,
     launched,
+    on_free_ports,
 )
-from profiling.servers.marked import VARIABLE, command_line, find_marked, kill_marked
+from profiling.servers.marked import (
+    MODULE,
+    VARIABLE,
+    command_line,
+    find_marked,
+    kill_marked,
+)
 from profiling.servers.services.settings import ServiceSettings
 
 LOOPBACK = "127.0.0.1"
@@ -110,9 +118,12 @@ class PythonServer(ABC):
         folder.mkdir(parents=True)
         self._folder = folder
 
-    @contextmanager
-    def running(self) -> Iterator[RunningPythonServer]:
+    def running(self) -> AbstractContextManager[RunningPythonServer]:
         """See `ServerUnderTest`."""
+        return on_free_ports(self._start)
+
+    @contextmanager
+    def _start(self) -> Iterator[RunningPythonServer]:
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         python = find_environment(self.environment, self.requirements)
@@ -129,6 +140,7 @@ class PythonServer(ABC):
             self.make_environment(python, port, scratch) | {VARIABLE: server_id},
         )
         base_url = f"http://{LOOPBACK}:{port}"
+        guard = Guard(server_id, module=MODULE)
         try:
             with launched(
                 launch, lambda: self.is_ready(base_url, launch.log)
@@ -137,6 +149,7 @@ class PythonServer(ABC):
                 yield RunningPythonServer(self, server, server_id, url)
         finally:
             kill_marked(server_id, STOP_TIMEOUT_S)
+            guard.release()
             shutil.rmtree(scratch, ignore_errors=True)
 
     def make_environment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
 from profiling.servers import BATCH_SIZE, archives
 from profiling.servers.call import NPY, Call
+from profiling.servers.launched import on_free_ports
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -99,9 +100,12 @@ class TorchServeUnderTest:
         self.build(folder, self.config)
         self._store = folder
 
-    @contextmanager
-    def running(self) -> Iterator[RunningTorchServe]:
+    def running(self) -> AbstractContextManager[RunningTorchServe]:
         """See `ServerUnderTest`."""
+        return on_free_ports(self._start)
+
+    @contextmanager
+    def _start(self) -> Iterator[RunningTorchServe]:
         if self._store is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         settings = ServerSettings(

@@ -12,7 +12,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from profiling.servers.launched import (
     environment_path_variable,
     is_ok,
     launched,
+    on_free_ports,
 )
 
 ENVIRONMENT = "triton"
@@ -183,9 +184,12 @@ class TritonUnderTest:
             threads=self.threads,
         )
 
-    @contextmanager
-    def running(self) -> Iterator[RunningTriton]:
+    def running(self) -> AbstractContextManager[RunningTriton]:
         """See `ServerUnderTest`."""
+        return on_free_ports(self._start)
+
+    @contextmanager
+    def _start(self) -> Iterator[RunningTriton]:
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         port, metrics_port = resolve_ports(LOOPBACK, [0, 0])
