@@ -8,6 +8,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +19,13 @@ from ts.protocol import otf_message_handler
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from handler.allocator import keep_freed_memory
+from handler.backends.artefacts import FOLDER
+from handler.backends.choose import Choice, choose_backend
 from handler.config import HandlerConfig
 from handler.engine import Engine
 from handler.errors import BadTarget
 from handler.metrics import MetricsEmitter
+from handler.normalise import Normaliser
 from handler.pipeline import Batch, Item, Pipeline, set_threads
 from handler.prediction_log import open_prediction_log
 from handler.protocol_reader import install_buffered_reader
@@ -27,6 +33,7 @@ from handler.records import make_records
 from handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from handler.stages import BatchTimings, Stage, format_server_timing
 from handler.warmup import warm_up_payloads
+from handler.weights import make_with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +57,7 @@ class OffpathClassifier(ImageClassifier):
         )
         super().initialize(context)
         self.topk = self.config.top_k
+        self._choice = self._choose_backend(context, threads)
         self.pipeline = Pipeline(
             self.config, self._make_engine(context), self._labels(), threads
         )
@@ -109,6 +117,8 @@ class OffpathClassifier(ImageClassifier):
         return {
             "handler": "offpath",
             "device": str(self.device),
+            **describe_choice(self._choice),
+            "cuda_graphs": self.pipeline.engine.captured_sizes,
             "classes": self.pipeline.engine.classes,
             "threads": torch.get_num_threads(),
             "max_batch": self.pipeline.engine.max_batch,
@@ -123,29 +133,26 @@ class OffpathClassifier(ImageClassifier):
         self, model_dir: str, model_file: str, model_pt_path: str | None
     ) -> torch.nn.Module:
         """State dicts only, and mapped: workers of one host share the weights' pages."""
-        model: torch.nn.Module = super()._load_pickled_model(
-            model_dir, model_file, None
-        )
-        if model_pt_path:
-            weights = torch.load(
-                model_pt_path, map_location="cpu", weights_only=True, mmap=True
+
+        def make_model() -> torch.nn.Module:
+            model: torch.nn.Module = ImageClassifier._load_pickled_model(
+                self, model_dir, model_file, None
             )
-            model.load_state_dict(weights, assign=True)
-            model.float()  # weights saved in half precision
-        return model
+            return model
+
+        return (
+            make_with_weights(make_model, model_pt_path)
+            if model_pt_path
+            else make_model()
+        )
+
+    def _choose_backend(self, context: Context, threads: int) -> Choice:
+        folder = Path(context.system_properties["model_dir"]) / FOLDER
+        return choose_backend(self.model, self.config, self.device, folder, threads)
 
     def _make_engine(self, context: Context) -> Engine:
         batch = max(1, int(context.system_properties.get("batch_size") or 1))
-        config = self.config
-        return Engine(
-            self.model,
-            self.device,
-            config.mean,
-            config.std,
-            config.image_size,
-            batch,
-            config.top_k,
-        )
+        return Engine(self._choice.backend, self.config, self.device, batch)
 
     def _labels(self) -> dict[int, str]:
         return {int(index): label for index, label in (self.mapping or {}).items()}
@@ -191,7 +198,7 @@ class OffpathClassifier(ImageClassifier):
             return encode_error(error)
         if item.slot is None:
             raise RuntimeError("an item without a staged picture cannot be explained")
-        inputs = self.pipeline.engine.normalised(item.slot)
+        inputs = self._normaliser(self.pipeline.engine.staged(item.slot))
         return encode_json(self.get_insights(inputs, None, target)[0])
 
     def get_insights(
@@ -209,6 +216,11 @@ class OffpathClassifier(ImageClassifier):
         attributions = self.ig.attribute(tensor_data, target=target, n_steps=15)
         return list(attributions.tolist())
 
+    @cached_property
+    def _normaliser(self) -> Normaliser:
+        config = self.config
+        return Normaliser(config.mean, config.std, config.image_size, self.device)
+
     @staticmethod
     def _quiet_worker_log() -> None:
         """Turns off the worker's line per batch ("Backend received inference at"), which Java
@@ -223,6 +235,18 @@ def threads_per_worker(model_config: Mapping[str, Any]) -> int:
         1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
     )
     return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def describe_choice(choice: Choice) -> dict[str, Any]:
+    """What answers and how it compared with eager fp32; for `describe_handle`."""
+    described: dict[str, Any] = {
+        "engine": choice.backend.name,
+        "precision": choice.backend.precision,
+        "engines_refused": list(choice.refused),
+    }
+    if choice.parity is not None:
+        described["parity"] = asdict(choice.parity)
+    return described
 
 
 def parse_target(value: object, classes: int) -> int:

@@ -11,11 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from handler.backends import ENGINES, PRECISIONS
 from handler.decode import SCALE_MARGIN
 from handler.errors import ConfigError
 from handler.prediction_log.settings import PredictionLogSettings
 
 DECODE_MODES = ("scaled", "exact")
+# `auto`: backends/choose.py says what it stands for.
+ENGINE_NAMES = ("auto", *ENGINES)
+PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}))
 # Pillow refuses more, whatever we allow (twice PIL.Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = 178_956_970
 
@@ -78,6 +82,22 @@ class HandlerConfig:
     scale_margin: float = _setting(
         SCALE_MARGIN, "a number from 1 to 8", _is_number_between(1, 8)
     )
+    engine: str = _setting(
+        "auto",
+        "one of " + ", ".join(ENGINE_NAMES),
+        lambda value: value in ENGINE_NAMES,
+    )
+    precision: str = _setting(
+        "auto",
+        "one of " + ", ".join(PRECISION_NAMES),
+        lambda value: value in PRECISION_NAMES,
+    )
+    # How far an engine may move any probability from eager fp32's on the archive's photographs.
+    parity_bound: float = _setting(
+        0.05, "a number from 0 to 1", _is_number_between(0, 1)
+    )
+    # One launch per batch instead of one per layer; costs memory per batch size.
+    cuda_graphs: bool = _setting(True, "true or false", _is_bool)
     exif_orientation: bool = _setting(False, "true or false", _is_bool)
     max_pixels: int = _setting(
         50_000_000,
@@ -133,7 +153,17 @@ class HandlerConfig:
                 f"handler.resize_size {config.resize_size} is below handler.image_size "
                 f"{config.image_size}: the crop would leave the picture"
             )
+        if config.engine != "auto" and config.precision != "auto":
+            _check_precision(config.engine, config.precision)
         return config
+
+
+def _check_precision(engine: str, precision: str) -> None:
+    if precision not in PRECISIONS[engine]:
+        raise ConfigError(
+            f"handler.precision is {precision!r}; handler.engine {engine!r} has "
+            f"{', '.join(PRECISIONS[engine])}"
+        )
 
 
 def _checked(setting: dataclasses.Field[Any], value: Any) -> Any:

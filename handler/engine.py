@@ -1,11 +1,13 @@
-"""The model on its device: a staging buffer, normalisation, forward, softmax and top-k.
+"""Staged pictures -> probabilities: a staging buffer, a back end, softmax and top-k.
 
-CUDA differs in three places, all here: the buffer is pinned, the copy does not block, and events
-tell the copy's time from the forward's.
+CUDA differs in four places, all here: the buffer is pinned, each picture's copy starts as soon as
+it is staged (on a stream of its own, so that it hides behind the decoding of the next), batch
+sizes are captured as CUDA graphs, and events tell the copy's time from the forward's.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from handler.backends import Backend
+from handler.config import HandlerConfig
 from handler.decode import Pixels
 from handler.stages import Stage, StageTimer
+
+logger = logging.getLogger(__name__)
+
+# What a stream has to have run before a capture (PyTorch's notes on CUDA graphs).
+RUNS_BEFORE_CAPTURE = 3
 
 
 @dataclass(frozen=True)
@@ -30,84 +39,106 @@ class TopK:
     classes: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class CapturedBatch:
+    """A CUDA graph of one batch size with the tensors that a replay fills."""
+
+    graph: torch.cuda.CUDAGraph
+    probabilities: torch.Tensor
+    classes: torch.Tensor
+
+
 class Engine:
     """Runs batches of up to `max_batch` pictures.
 
     Args:
-        model: maps float32 [batch, 3, size, size] to logits [batch, classes]; already on `device`.
-        device: where the model lives.
-        mean, std: per channel, of pixels scaled to 0..1.
-        image_size: side of the model's square, in pixels.
+        backend: maps uint8 pictures to logits.
+        config: `image_size`, `top_k` (cut to the model's own number of classes), `cuda_graphs`.
+        device: where the back end takes its pictures.
         max_batch: capacity of the staging buffer.
-        top_k: classes per answer; cut to the model's own number of classes.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        backend: Backend,
+        config: HandlerConfig,
         device: torch.device,
-        mean: Sequence[float],
-        std: Sequence[float],
-        image_size: int,
         max_batch: int,
-        top_k: int,
     ) -> None:
-        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.backend = backend
         self.device = device
-        self.image_size = image_size
         # Known from the first batch on, which is the warm-up.
         self.classes = 0
-        self._top_k = top_k
+        self._size, self._top_k = config.image_size, config.top_k
         self._is_cuda = device.type == "cuda"
-        self._allocate(max_batch)
-        # (x / 255 - mean) / std as one multiply-add, repeated along a row of pixels: an inner
-        # dimension of 3 would not vectorise (4.3 ms against 0.7 ms for 8 pictures).
-        scale = 1.0 / (255.0 * torch.tensor(std, dtype=torch.float32))
-        bias = -torch.tensor(mean, dtype=torch.float32) / torch.tensor(
-            std, dtype=torch.float32
+        self._has_graphs = (
+            self._is_cuda and config.cuda_graphs and backend.is_capturable
         )
-        self._row_scale = scale.repeat(image_size).to(device)
-        self._row_bias = bias.repeat(image_size).to(device)
+        self._graphs: dict[int, CapturedBatch] = {}
+        self._copies = torch.cuda.Stream(device) if self._is_cuda else None
+        self._allocate(max_batch)
 
     @property
     def max_batch(self) -> int:
         """Pictures that the staging buffer holds."""
         return int(self._staging.shape[0])
 
+    @property
+    def captured_sizes(self) -> list[int]:
+        """Batch sizes that run as CUDA graphs."""
+        return sorted(self._graphs)
+
     def grow(self, batch: int) -> None:
         """Makes room for a larger batch: TorchServe's API can raise batch_size after load."""
         if batch > self.max_batch:
             self._allocate(batch)
+            if self._has_graphs:
+                self._capture_all()
 
     def _allocate(self, batch: int) -> None:
-        """The buffers that every batch reuses: pixels on the host, the input on the device."""
-        size = self.image_size
+        """The buffers that every batch reuses: pixels on the host and on the device."""
+        self._graphs.clear()  # they hold the old buffer's address
         self._staging = torch.zeros(
-            (batch, size, size, 3), dtype=torch.uint8, pin_memory=self._is_cuda
+            (batch, self._size, self._size, 3),
+            dtype=torch.uint8,
+            pin_memory=self._is_cuda,
         )
         self._staging_array: npt.NDArray[np.uint8] = self._staging.numpy()
-        self._input = torch.zeros((batch, size, size * 3), device=self.device)
+        self._pictures = (
+            torch.zeros_like(self._staging, device=self.device)
+            if self._is_cuda
+            else self._staging
+        )
 
     def stage(self, slot: int, pixels: Pixels) -> None:
         """Puts one picture, uint8 [size, size, 3], into the staging buffer."""
         self._staging_array[slot] = pixels
+        if self._copies is not None:
+            with torch.cuda.stream(self._copies):
+                self._pictures[slot].copy_(self._staging[slot], non_blocking=True)
+
+    def staged(self, slot: int) -> torch.Tensor:
+        """A staged picture on the device, uint8 [1, size, size, 3]; for explanations."""
+        return self._pictures[slot : slot + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
         """Classifies the first `count` staged pictures."""
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
-            if self._is_cuda:
-                return self._run_on_cuda(count, shares)
+            if self._copies is not None:
+                return self._run_on_cuda(count, self._copies, shares)
             shares[Stage.INFERENCE] = 1.0
-            probabilities, classes = self.classify(self._staging[:count])
+            probabilities, classes = self.classify(self._pictures[:count])
             return TopK(probabilities.numpy(), classes.numpy())
 
-    def _run_on_cuda(self, count: int, shares: dict[Stage, float]) -> TopK:
+    def _run_on_cuda(
+        self, count: int, copies: torch.cuda.Stream, shares: dict[Stage, float]
+    ) -> TopK:
         start, copied, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
-        pictures = self._staging[:count].to(self.device, non_blocking=True)
+        torch.cuda.current_stream(self.device).wait_stream(copies)
         copied.record()
-        probabilities, classes = self.classify(pictures)
+        probabilities, classes = self._replay(count)
         done.record()
         # The copy back is the one synchronisation; only after it the events can be read.
         top_k = TopK(probabilities.cpu().numpy(), classes.cpu().numpy())
@@ -117,33 +148,56 @@ class Engine:
 
     def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """uint8 [batch, size, size, 3] on the device -> probabilities and classes [batch, k]."""
-        probabilities = torch.softmax(
-            self.model(self.normalise(pictures)).float(), dim=1
-        )
+        probabilities = torch.softmax(self.backend(pictures).float(), dim=1)
         self.classes = probabilities.shape[1]
         best = torch.topk(probabilities, min(self._top_k, self.classes), dim=1)
         return best.values, best.indices
 
-    def normalise(self, pictures: torch.Tensor) -> torch.Tensor:
-        """uint8 [batch, size, size, 3] -> float32 [batch, 3, size, size], channels last.
+    def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The smallest captured batch that holds `count` pictures, or the back end itself."""
+        size = choose_bucket(count, self.captured_sizes)
+        if size is None:
+            return self.classify(self._pictures[:count])
+        captured = self._graphs[size]
+        captured.graph.replay()
+        return captured.probabilities[:count], captured.classes[:count]
 
-        The result is a view of a buffer that the next call overwrites.
-        """
-        batch, size = pictures.shape[0], self.image_size
-        rows = self._input[:batch]
-        # Converted first: a multiply-add of mixed types does not vectorise.
-        rows.copy_(pictures.reshape(batch, size, size * 3))
-        torch.addcmul(self._row_bias, rows, self._row_scale, out=rows)
-        return rows.view(batch, size, size, 3).permute(0, 3, 1, 2)
+    def _capture_all(self) -> None:
+        for size in batch_buckets(self.max_batch):
+            try:
+                self._graphs[size] = self._capture(size)
+            except RuntimeError as error:
+                # A model with a branch on its data, or memory that does not suffice.
+                logger.warning("batch of %d without a CUDA graph: %s", size, error)
 
-    def normalised(self, slot: int) -> torch.Tensor:
-        """A staged picture as the model's input, float32 [1, 3, size, size]; for explanations."""
-        picture = self._staging[slot : slot + 1].to(self.device)
-        return self.normalise(picture).clone(memory_format=torch.contiguous_format)
+    def _capture(self, size: int) -> CapturedBatch:
+        pictures = self._pictures[:size]
+        with torch.inference_mode():
+            aside = torch.cuda.Stream(self.device)
+            aside.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(aside):
+                for _ in range(RUNS_BEFORE_CAPTURE):
+                    self.classify(pictures)
+            torch.cuda.current_stream(self.device).wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                probabilities, classes = self.classify(pictures)
+        return CapturedBatch(graph, probabilities, classes)
 
     def warm_up(self) -> None:
         """Runs batches of 1, 2, 4, ... and `max_batch` pictures, so that no request pays for
         first-time work; sizes between them cost little more after that."""
-        sizes = {self.max_batch, *(2**n for n in range(self.max_batch.bit_length()))}
-        for count in sorted(sizes):
+        if self._has_graphs:
+            self._capture_all()
+        for count in batch_buckets(self.max_batch):
             self.run(count, StageTimer())
+
+
+def batch_buckets(max_batch: int) -> list[int]:
+    """1, 2, 4, ... and `max_batch`."""
+    return sorted({max_batch, *(2**n for n in range(max_batch.bit_length()))})
+
+
+def choose_bucket(count: int, sizes: Sequence[int]) -> int | None:
+    """The smallest of the ascending `sizes` that holds `count`."""
+    return next((size for size in sizes if size >= count), None)

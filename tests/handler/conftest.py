@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from archive.models.near_free import NearFree
+from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
 from handler.engine import Engine
 from handler.pipeline import Pipeline
@@ -25,14 +26,9 @@ def make_engine(
     model = NearFree().eval()
     with torch.no_grad():
         model.linear.weight.mul_(20)
+    where = torch.device(device)
     return Engine(
-        model.to(device),
-        torch.device(device),
-        config.mean,
-        config.std,
-        config.image_size,
-        max_batch,
-        config.top_k,
+        EagerBackend(model.to(where), config, where), config, where, max_batch
     )
 
 

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import v2
 
+from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
 from handler.decode import Pixels
-from handler.engine import Engine
+from handler.engine import Engine, batch_buckets, choose_bucket
 from handler.stages import Stage, StageTimer
 from tests.handler.conftest import make_engine
 from tests.photographs import PHOTOGRAPHS
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
+CPU = torch.device("cpu")
 CLASSES = 1000
 
 
@@ -30,38 +33,24 @@ class ChannelMeans(torch.nn.Module):
 
 def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[Engine, ChannelMeans]:
     model = ChannelMeans()
-    device = torch.device("cpu")
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    return Engine(model, device, mean, std, 16, max_batch, top_k), model
+    return make_around(model, top_k, max_batch), model
+
+
+def make_around(model: torch.nn.Module, top_k: int, max_batch: int) -> Engine:
+    settings = {
+        "image_size": 16,
+        "mean": [0, 0, 0],
+        "std": [1, 1, 1],
+        "top_k": top_k,
+    }
+    config = HandlerConfig.from_mapping(settings, environ={})
+    backend = EagerBackend(model, config, CPU)
+    return Engine(backend, config, CPU, max_batch)
 
 
 def photographs(count: int) -> list[Pixels]:
     pictures = [p.rgb.resize((224, 224)) for p in PHOTOGRAPHS]
     return [np.asarray(pictures[i % len(pictures)]) for i in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("mean", "std"),
-    [
-        (CONFIG.mean, CONFIG.std),
-        ((0.498, 0.498, 0.498), (0.502, 0.502, 0.502)),
-        ((0.0, 0.5, 1.0), (1.0, 0.001, 0.5)),
-    ],
-)
-def test_normalisation_equals_torchvisions(
-    mean: tuple[float, float, float], std: tuple[float, float, float]
-) -> None:
-    device = torch.device("cpu")
-    engine = Engine(torch.nn.Identity(), device, mean, std, 224, 1, 5)
-    levels = np.arange(224 * 224 * 3).reshape(224, 224, 3).astype(np.uint8)
-    expected = v2.Compose(
-        [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
-    )(levels)
-    made = engine.normalise(torch.from_numpy(levels)[None])
-    assert made.shape == (1, 3, 224, 224)
-    assert made.is_contiguous(memory_format=torch.channels_last)
-    # Relative to 1 / std, which is what one grey level weighs.
-    assert (made[0] - expected).abs().max() * min(std) < 1e-6
 
 
 def test_staged_picture_is_the_one_that_is_explained() -> None:
@@ -70,8 +59,7 @@ def test_staged_picture_is_the_one_that_is_explained() -> None:
     for slot, picture in enumerate(pictures):
         engine.stage(slot, picture)
     for slot, picture in enumerate(pictures):
-        expected = engine.normalise(torch.from_numpy(picture.copy())[None])
-        assert torch.equal(engine.normalised(slot), expected)
+        np.testing.assert_array_equal(engine.staged(slot)[0].numpy(), picture)
 
 
 def test_answers_are_softmax_and_top_k_of_the_model() -> None:
@@ -82,7 +70,7 @@ def test_answers_are_softmax_and_top_k_of_the_model() -> None:
     top_k = engine.run(5, StageTimer())
     with torch.inference_mode():
         stacked = torch.from_numpy(np.stack(pictures))
-        expected = torch.softmax(engine.model(engine.normalise(stacked)), 1)
+        expected = torch.softmax(engine.backend(stacked), 1)
     values, indices = expected.topk(5)
     np.testing.assert_allclose(top_k.probabilities, values.numpy(), atol=1e-6)
     np.testing.assert_array_equal(top_k.classes, indices.numpy())
@@ -103,8 +91,7 @@ def test_half_precision_logits_still_give_float32_probabilities() -> None:
         def forward(self, pictures: torch.Tensor) -> torch.Tensor:
             return super().forward(pictures).bfloat16()
 
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    engine = Engine(Half(), torch.device("cpu"), mean, std, 16, 1, 3)
+    engine = make_around(Half(), top_k=3, max_batch=1)
     assert engine.run(1, StageTimer()).probabilities.dtype == np.float32
 
 
@@ -149,7 +136,22 @@ def test_time_on_the_cpu_is_inference() -> None:
 def test_no_gradients_are_kept() -> None:
     engine = make_engine(CONFIG)
     engine.run(2, StageTimer())
-    assert all(weights.grad is None for weights in engine.model.parameters())
+    model = cast(EagerBackend, engine.backend).model
+    assert all(weights.grad is None for weights in model.parameters())
+
+
+def test_bucket_is_the_smallest_that_holds_the_batch() -> None:
+    sizes = batch_buckets(12)
+    assert sizes == [1, 2, 4, 8, 12]
+    assert [choose_bucket(count, sizes) for count in (1, 3, 8, 9, 12)] == [
+        1,
+        4,
+        8,
+        12,
+        12,
+    ]
+    assert choose_bucket(13, sizes) is None
+    assert choose_bucket(1, []) is None
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -206,3 +208,25 @@ def test_batches_in_a_row_never_see_each_others_pictures() -> None:
     for slot, picture in enumerate(pictures):
         whole.stage(slot, picture)
     assert classes == whole.run(20, StageTimer()).classes[:, 0].tolist()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_graph_answers_like_the_model_and_is_made_anew_after_growing() -> None:
+    plain = make_engine(
+        HandlerConfig.from_mapping({"cuda_graphs": False}, environ={}), device="cuda"
+    )
+    captured = make_engine(CONFIG, max_batch=4, device="cuda")
+    captured.warm_up()
+    assert captured.captured_sizes == [1, 2, 4]
+    captured.grow(8)
+    assert captured.captured_sizes == [1, 2, 4, 8]
+    for count in (1, 3, 7):
+        for slot, picture in enumerate(photographs(count)):
+            plain.stage(slot, picture)
+            captured.stage(slot, picture)
+        answers = [engine.run(count, StageTimer()) for engine in (plain, captured)]
+        np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
+        np.testing.assert_allclose(
+            answers[0].probabilities, answers[1].probabilities, atol=1e-5
+        )

@@ -17,6 +17,7 @@ from torchvision import transforms
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from archive.model_source import ModelSource, load_model_source
+from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
 from handler.engine import Engine
 from handler.pipeline import Pipeline
@@ -56,15 +57,9 @@ class Subject:
             {**source.handler, "top_k": TOP_K, **settings}, {}
         )
         labels = {index: str(index) for index in range(1000)}
-        engine = Engine(
-            source.module.eval(),
-            torch.device("cpu"),
-            config.mean,
-            config.std,
-            config.image_size,
-            1,
-            config.top_k,
-        )
+        device = torch.device("cpu")
+        backend = EagerBackend(source.module.eval(), config, device)
+        engine = Engine(backend, config, device, 1)
         self._pipeline = Pipeline(config, engine, labels, threads=1)
 
     def probabilities(self, payload: bytes) -> np.ndarray:

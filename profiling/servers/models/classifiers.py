@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
+from handler.backends.eager import EagerBackend
 from handler.engine import Engine
 from handler.pipeline import Pipeline, set_threads
 from profiling.model_under_test import ModelUnderTest, load_model
@@ -78,16 +79,9 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
 def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
     """Our handler's own pipeline: DCT-scaled decode, fast resize, our engine in fp32."""
-    config = model.config
-    engine = Engine(
-        model.source.module.eval(),
-        torch.device("cpu"),
-        config.mean,
-        config.std,
-        config.image_size,
-        max_batch,
-        config.top_k,
-    )
+    config, device = model.config, torch.device("cpu")
+    backend = EagerBackend(model.source.module.eval(), config, device)
+    engine = Engine(backend, config, device, max_batch)
     pipeline = Pipeline(config, engine, dict(enumerate(model.labels)), threads=1)
     pipeline.engine.warm_up()
 
