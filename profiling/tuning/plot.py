@@ -10,7 +10,16 @@ from offpath.errors import ExpectedError
 from profiling.charts import Dot
 from profiling.line_charts import pareto_front
 from profiling.page import Section, render_page, scatter, table, write_html
-from profiling.plot import GRID, LIMIT, OTHERS, OURS, SUFFIXES, TEXT, metadata_for
+from profiling.plot import (
+    LIMIT,
+    OTHERS,
+    OURS,
+    SUFFIXES,
+    TEXT,
+    plotting,
+    style_panel,
+    write_figure,
+)
 from profiling.tuning.choice import Verdict, rank, summarise_finals, summarise_trials
 from profiling.tuning.report import (
     COLUMNS,
@@ -97,21 +106,10 @@ def save_plot(
     Raises:
         ExpectedError: another suffix, or matplotlib is missing.
     """
-    check_suffix(path)
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ExpectedError(
-            "matplotlib is not installed; get it with: pip install 'torchserve-offpath[bench]'"
-        ) from error
-    # No window system; fixed ids, so that the same result gives the same file.
-    matplotlib.use("agg")
     dots = make_dots(
         summarise_trials(result.trials), verdict.winner if verdict else None
     )
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "offpath", "font.size": 11, "text.color": TEXT}
-    ):
+    with plotting(path):
         draw(dots, p95_ms, path)
 
 
@@ -143,14 +141,9 @@ def draw(dots: Sequence[Dot], p95_ms: float, path: Path) -> None:
     panel.set_xlim(left=0)
     panel.set_xlabel(X_LABEL, color=TEXT)
     panel.set_ylabel(Y_LABEL, color=TEXT)
-    panel.tick_params(which="both", colors=TEXT, length=0)
-    panel.grid(color=GRID, linewidth=0.6)
-    panel.set_axisbelow(True)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, transparent=True, dpi=150, metadata=metadata_for(path))
-    pyplot.close(figure)
+    panel.tick_params(which="minor", colors=TEXT, length=0)
+    style_panel(panel, "both")
+    write_figure(figure, path)
 
 
 def edge(panel: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer, WindowWatcher
+from profiling.bench import Observer
 from profiling.host import count_cores, describe_host
 from profiling.load import Generator, LoadPlan, find_generator
 from profiling.servers.torchserve import RunningTorchServe
@@ -29,6 +29,7 @@ from profiling.tuning.sampler import SAMPLERS, import_optuna, next_candidate
 from profiling.tuning.server import ServerDied, TuningServer
 from profiling.tuning.space import Candidate, SearchSpace, make_space, read_candidate
 from profiling.tuning.variants import TunedArchive, prepare_archive
+from profiling.tuning.window import MIN_REPLIES, measure_window
 from profiling.workload import Workload, load_workload
 
 # Between two windows of the same workers the load pauses for a moment.
@@ -93,7 +94,6 @@ class Search:
         self, running: RunningTorchServe, name: str, warm_up_s: float, seconds: float
     ) -> Window:
         """One window of load."""
-        watcher = WindowWatcher(name, running, self.observer)
         plan = LoadPlan(
             url=running.predict_url,
             paths=self.workload.paths,
@@ -101,15 +101,9 @@ class Search:
             warm_up_s=warm_up_s,
             seconds=seconds,
             seed=self.choices.seed,
+            min_replies=MIN_REPLIES,
         )
-        sample = self.generator.run(plan, watcher)
-        cpu_s = watcher.cpu_s(sample)
-        return Window(
-            elapsed_s=round(sample.elapsed_s, 4),
-            statuses=sample.statuses,
-            latencies_ms=[round(ms, 2) for ms in sample.latencies_ms],
-            cpu_s=cpu_s,
-        )
+        return measure_window(running, name, plan, self.generator, self.observer)
 
 
 def run_tuning(

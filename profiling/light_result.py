@@ -1,0 +1,78 @@
+"""What `offpath bench light` leaves: every request's latency and stages, as JSON; no statistics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offpath.errors import ExpectedError
+from profiling.result import write_json
+
+FORMAT = "offpath-light/1"
+# Names of the windows without a server under test.
+ALONE, LOOPBACK = "alone", "loopback"
+# Of the stages: the handler's own clock over all of them.
+TOTAL = "total"
+
+
+@dataclass(frozen=True)
+class LoneWindow:
+    """Requests one after the other, never two at a time.
+
+    Attributes:
+        server: ALONE (the handler in a process of its own, latency is its `handle`), LOOPBACK (the
+            same client and bodies, a server that answers at once), or a server's name.
+        stages_ms: by stage, a value a request, TOTAL among them; empty where nothing tells.
+        cpu_s: CPU seconds by group, see `profiling.result.Measurement`; empty for ALONE, LOOPBACK.
+    """
+
+    round: int
+    server: str
+    workload: str
+    elapsed_s: float
+    latencies_ms: list[float] = field(repr=False)
+    stages_ms: dict[str, list[float]] = field(default_factory=dict, repr=False)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class LightResult:
+    """A run.
+
+    Attributes:
+        delays_ms: server -> its max batch delay, 0 where it does not batch; without unknown ones.
+    """
+
+    command: str
+    started_at: str
+    host: dict[str, Any]
+    settings: dict[str, Any]
+    workloads: dict[str, dict[str, Any]]
+    servers: dict[str, dict[str, Any]]
+    delays_ms: dict[str, float]
+    windows: list[LoneWindow] = field(default_factory=list)
+
+
+def save_light(result: LightResult, path: Path) -> None:
+    """Writes the JSON, replacing the file as a whole."""
+    write_json(FORMAT, result, path)
+
+
+def load_light(path: Path) -> LightResult:
+    """Reads a saved result.
+
+    Raises:
+        ExpectedError: no such file, or not one of ours.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        content["windows"] = [LoneWindow(**row) for row in content["windows"]]
+        return LightResult(**content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExpectedError(
+            f"cannot read {str(path)!r} as a result of `offpath bench light`: {error}"
+        ) from error
