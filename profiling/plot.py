@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
+from profiling.bars import Bar
 from profiling.result import BenchResult
 from profiling.summary import Row, limit_rate, percentile, summarise
 from profiling.sweep_result import Step, SweepResult
@@ -112,37 +113,52 @@ def metadata_for(path: Path) -> dict[str, Any]:
 
 
 def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
-    """Horizontal bars with their figures, the spread as a thin line, the limit dashed."""
-    names = [row.server for row in rows]
-    rates = [row.rate for row in rows]
-    colours = [OURS if name.startswith("offpath") else OTHERS for name in names]
+    """Rates of all servers, the limit of decoding dashed."""
+    bars = []
+    for row in rows:
+        ratio = "" if row.ratio is None else f"  ({row.ratio:.1f} x)"
+        text, is_ours = f"{row.rate:,.0f}{ratio}", row.server.startswith("offpath")
+        bar = Bar(row.server, row.rate, text, is_ours, row.rate_low, row.rate_high)
+        bars.append(bar)
+    draw_bars(panel, bars, (limit, f"decode alone: {limit:,.0f} ") if limit else None)
+    panel.set_xlabel("requests a second", color=TEXT)
+
+
+def draw_bars(
+    panel: Any, bars: Sequence[Bar], limit: tuple[float, str] | None = None
+) -> None:
+    """Horizontal bars with their figures, the spread as a thin line, the limit dashed.
+
+    Args:
+        limit: where its line stands, and its name.
+    """
+    values = [bar.value for bar in bars]
+    highs = [bar.value if bar.high is None else bar.high for bar in bars]
     errors = [
-        [row.rate - row.rate_low for row in rows],
-        [row.rate_high - row.rate for row in rows],
+        [bar.value - (bar.value if bar.low is None else bar.low) for bar in bars],
+        [high - bar.value for high, bar in zip(highs, bars)],
     ]
     panel.barh(
-        names, rates, color=colours, height=0.62, xerr=errors, ecolor=TEXT, capsize=2
+        [bar.label for bar in bars],
+        values,
+        color=[OURS if bar.strong else OTHERS for bar in bars],
+        height=0.62,
+        xerr=errors,
+        ecolor=TEXT,
+        capsize=2,
     )
     panel.invert_yaxis()
-    top = max([*(row.rate_high for row in rows), limit or 0])
+    top = max([*highs, limit[0] if limit else 0])
     # The figures stand in a column of their own, where neither bar nor limit crosses them.
     panel.set_xlim(0, top * FIGURES_AT * 1.38)
     panel.set_xticks([tick for tick in panel.get_xticks() if tick <= top])
-    for index, row in enumerate(rows):
-        ratio = "" if row.ratio is None else f"  ({row.ratio:.1f} x)"
-        panel.text(top * FIGURES_AT, index, f"{row.rate:,.0f}{ratio}", va="center")
+    for index, bar in enumerate(bars):
+        panel.text(top * FIGURES_AT, index, bar.text, va="center")
     if limit:
-        panel.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.3)
-        panel.text(
-            limit,
-            len(rows) - 0.45,
-            f"decode alone: {limit:,.0f} ",
-            color=LIMIT,
-            ha="right",
-            va="top",
-        )
-        panel.set_ylim(len(rows) - 0.1, -0.6)
-    panel.set_xlabel("requests a second", color=TEXT)
+        place, name = limit
+        panel.axvline(place, color=LIMIT, linestyle="--", linewidth=1.3)
+        panel.text(place, len(bars) - 0.45, name, color=LIMIT, ha="right", va="top")
+        panel.set_ylim(len(bars) - 0.1, -0.6)
     style_panel(panel, "x")
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from offpath.errors import ExpectedError
 
@@ -90,7 +91,17 @@ class LimitMeasurement:
     cpu_s: float
 
 
-Row = TypeVar("Row", LimitMeasurement, Measurement, Start, Failure)
+class OfRound(Protocol):
+    """A dataclass that says which round it belongs to."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def round(self) -> int:
+        """Counted from 0."""
+
+
+Row = TypeVar("Row", bound=OfRound)
 
 
 @dataclass
@@ -139,6 +150,15 @@ def write_json(format_name: str, result: Any, path: Path) -> None:
     os.replace(partial, path)
 
 
+def has_format(format_name: str, path: Path) -> bool:
+    """Whether a file says that it is a result of this format."""
+    try:
+        return f'"format": "{format_name}"' in path.read_text(encoding="utf-8")[:200]
+    except (OSError, UnicodeDecodeError):
+        # Whoever reads it as a result says what is wrong with it.
+        return False
+
+
 def format_json(content: Mapping[str, Any]) -> str:
     """JSON with one line per measurement: readable in a diff, small with its raw values."""
     lines = []
@@ -154,16 +174,31 @@ def format_json(content: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+@contextmanager
+def reading(format_name: str, path: Path, command: str) -> Iterator[dict[str, Any]]:
+    """A saved result's content, to be made into its dataclasses in the block.
+
+    Raises:
+        ExpectedError: no such file, or not what `command` wrote, as found here or in the block.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != format_name:
+            raise ValueError(f"its format is not {format_name}")
+        yield content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExpectedError(
+            f"cannot read {str(path)!r} as a result of `offpath {command}`: {error}"
+        ) from error
+
+
 def load_result(path: Path) -> BenchResult:
     """Reads a saved result.
 
     Raises:
         ExpectedError: no such file, or not one of ours.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+    with reading(FORMAT, path, "bench") as content:
         content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
         content["measurements"] = [
             Measurement(**row) for row in content["measurements"]
@@ -172,10 +207,6 @@ def load_result(path: Path) -> BenchResult:
         content["starts"] = [Start(**row) for row in content.get("starts", [])]
         content["failures"] = [Failure(**row) for row in content.get("failures", [])]
         return BenchResult(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath bench`: {error}"
-        ) from error
 
 
 def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:
@@ -200,9 +231,17 @@ def renumber(rows: Iterable[Row], offset: int) -> list[Row]:
     return [replace(row, round=row.round + offset) for row in rows]
 
 
-def check_alike(first: BenchResult, second: BenchResult) -> None:
-    """Raises ExpectedError when figures of the two runs do not belong together."""
-    for part in ("host", "settings", "workloads", "servers"):
+def check_alike(
+    first: object,
+    second: object,
+    parts: Sequence[str] = ("host", "settings", "workloads", "servers"),
+) -> None:
+    """Raises ExpectedError when figures of the two runs do not belong together.
+
+    Args:
+        parts: attributes of both that must be alike.
+    """
+    for part in parts:
         differences = find_differences(
             getattr(first, part), getattr(second, part), part
         )

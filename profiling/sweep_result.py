@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.errors import ExpectedError
-from profiling.result import write_json
+from profiling.result import has_format, reading, write_json
 
 FORMAT = "offpath-sweep/1"
 
@@ -72,11 +70,7 @@ def save_sweep(result: SweepResult, path: Path) -> None:
 
 def is_sweep(path: Path) -> bool:
     """Whether a file says that it is a sweep's result."""
-    try:
-        return f'"format": "{FORMAT}"' in path.read_text(encoding="utf-8")[:200]
-    except (OSError, UnicodeDecodeError):
-        # Whoever reads it as a result says what is wrong with it.
-        return False
+    return has_format(FORMAT, path)
 
 
 def load_sweep(path: Path) -> SweepResult:
@@ -85,14 +79,7 @@ def load_sweep(path: Path) -> SweepResult:
     Raises:
         ExpectedError: no such file, or not one of ours.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+    with reading(FORMAT, path, "bench sweep") as content:
         content["steps"] = [Step(**row) for row in content["steps"]]
         content["failures"] = [StepFailure(**row) for row in content["failures"]]
         return SweepResult(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath bench sweep`: {error}"
-        ) from error

@@ -162,16 +162,21 @@ def make_choices(
 def show(
     json_path: Path, baseline: str, plot_path: Path | None, html_path: Path | None
 ) -> None:
-    """Prints (and draws) a saved result of `compare` or `sweep`."""
+    """Prints (and draws) a saved result of `compare`, `sweep` or `engines`."""
     from rich.console import Console
 
+    from offpath.commands.bench_engines import render_engines
     from offpath.commands.bench_sweep import render_sweep
+    from profiling.engines_result import is_engines, load_engines
     from profiling.result import load_result
     from profiling.sweep_result import is_sweep, load_sweep
 
     console = Console()
     if is_sweep(json_path):
         render_sweep(load_sweep(json_path), plot_path, html_path, console)
+        return
+    if is_engines(json_path):
+        render_engines(load_engines(json_path), plot_path, html_path, console)
         return
     result = load_result(json_path)
     base = baseline if baseline in result.servers else None

@@ -40,12 +40,9 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
     from profiling.memory import MemoryChoices, run_memory
     from profiling.result import write_json
 
-    teams = options.split_names(workers)
-    if not teams or not all(team.isdigit() and int(team) for team in teams):
-        raise click.UsageError(f"--workers {workers!r}: expected for instance 1,2,4")
     choices = MemoryChoices(
         servers=options.split_names(servers),
-        workers=tuple(map(int, teams)),
+        workers=options.read_numbers("--workers", workers, "1,2,4"),
         command=options.command_line(),
         **asked,
     )

@@ -73,18 +73,37 @@ def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
     """The result to continue, None for a new one; never overwrites one silently."""
     from profiling.result import load_result
 
-    if json_path is None or not json_path.exists():
-        return None
+    return (
+        load_result(json_path)
+        if json_path and is_continued(json_path, append)
+        else None
+    )
+
+
+def is_continued(json_path: Path, append: bool) -> bool:
+    """Whether the file holds a result to continue; raises ExpectedError without --append."""
+    if not json_path.exists():
+        return False
     if not append:
         raise ExpectedError(
             f"result {str(json_path)!r} exists: add rounds to it with --append, or name another"
         )
-    return load_result(json_path)
+    return True
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """`a, b` -> (a, b)."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
+    """`1, 8` -> (1, 8); raises UsageError for anything but whole numbers above 0."""
+    names = split_names(text)
+    if not names or not all(name.isdigit() and int(name) for name in names):
+        raise click.UsageError(
+            f"{option} {text!r}: expected whole numbers above 0, for instance {example}"
+        )
+    return tuple(map(int, names))
 
 
 @contextlib.contextmanager

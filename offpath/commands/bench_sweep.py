@@ -78,7 +78,7 @@ def command(
     from profiling.sweep_result import save_sweep
 
     choices = SweepChoices(
-        users=read_users(users),
+        users=options.read_numbers("--users", users, USERS),
         servers=options.split_names(servers),
         command=options.command_line(),
         **asked,
@@ -96,16 +96,6 @@ def command(
     render_sweep(result, plot_path, html_path, console)
     if json_path is not None:
         console.print(f"raw values: {json_path}")
-
-
-def read_users(text: str) -> tuple[int, ...]:
-    """`1,2,4` -> (1, 2, 4)."""
-    names = options.split_names(text)
-    if not names or not all(name.isdigit() and int(name) for name in names):
-        raise click.UsageError(
-            f"--users {text!r}: expected whole numbers above 0, for instance {USERS}"
-        )
-    return tuple(int(name) for name in names)
 
 
 def render_sweep(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -10,6 +12,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+Self = TypeVar("Self", bound="ProfileProgress")
 
 
 class ProfileProgress:
@@ -28,7 +32,7 @@ class ProfileProgress:
         self._task = self._progress.add_task("start", total=None)
         self._said: set[str] = set()
 
-    def __enter__(self) -> ProfileProgress:
+    def __enter__(self: Self) -> Self:
         if self._console.is_terminal:
             self._progress.start()
         return self
