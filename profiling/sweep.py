@@ -27,6 +27,7 @@ from profiling.session import (
     prepare_servers,
 )
 from profiling.sweep_result import Step, StepFailure, SweepResult
+from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
 # Before each further step of a server that keeps running.
