@@ -31,9 +31,7 @@ SPACE_OPTIONS = {
 @click.option(
     "--p95-ms",
     type=float,
-    default=100,
-    show_default=True,
-    help="Bound: 95 % of the answers within this.",
+    help="Bound: 95 % of the answers within this.  [default: a quarter above the preset's own]",
 )
 @click.option(
     "--workload",
@@ -198,30 +196,27 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
             earlier,
             study,
         )
-    verdict = judge_result(result, choices.p95_ms)
+    p95_ms = choice.find_bound(choices.p95_ms, result.trials, result.reference)
+    verdict = judge_result(result, p95_ms)
     console = Console()
-    report.print_tuning(result, choices.p95_ms, verdict, console)
-    console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
+    report.print_tuning(result, p95_ms, verdict, console)
     if verdict is not None and verdict.winner is not None:
         # Before the plots: what was searched for must not hang on a drawing.
         write_preset(options["output"], archive.preset, result, verdict)
-        console.print(
-            f"preset: {options['output']} ({verdict.winner}); build with:"
-            f" offpath archive --preset {options['output']}",
-            highlight=False,
-            soft_wrap=True,
-        )
     if options["html_path"]:
-        plot.save_html(result, choices.p95_ms, verdict, options["html_path"])
+        plot.save_html(result, p95_ms, verdict, options["html_path"])
     if options["plot_path"]:
-        plot.save_plot(result, choices.p95_ms, verdict, options["plot_path"])
+        plot.save_plot(result, p95_ms, verdict, options["plot_path"])
+    console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
     if verdict is None:
         summaries = choice.summarise_trials(result.trials)
         raise ExpectedError(
-            choice.explain_nothing_within(summaries, choices.p95_ms, choices.clients)
+            choice.explain_nothing_within(summaries, p95_ms, choices.clients)
         )
     if verdict.winner is None:
         raise ExpectedError(verdict.text)
+    outcome = report.format_outcome(result, verdict, p95_ms, str(options["output"]))
+    console.print(outcome, highlight=False, soft_wrap=True)
 
 
 def judge_result(result: TuneResult, p95_ms: float) -> Any:

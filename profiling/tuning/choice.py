@@ -18,6 +18,15 @@ LEAST_ROUNDS = 2
 # A server that does not start, or answers nothing, is worse than any that does.
 WORST_SCORE = -1e9
 FAILING_SCORE = -1e6
+# A bound that the user does not give: so much above the preset's own p95, which varies by as much.
+BOUND_FACTOR = 1.25
+# Where the preset was not answered at all.
+DEFAULT_P95_MS = 100.0
+# After so many candidates, none of them within so many times the bound, no other one will be.
+HOPELESS_TRIALS = 6
+HOPELESS_FACTOR = 2.0
+# In closed loop a client's mean wait is clients / rate; the 95th percentile is longer by about this.
+P95_OVER_MEAN = 1.4
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,34 @@ def choose_finalists(
     return [reference, *others[:1]]
 
 
+def find_bound(
+    asked_ms: float | None, trials: Iterable[Trial], reference: Candidate
+) -> float:
+    """The p95 to stay within, in ms: the user's, else a little above the preset's own.
+
+    Infinite while the preset has not been measured.
+    """
+    if asked_ms is not None:
+        return asked_ms
+    measured = [s for s in summarise_trials(trials) if s.candidate == reference]
+    if not measured:
+        return math.inf
+    p95_ms = measured[0].p95_ms
+    return DEFAULT_P95_MS if math.isnan(p95_ms) else round_up(BOUND_FACTOR * p95_ms)
+
+
+def round_up(value: float) -> float:
+    """To two digits: 231.2 -> 240."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{step * math.ceil(value / step - 1e-9):.6g}")
+
+
+def is_hopeless(summaries: Sequence[Summary], p95_ms: float) -> bool:
+    """Whether enough was measured, and all of it far beyond the bound."""
+    answered = [s.p95_ms for s in summaries if not math.isnan(s.p95_ms)]
+    return len(answered) >= HOPELESS_TRIALS and min(answered) > HOPELESS_FACTOR * p95_ms
+
+
 def explain_nothing_within(
     summaries: Sequence[Summary], p95_ms: float, clients: int
 ) -> str:
@@ -113,13 +150,26 @@ def explain_nothing_within(
         return f"no candidate could be measured: {errors}"
     clean = [s for s in answered if not s.failures] or answered
     best = min(clean, key=lambda s: s.p95_ms)
+    fastest = max(clean, key=lambda s: s.rate)
     failed = f", {best.failures} failed" if best.failures else ""
     return (
         f"none of {len(summaries)} candidates answers 95 % within {p95_ms:g} ms:"
         f" the best p95 is {best.p95_ms:.0f} ms ({best.candidate}; {best.rate:.0f} req/s{failed})."
-        f" {clients} clients within {p95_ms:g} ms need about {1000 * clients / p95_ms:.0f} req/s:"
-        " try fewer --clients, a larger --p95-ms, or more --trials"
+        f" {clients} clients within {p95_ms:g} ms need about {1000 * clients / p95_ms:.0f} req/s,"
+        f" the fastest candidate gave {fastest.rate:.0f}:"
+        f" try {advise(best, fastest, p95_ms, clients)}"
     )
+
+
+def advise(best: Summary, fastest: Summary, p95_ms: float, clients: int) -> str:
+    """A bound that can be held with these clients, clients that can be served within the bound."""
+    ways = [
+        f"--p95-ms {round_up(BOUND_FACTOR * best.p95_ms):g}, which judges the same measurements anew"
+    ]
+    served = math.floor(fastest.rate * p95_ms / 1000 / P95_OVER_MEAN)
+    if 1 <= served < clients:
+        ways.append(f"--clients {served}")
+    return ", or ".join(ways)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,33 @@ def print_tuning(
         console.print(verdict.text, highlight=False, soft_wrap=True)
 
 
+def format_outcome(
+    result: TuneResult, verdict: Verdict, p95_ms: float, preset: str
+) -> str:
+    """What to do with a winner, in the fresh rounds' figures; `preset` is the file with it.
+
+    Raises:
+        ValueError: nothing won.
+    """
+    if verdict.winner is None:
+        raise ValueError("nothing won")
+    summary = summarise_finals(result.finals)[verdict.winner]
+    figures = (
+        f"{summary.rate:.1f} req/s ({summary.rate_low:.1f} to {summary.rate_high:.1f} in"
+        f" {1 + max(final.round for final in result.finals)} fresh rounds),"
+        f" p95 {summary.p95_ms:.0f} ms, bound {p95_ms:g} ms"
+    )
+    if verdict.is_better:
+        return (
+            f"winner: {verdict.winner}: {figures}; build with:"
+            f" offpath archive --preset {preset}"
+        )
+    return (
+        f"keep the preset: {verdict.winner}: {figures}; nothing to rebuild, {preset} has it with"
+        " its origin"
+    )
+
+
 def make_trial_table(result: TuneResult, p95_ms: float) -> Table:
     """Best first; what is beyond the bound comes after everything within."""
     ranked = rank(summarise_trials(result.trials), p95_ms)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +18,13 @@ from profiling.bench import Observer
 from profiling.host import count_cores, describe_host
 from profiling.load import Generator, LoadPlan, find_generator
 from profiling.servers.torchserve import RunningTorchServe
-from profiling.tuning.choice import choose_finalists, rank, summarise_trials
+from profiling.tuning.choice import (
+    choose_finalists,
+    find_bound,
+    is_hopeless,
+    rank,
+    summarise_trials,
+)
 from profiling.tuning.result import (
     FinalRound,
     Trial,
@@ -34,13 +41,21 @@ from profiling.workload import Workload, load_workload
 
 # Between two windows of the same workers the load pauses for a moment.
 AGAIN_S = 0.5
+# A generator's own start, for each window.
+GENERATOR_S = 1.0
+# A start of workers, until one was seen.
+START_S = 8.0
 
 
 @dataclass(frozen=True)
 class TuneChoices:
-    """What the user asked for; see `offpath tune --help`."""
+    """What the user asked for; see `offpath tune --help`.
 
-    p95_ms: float
+    Attributes:
+        p95_ms: None for a bound from the preset's own p95.
+    """
+
+    p95_ms: float | None
     workload: str
     model: str | None
     mar: Path | None
@@ -59,7 +74,7 @@ class TuneChoices:
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 < self.p95_ms < 1e9:
+        if self.p95_ms is not None and not 0 < self.p95_ms < 1e9:
             raise ExpectedError(
                 f"--p95-ms is {self.p95_ms!r}: expected milliseconds above 0"
             )
@@ -149,6 +164,11 @@ def run_tuning(
         if earlier is not None:
             check_same_search(earlier, search, earlier_path)
             result.trials = earlier.trials
+        whole_s = choices.settle_s + estimate_s(choices, space, result.trials)
+        observer.on_step(
+            f"{choices.trials} candidates of {space.size}, then {choices.rounds} fresh rounds of"
+            f" the best and the preset: {format_minutes(whole_s)}"
+        )
         with TuningServer(archive) as server:
             steps = Search(choices, archive, workload, generator, observer)
             settle(steps, server, reference)
@@ -207,26 +227,55 @@ def search_candidates(
     result: TuneResult,
     save: Callable[[TuneResult], None],
 ) -> None:
-    """Measures candidates, the preset first, until there are as many as asked for."""
+    """Measures candidates, the preset first, until there are as many as asked for.
+
+    It ends before that when all of several are far beyond the bound: more of them would only take
+    minutes to say the same.
+    """
     choices = steps.choices
     report_best(steps, result)
     while len(result.trials) < choices.trials:
+        bound_ms = find_bound(choices.p95_ms, result.trials, result.reference)
         summaries = summarise_trials(result.trials)
+        if is_hopeless(summaries, bound_ms):
+            steps.observer.on_step("the search ends early: nothing is near the bound")
+            return
         candidate = (
             result.reference
             if all(s.candidate != result.reference for s in summaries)
             else next_candidate(
-                choices.sampler, space, summaries, choices.p95_ms, choices.seed
+                choices.sampler, space, summaries, bound_ms, choices.seed
             )
         )
         if candidate is None:
             return
+        left = format_minutes(estimate_s(choices, space, result.trials))
         steps.observer.on_step(
-            f"{len(result.trials) + 1}/{choices.trials}: {candidate}"
+            f"{len(result.trials) + 1}/{choices.trials}, {left} left: {candidate}"
         )
         result.trials.append(measure_trial(steps, server, candidate))
         save(result)
         report_best(steps, result)
+
+
+def estimate_s(
+    choices: TuneChoices, space: SearchSpace, trials: Sequence[Trial]
+) -> float:
+    """About how long the rest of a search takes, fresh rounds among it; the settling apart."""
+    starts_s = [trial.ready_s for trial in trials if trial.ready_s] or [START_S]
+    start_s = statistics.median(starts_s) + choices.warm_up_s
+    windows_s = choices.repeats * choices.seconds
+    trial_s = start_s + windows_s + choices.repeats * (AGAIN_S + GENERATOR_S)
+    # The preset may be one more than the space has.
+    left = max(0, min(choices.trials, space.size + 1) - len(trials))
+    finals_s = 2 * choices.rounds * (start_s + windows_s + GENERATOR_S)
+    return left * trial_s + finals_s
+
+
+def format_minutes(seconds: float) -> str:
+    """Whole minutes, never none."""
+    minutes = max(1, round(seconds / 60))
+    return f"about {minutes} minute" + ("s" if minutes > 1 else "")
 
 
 def measure_trial(steps: Search, server: TuningServer, candidate: Candidate) -> Trial:
@@ -259,7 +308,9 @@ def measure_finals(
     """Measures the preset and the best other candidate afresh, in turn, each with new workers."""
     choices = steps.choices
     finalists = choose_finalists(
-        summarise_trials(result.trials), result.reference, choices.p95_ms
+        summarise_trials(result.trials),
+        result.reference,
+        find_bound(choices.p95_ms, result.trials, result.reference),
     )
     result.finals = []
     for number, candidate in itertools.product(range(choices.rounds), finalists):
@@ -279,7 +330,7 @@ def measure_finals(
 
 def report_best(steps: Search, result: TuneResult) -> None:
     """Tells the observer of the best candidate so far."""
-    p95_ms = steps.choices.p95_ms
+    p95_ms = find_bound(steps.choices.p95_ms, result.trials, result.reference)
     best = rank(summarise_trials(result.trials), p95_ms)[:1]
     text = "nothing within the bound yet"
     if best and best[0].is_within(p95_ms):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from profiling.tuning.choice import (
     choose_finalists,
     explain_nothing_within,
+    find_bound,
+    is_hopeless,
     judge,
     rank,
     round_ratios,
@@ -80,7 +84,40 @@ def test_nothing_within_the_bound_has_no_finalist_and_names_the_best_p95():
     assert choose_finalists(summaries, PRESET, 10) == []
     text = explain_nothing_within(summaries, 10, clients=32)
     assert "none of 4 candidates" in text and "best p95 is 20 ms (batch 1" in text
-    assert "need about 3200 req/s" in text
+    assert "need about 3200 req/s, the fastest candidate gave 200" in text
+    # 200 req/s within 10 ms are two clients' mean, and one client's p95.
+    assert text.endswith(
+        "try --p95-ms 25, which judges the same measurements anew, or --clients 1"
+    )
+
+
+def test_clients_are_advised_only_where_some_would_do():
+    summaries = summarise_trials(make_tuning().trials)
+    assert "--clients" not in explain_nothing_within(summaries, 4, clients=32)
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "trials", "bound_ms"),
+    [
+        pytest.param(70, make_tuning().trials, 70, id="asked"),
+        pytest.param(None, make_tuning().trials, 100, id="above-the-presets"),
+        pytest.param(None, [make_trial(PRESET, 9, 231)], 290, id="rounded-up"),
+        pytest.param(None, [], math.inf, id="preset-not-measured-yet"),
+        pytest.param(None, [Trial(PRESET, [], 0.0, "no")], 100, id="preset-fails"),
+    ],
+)
+def test_the_bound_is_the_users_or_a_quarter_above_the_presets(
+    asked_ms, trials, bound_ms
+):
+    assert find_bound(asked_ms, trials, PRESET) == bound_ms
+
+
+def test_a_search_is_hopeless_when_several_are_all_far_beyond_the_bound():
+    far = [summary(10, 201)] * 6
+    assert is_hopeless(far, 100)
+    assert not is_hopeless(far[:5], 100)
+    assert not is_hopeless([*far, summary(10, 199)], 100)
+    assert not is_hopeless([summarise(SMALL, [], "no start")] * 9, 100)
 
 
 def test_candidates_that_all_fail_to_start_say_why():

@@ -10,9 +10,13 @@ from offpath.errors import ExpectedError
 from profiling.tuning.choice import judge, summarise_trials
 from profiling.tuning.plot import save_html, save_plot
 from profiling.tuning.preset import check_writable, write_preset
-from profiling.tuning.report import front_candidates, print_tuning
+from profiling.tuning.report import (
+    format_outcome,
+    front_candidates,
+    print_tuning,
+)
 from profiling.tuning.space import Candidate
-from tests.profiling.tunings import OTHER, PRESET, make_tuning
+from tests.profiling.tunings import OTHER, PRESET, make_finals, make_tuning
 
 RESULT = make_tuning()
 VERDICT = judge(RESULT.finals, RESULT.reference, 100)
@@ -57,6 +61,22 @@ def test_the_tables_fit_80_columns_and_name_preset_front_and_verdict():
     assert "preset, front" in text and "slow, front" in text
     assert "…" not in text
     assert "beats the preset by" in text
+
+
+def test_the_last_line_says_how_to_build_the_winner():
+    text = format_outcome(RESULT, VERDICT, 100, "tuned.yaml")
+    assert f"winner: {OTHER}: 120.0 req/s (118.0 to 123.0 in 3 fresh rounds)" in text
+    assert text.endswith(
+        "bound 100 ms; build with: offpath archive --preset tuned.yaml"
+    )
+
+
+def test_the_last_line_says_to_keep_a_preset_that_is_confirmed():
+    result = make_tuning(finals=make_finals([100, 100, 100], [80, 90, 70]))
+    verdict = judge(result.finals, PRESET, 100)
+    text = format_outcome(result, verdict, 100, "tuned.yaml")
+    assert text.startswith(f"keep the preset: {PRESET}: 100.0 req/s")
+    assert "nothing to rebuild" in text
 
 
 def test_the_page_has_the_plot_the_candidates_and_the_verdict(tmp_path):

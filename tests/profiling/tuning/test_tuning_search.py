@@ -14,6 +14,7 @@ from profiling.tuning.result import load_tuning, save_tuning
 from profiling.tuning.search import (
     Search,
     TuneChoices,
+    estimate_s,
     measure_finals,
     search_candidates,
 )
@@ -141,6 +142,22 @@ def test_a_space_smaller_than_the_number_of_trials_ends_the_search(steps):
     space = SearchSpace((8,), (2,), (2,), (1,))
     search_candidates(steps, QuickServer(), space, result, lambda measured: None)
     assert [trial.candidate for trial in result.trials] == [PRESET]
+
+
+def test_a_search_far_beyond_the_bound_ends_early(steps):
+    steps.choices = replace(steps.choices, trials=50, p95_ms=1.0)
+    result = make_tuning(trials=[], finals=[])
+    space = SearchSpace((1, 2, 4, 8), (1, 2), (1, 2), (1,))
+    search_candidates(steps, QuickServer(), space, result, lambda measured: None)
+    assert len(result.trials) == 6
+
+
+def test_the_rest_of_a_search_takes_less_with_each_trial():
+    choices = make_choices(trials=3, repeats=2, rounds=2, seconds=4.0, warm_up_s=3.0)
+    whole_s = estimate_s(choices, SPACE, [])
+    assert whole_s == 3 * (8 + 3 + 8 + 3) + 4 * (8 + 3 + 8 + 1)
+    trials = make_tuning().trials[:1]
+    assert estimate_s(choices, SPACE, trials) == 2 * (5 + 14) + 4 * (5 + 12)
 
 
 def test_a_candidate_that_does_not_start_is_a_trial_with_its_reason(steps):
