@@ -16,7 +16,7 @@ from handler.decode import SCALE_MARGIN
 from handler.errors import ConfigError
 from handler.prediction_log.settings import PredictionLogSettings
 
-DECODE_MODES = ("scaled", "exact")
+DECODE_MODES = ("scaled", "exact", "nvjpeg")
 # `auto`: backends/choose.py says what it stands for.
 ENGINE_NAMES = ("auto", *ENGINES)
 PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}))

@@ -134,7 +134,8 @@ def choose_scale(height: int, width: int, min_size: int) -> int:
     return next((d for d in SCALE_DENOMINATORS if -(-short // d) >= min_size), 1)
 
 
-def _check_pixels(height: int, width: int, max_pixels: int) -> None:
+def check_pixels(height: int, width: int, max_pixels: int) -> None:
+    """Raises ImageTooLarge for a picture over `max_pixels` or MAX_SIDE."""
     if max(height, width) > MAX_SIDE:
         raise ImageTooLarge(
             f"{width} x {height} pixels; a side of at most {MAX_SIDE} is accepted"
@@ -149,7 +150,7 @@ def _check_tile(image: Image.Image, max_pixels: int) -> None:
     """A TIFF may state tiles of a gigabyte for a small picture; libtiff allocates a whole one."""
     tags = getattr(image, "tag_v2", {})
     sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
-    _check_pixels(*sides, max_pixels)
+    check_pixels(*sides, max_pixels)
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
@@ -158,7 +159,7 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
     except ValueError:
         return None
-    _check_pixels(height, width, options.max_pixels)
+    check_pixels(height, width, options.max_pixels)
     if colorspace in ("CMYK", "YCCK"):
         return None  # Pillow knows Adobe's inverted inks
     denominator = choose_scale(height, width, options.min_size)
@@ -176,12 +177,8 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
 
 
 def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
-    """Turns pixels by the EXIF tag, which Pillow reads from the header without decoding."""
-    try:
-        exif = Image.open(io.BytesIO(payload), formats=("JPEG",)).getexif()
-        orientation = exif.get(ORIENTATION_TAG)
-    except Exception:  # a broken tag is no reason to refuse a picture that decodes
-        return image
+    """Turns pixels by the EXIF tag."""
+    orientation = read_orientation(payload)
     if orientation not in TURNS:
         return image
     # A copy: Pillow's own array is read-only, of which torch warns on the log.
@@ -202,10 +199,19 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
     )
 
 
+def read_orientation(payload: Payload) -> object:
+    """The EXIF tag, which Pillow reads from the header without decoding; None without one."""
+    try:
+        exif = Image.open(io.BytesIO(payload), formats=("JPEG",)).getexif()
+        return exif.get(ORIENTATION_TAG)
+    except Exception:  # a broken tag is no reason to refuse a picture that decodes
+        return None
+
+
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
     try:
         with Image.open(io.BytesIO(payload), formats=PILLOW_FORMATS) as image:
-            _check_pixels(image.height, image.width, options.max_pixels)
+            check_pixels(image.height, image.width, options.max_pixels)
             _check_tile(image, options.max_pixels)
             turned = (
                 ImageOps.exif_transpose(image) if options.exif_orientation else image

@@ -117,6 +117,11 @@ class Engine:
             with torch.cuda.stream(self._copies):
                 self._pictures[slot].copy_(self._staging[slot], non_blocking=True)
 
+    def stage_device(self, slot: int, pixels: torch.Tensor) -> None:
+        """Puts one picture that is on the device already, uint8 [size, size, 3]."""
+        # On the stream of the forward, which therefore comes after it.
+        self._pictures[slot].copy_(pixels)
+
     def staged(self, slot: int) -> torch.Tensor:
         """A staged picture on the device, uint8 [1, size, size, 3]; for explanations."""
         return self._pictures[slot : slot + 1]

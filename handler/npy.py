@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,19 @@ def _read_npy_header(
     payload: Payload,
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, whether in Fortran order, dtype and where the pixels begin."""
-    file = io.BytesIO(payload[:MAX_NPY_HEADER_BYTES])
+    length_bytes = 2 if payload[6:8] == b"\x01\x00" else 4
+    start = 8 + length_bytes
+    end = start + int.from_bytes(payload[8:start], "little")
+    return _parse_npy_header(bytes(payload[: min(end, MAX_NPY_HEADER_BYTES)]))
+
+
+# All clients of a model send the same header, and parsing it takes longer than its 150 kB of
+# pixels: NumPy has Python's own parser read the text, 35 of a request's 60 microseconds.
+@lru_cache(maxsize=16)
+def _parse_npy_header(
+    header: bytes,
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    file = io.BytesIO(header)
     version = np.lib.format.read_magic(file)
     shape, is_fortran, dtype = NPY_HEADER_READERS[version](file)
     return shape, is_fortran, dtype, file.tell()

@@ -43,6 +43,17 @@ def test_npy_of_the_models_square_is_read(kind: type, version: tuple[int, int]) 
     np.testing.assert_array_equal(read_npy(payload, SIDE), SQUARE)
 
 
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
+def test_header_of_an_earlier_payload_is_not_taken_for_this_ones(
+    version: tuple[int, int],
+) -> None:
+    other = SQUARE[::-1]
+    for pixels in (SQUARE, other, np.asfortranarray(SQUARE), SQUARE):
+        np.testing.assert_array_equal(read_npy(make_npy(pixels, version), SIDE), pixels)
+    with pytest.raises(BadTensor):
+        read_npy(make_npy(SQUARE[:, :-1], version), SIDE)
+
+
 def test_npy_in_fortran_order_is_read_as_the_same_picture() -> None:
     payload = make_npy(np.asfortranarray(SQUARE))
     assert b"'fortran_order': True" in payload

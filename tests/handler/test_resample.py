@@ -14,6 +14,7 @@ from handler.resample import (
     MAX_SHIFT_PX,
     REACH_PX,
     find_cut,
+    transform_on_device,
     transform_with_torch,
 )
 from handler.transform import transform_image
@@ -151,3 +152,22 @@ def test_turned_pictures_cause_no_warning_on_the_log() -> None:
             warnings.simplefilter("error")
             square = transform_with_torch(decode_image(payload, options), 256, 224)
         assert square.shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
+def test_resize_on_a_device_differs_from_pillows_by_rounding(
+    photograph: Photograph,
+) -> None:
+    image = as_jpeg(photograph.rgb)
+    picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
+    square = transform_on_device(picture, 256, 224)
+    assert square is not None
+    assert (square.dtype, tuple(square.shape)) == (torch.uint8, (224, 224, 3))
+    difference = square.numpy().astype(int) - transform_image(image, 256, 224)
+    assert np.abs(difference).max() <= 2
+    assert np.abs(difference).mean() <= 0.25
+
+
+def test_resize_on_a_device_leaves_a_picture_without_a_near_cut() -> None:
+    picture = torch.zeros((3, 9001, 30), dtype=torch.uint8)
+    assert transform_on_device(picture, 256, 224) is None

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
 
+import numpy as np
 import pytest
 
 from handler import errors
@@ -13,13 +15,30 @@ ITEM_ERRORS = errors.ItemError.__subclasses__()
 def test_prediction_is_the_stock_handlers_object_best_first() -> None:
     reply = encode_prediction([("cat", 0.75), ("dog", 0.25)])
     assert (reply.status, reply.phrase) == (200, "OK")
-    assert reply.body == b'{"cat": 0.75, "dog": 0.25}'
+    assert reply.body == b'{"cat":0.75,"dog":0.25}'
 
 
-def test_labels_beyond_ascii_are_escaped() -> None:
-    reply = encode_prediction([("ni\u00f1o \U0001f431", 1.0)])
-    assert reply.body.isascii()
-    assert json.loads(reply.body) == {"ni\u00f1o \U0001f431": 1.0}
+@pytest.mark.parametrize(
+    "label",
+    [
+        pytest.param("ni\u00f1o \U0001f431", id="not-ascii"),
+        pytest.param('a"b\\c\r\n\x00\u2028', id="escapes"),
+        pytest.param("\udc80", id="lone-surrogate"),
+    ],
+)
+def test_any_label_is_json_in_utf_8(label: str) -> None:
+    reply = encode_prediction([(label, 1.0)])
+    assert json.loads(reply.body.decode("utf-8")) == {label: 1.0}
+
+
+def test_probability_keeps_all_its_digits() -> None:
+    probability = float(np.float32(1) / np.float32(3))
+    reply = encode_prediction([("cat", probability), ("dog", 1e-30)])
+    assert json.loads(reply.body) == {"cat": probability, "dog": 1e-30}
+
+
+def test_a_probability_that_is_no_number_stays_json() -> None:
+    assert encode_prediction([("cat", math.nan)]).body == b'{"cat":null}'
 
 
 @pytest.mark.parametrize("kind", ITEM_ERRORS, ids=lambda kind: kind.__name__)
@@ -41,8 +60,8 @@ def test_phrase_is_fixed_and_ascii_whatever_the_message(
     assert reply.phrase == kind.phrase
     # Anything else hangs the worker (ts/protocol/otf_message_handler.py).
     assert reply.phrase.isascii() and reply.phrase.isprintable()
-    assert reply.body.isascii()
+    assert json.loads(reply.body)["message"] == "ni\u00f1o\r\n\ud800"
 
 
 def test_any_json_value_is_a_reply() -> None:
-    assert encode_json({"a": [1, None]}).body == b'{"a": [1, null]}'
+    assert encode_json({"a": [1, None]}).body == b'{"a":[1,null]}'
