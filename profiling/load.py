@@ -114,14 +114,18 @@ class Generator(Protocol):
 
 
 def find_generator(name: str) -> Generator:
-    """A generator by name; `auto` is locust, which every install of the `bench` extra has."""
+    """A generator by name; the last two are candidates of `offpath bench calibrate`."""
     # Imported here: each generator's package may be missing.
+    from profiling.generators.loadgen_adapter import LoadGenGenerator
     from profiling.generators.locust_adapter import LocustGenerator
+    from profiling.generators.perf_analyzer_adapter import PerfAnalyzerGenerator
     from profiling.generators.wrk_adapter import WrkGenerator
 
     generators: Mapping[str, Callable[[], Generator]] = {
         "locust": LocustGenerator,
         "wrk": WrkGenerator,
+        "perf_analyzer": PerfAnalyzerGenerator,
+        "loadgen": LoadGenGenerator,
     }
     if name not in generators:
         raise ExpectedError(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import json
-import subprocess
-import sys
-from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.load import LoadPlan, LoadSample, Watcher, child_environment
+from profiling.generators.children import run_module
+from profiling.load import LoadPlan, LoadSample, Watcher
 
 
 class LocustGenerator:
@@ -28,39 +24,4 @@ class LocustGenerator:
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """See `profiling.load.Generator`."""
         self.check(plan.seconds, plan.rate)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "profiling.generators.locust_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
-        )
-        try:
-            return follow(child, plan, watcher)
-        finally:
-            child.kill()
-            child.wait()
-
-
-def follow(
-    child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher
-) -> LoadSample:
-    """Sends the plan, passes the child's events on and returns its result."""
-    if child.stdin is None or child.stdout is None or child.stderr is None:
-        raise RuntimeError("the load generator was started without pipes")
-    content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}
-    child.stdin.write(json.dumps(content))
-    child.stdin.close()
-    for line in child.stdout:
-        event: dict[str, Any] = json.loads(line)
-        kind = event.pop("event")
-        if kind == "window":
-            watcher.on_window()
-        elif kind == "progress":
-            watcher.on_progress(event["replies"], event["elapsed_s"])
-        else:
-            return LoadSample(**event)
-    raise ExpectedError(
-        f"the load generator ended without a result: {child.stderr.read()[-2000:].strip()}"
-    )
+        return run_module("profiling.generators.locust_child", plan, watcher)

@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from offpath.errors import ExpectedError
-from profiling.load import NO_REPLY, LoadPlan, LoadSample, Watcher, child_environment
+from profiling.generators.children import run_program
+from profiling.load import NO_REPLY, LoadPlan, LoadSample, Watcher
 
-SAMPLE_S = 0.1
 # wrk tells only that a status was 400 or above, and times those replies with the others.
 BAD_STATUS = "4xx/5xx"
 SCRIPT = """
@@ -80,9 +76,9 @@ class WrkGenerator:
         with tempfile.TemporaryDirectory() as folder:
             command = write_script("wrk", plan, Path(folder))
             if plan.warm_up_s >= 1:
-                run_wrk(command, plan, plan.warm_up_s, None)
+                run_program(for_seconds(command, plan, plan.warm_up_s), None)
             watcher.on_window()
-            cpu_s = run_wrk(command, plan, plan.seconds, watcher)
+            cpu_s = run_program(for_seconds(command, plan, plan.seconds), watcher)
             return read_sample(Path(folder) / "out.json", cpu_s)
 
 
@@ -119,34 +115,9 @@ def format_headers(headers: Mapping[str, str]) -> str:
     )
 
 
-def run_wrk(
-    command: list[str], plan: LoadPlan, seconds: float, watcher: Watcher | None
-) -> float:
-    """One run; returns wrk's CPU seconds."""
-    child = subprocess.Popen(
-        [*command, f"-d{round(seconds)}s", plan.url],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=child_environment(),
-    )
-    start, cpu_s = time.perf_counter(), 0.0
-    process = psutil.Process(child.pid)
-    try:
-        while child.poll() is None:
-            # Until it ends: the last sample is at most SAMPLE_S old.
-            times = process.cpu_times()
-            cpu_s = times.user + times.system
-            if watcher is not None:
-                watcher.on_progress(0, time.perf_counter() - start)
-            time.sleep(SAMPLE_S)
-    finally:
-        child.kill()
-        child.wait()
-    if child.returncode:
-        message = child.stderr.read()[-1000:].strip() if child.stderr else ""
-        raise ExpectedError(f"wrk failed with code {child.returncode}: {message}")
-    return cpu_s
+def for_seconds(command: list[str], plan: LoadPlan, seconds: float) -> list[str]:
+    """wrk's command with its duration and the address."""
+    return [*command, f"-d{round(seconds)}s", plan.url]
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:
