@@ -1,4 +1,4 @@
-"""The front end's settings under comparison: Java's options, and what config.properties has of Netty.
+"""The front end's settings under comparison: Java's options, and Netty's in config.properties.
 
 Each group is one table: its first variant is what the others are divided by.
 """

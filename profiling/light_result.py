@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.errors import ExpectedError
-from profiling.result import write_json
+from profiling.result import has_format, reading, write_json
 
 FORMAT = "offpath-light/1"
 # Names of the windows without a server under test.
@@ -60,19 +58,17 @@ def save_light(result: LightResult, path: Path) -> None:
     write_json(FORMAT, result, path)
 
 
+def is_light(path: Path) -> bool:
+    """Whether a saved result is one of `offpath bench light`."""
+    return has_format(FORMAT, path)
+
+
 def load_light(path: Path) -> LightResult:
     """Reads a saved result.
 
     Raises:
         ExpectedError: no such file, or not one of ours.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+    with reading(FORMAT, path, "bench light") as content:
         content["windows"] = [LoneWindow(**row) for row in content["windows"]]
         return LightResult(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath bench light`: {error}"
-        ) from error

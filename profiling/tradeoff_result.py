@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.errors import ExpectedError
-from profiling.result import write_json
+from profiling.result import has_format, reading, write_json
 from profiling.tuning.result import Window
 from profiling.tuning.space import Candidate
 
@@ -51,23 +49,21 @@ def save_tradeoff(result: TradeoffResult, path: Path) -> None:
     write_json(FORMAT, result, path)
 
 
+def is_tradeoff(path: Path) -> bool:
+    """Whether a saved result is one of `offpath bench tradeoff`."""
+    return has_format(FORMAT, path)
+
+
 def load_tradeoff(path: Path) -> TradeoffResult:
     """Reads a saved result.
 
     Raises:
         ExpectedError: no such file, or not one of ours.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+    with reading(FORMAT, path, "bench tradeoff") as content:
         content["reference"] = Candidate(**content["reference"])
         content["points"] = [read_point(row) for row in content["points"]]
         return TradeoffResult(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath bench tradeoff`: {error}"
-        ) from error
 
 
 def read_point(row: dict[str, Any]) -> TradeoffPoint:

@@ -9,11 +9,15 @@ import click
 from offpath.commands import (
     bench_calibrate,
     bench_compare,
+    bench_decoders,
+    bench_engines,
     bench_jvm,
+    bench_light,
     bench_log,
     bench_memory,
     bench_setup,
     bench_sweep,
+    bench_tradeoff,
 )
 from offpath.commands.bench_options import command_line as command_line
 from offpath.errors import ExpectedError
@@ -70,7 +74,11 @@ for subcommand in (
     bench_memory.command,
     bench_setup.setup,
     bench_calibrate.command,
+    bench_decoders.command,
+    bench_engines.command,
     bench_jvm.command,
+    bench_light.command,
+    bench_tradeoff.command,
     bench_log.log_rounds,
     bench_log.log_outage,
     bench_log.log_cost,

@@ -162,14 +162,18 @@ def make_choices(
 def show(
     json_path: Path, baseline: str, plot_path: Path | None, html_path: Path | None
 ) -> None:
-    """Prints (and draws) a saved result of `compare`, `sweep` or `engines`."""
+    """Prints (and draws) a saved result of `compare`, `sweep`, `engines`, `light`, `tradeoff`."""
     from rich.console import Console
 
     from offpath.commands.bench_engines import render_engines
+    from offpath.commands.bench_light import render_light
     from offpath.commands.bench_sweep import render_sweep
+    from offpath.commands.bench_tradeoff import render_tradeoff
     from profiling.engines_result import is_engines, load_engines
+    from profiling.light_result import is_light, load_light
     from profiling.result import load_result
     from profiling.sweep_result import is_sweep, load_sweep
+    from profiling.tradeoff_result import is_tradeoff, load_tradeoff
 
     console = Console()
     if is_sweep(json_path):
@@ -177,6 +181,12 @@ def show(
         return
     if is_engines(json_path):
         render_engines(load_engines(json_path), plot_path, html_path, console)
+        return
+    if is_light(json_path):
+        render_light(load_light(json_path), html_path, console)
+        return
+    if is_tradeoff(json_path):
+        render_tradeoff(load_tradeoff(json_path), plot_path, html_path, console)
         return
     result = load_result(json_path)
     base = baseline if baseline in result.servers else None

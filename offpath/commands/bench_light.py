@@ -10,6 +10,8 @@ import click
 from offpath.commands import bench_options as options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from profiling.light_result import LightResult
 
 
@@ -83,7 +85,6 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.light import LightChoices, run_light
-    from profiling.light_report import print_light, write_light_page
     from profiling.light_result import save_light
 
     choices = LightChoices(
@@ -100,9 +101,16 @@ def command(
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
         result = run_light(choices, progress, save)
     console = Console()
-    print_light(result, console)
+    render_light(result, html_path, console)
     if json_path is not None:
         console.print(f"raw values: {json_path}", highlight=False, soft_wrap=True)
+
+
+def render_light(result: LightResult, html_path: Path | None, console: Console) -> None:
+    """Prints the tables, writes the page that was asked for."""
+    from profiling.light_report import print_light, write_light_page
+
+    print_light(result, console)
     if html_path is not None:
         write_light_page(result, html_path)
         console.print(f"page: {html_path}", highlight=False, soft_wrap=True)

@@ -11,6 +11,8 @@ from offpath.commands import bench_options as options
 from offpath.commands.tune import read_choices
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from profiling.tradeoff_result import TradeoffResult
 
 
@@ -77,11 +79,6 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.tradeoff import DELAY, SIZE, WORKERS, TradeoffChoices, run_tradeoff
-    from profiling.tradeoff_report import (
-        print_tradeoff,
-        save_tradeoff_plot,
-        write_tradeoff_page,
-    )
     from profiling.tradeoff_result import save_tradeoff
     from profiling.tuning.plot import check_suffix
 
@@ -105,9 +102,25 @@ def command(
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
         result = run_tradeoff(choices, progress, save)
     console = Console()
-    print_tradeoff(result, console)
+    render_tradeoff(result, plot_path, html_path, console)
     if json_path is not None:
         console.print(f"raw values: {json_path}", highlight=False, soft_wrap=True)
+
+
+def render_tradeoff(
+    result: TradeoffResult,
+    plot_path: Path | None,
+    html_path: Path | None,
+    console: Console,
+) -> None:
+    """Prints the tables, draws what was asked for."""
+    from profiling.tradeoff_report import (
+        print_tradeoff,
+        save_tradeoff_plot,
+        write_tradeoff_page,
+    )
+
+    print_tradeoff(result, console)
     if plot_path is not None:
         save_tradeoff_plot(result, plot_path)
         console.print(f"plot: {plot_path}", highlight=False, soft_wrap=True)

@@ -25,7 +25,7 @@ DEFAULT_P95_MS = 100.0
 # After so many candidates, none of them within so many times the bound, no other one will be.
 HOPELESS_TRIALS = 6
 HOPELESS_FACTOR = 2.0
-# In closed loop a client's mean wait is clients / rate; the 95th percentile is longer by about this.
+# In closed loop a client's mean wait is clients / rate; its p95 is longer by about this.
 P95_OVER_MEAN = 1.4
 
 
@@ -164,7 +164,8 @@ def explain_nothing_within(
 def advise(best: Summary, fastest: Summary, p95_ms: float, clients: int) -> str:
     """A bound that can be held with these clients, clients that can be served within the bound."""
     ways = [
-        f"--p95-ms {round_up(BOUND_FACTOR * best.p95_ms):g}, which judges the same measurements anew"
+        f"--p95-ms {round_up(BOUND_FACTOR * best.p95_ms):g}, which judges the same"
+        " measurements anew"
     ]
     served = math.floor(fastest.rate * p95_ms / 1000 / P95_OVER_MEAN)
     if 1 <= served < clients:

@@ -6,14 +6,12 @@ another bound reads the same measurements.
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.result import find_differences, format_json
+from profiling.result import find_differences, reading, write_json
 from profiling.tuning.space import Candidate
 
 FORMAT = "offpath-tune/1"
@@ -77,11 +75,7 @@ class TuneResult:
 
 def save_tuning(result: TuneResult, path: Path) -> None:
     """Writes the JSON, replacing the file as a whole."""
-    content = {"format": FORMAT, **asdict(result)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(format_json(content), encoding="utf-8")
-    os.replace(partial, path)
+    write_json(FORMAT, result, path)
 
 
 def load_tuning(path: Path) -> TuneResult:
@@ -90,18 +84,11 @@ def load_tuning(path: Path) -> TuneResult:
     Raises:
         ExpectedError: no such file, or not one of ours.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+    with reading(FORMAT, path, "tune") as content:
         content["reference"] = Candidate(**content["reference"])
         content["trials"] = [read_trial(row) for row in content["trials"]]
         content["finals"] = [read_final(row) for row in content["finals"]]
         return TuneResult(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a study of `offpath tune`: {error}"
-        ) from error
 
 
 def read_trial(row: dict[str, Any]) -> Trial:

@@ -25,7 +25,7 @@ def test_a_saved_search_is_read_back_whole(tmp_path):
     ("content", "reason"),
     [
         pytest.param("{", "delimiter|Expecting", id="no-json"),
-        pytest.param("[]", "as a study", id="no-object"),
+        pytest.param("[]", "as a result of `offpath tune`", id="no-object"),
         pytest.param('{"format": "offpath-bench/1"}', "offpath-tune/1", id="a-bench"),
     ],
 )
