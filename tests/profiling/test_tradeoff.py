@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from offpath.commands.bench_tradeoff import command
 from offpath.errors import ExpectedError
 from profiling.tradeoff import (
     DELAY,
@@ -68,6 +70,14 @@ def sweep(tmp_path) -> TradeoffSweep:
         result,
         lambda measured: None,
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--workers", "0"), ("--clients", "a"), ("--plot", "x.pdf")]
+)
+def test_wrong_input_is_refused_before_a_server_starts(option, value):
+    with pytest.raises(ExpectedError, match=value):
+        CliRunner().invoke(command, [option, value], catch_exceptions=False)
 
 
 def test_each_knob_is_turned_alone_and_the_preset_comes_once():
