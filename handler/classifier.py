@@ -122,7 +122,7 @@ class OffpathClassifier(ImageClassifier):
             "classes": self.pipeline.engine.classes,
             "threads": torch.get_num_threads(),
             "max_batch": self.pipeline.engine.max_batch,
-            "decode": self.config.decode,
+            "decode": self.pipeline.decode_mode,
             "mean": list(self.config.mean),
             "std": list(self.config.std),
             "image_size": self.config.image_size,

@@ -93,6 +93,12 @@ class Pipeline:
         # With one thread a pool would only add a hand-over (537 -> 600 requests/s without it).
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
+    @property
+    def decode_mode(self) -> str:
+        """The setting `decode`, but "scaled" where nvjpeg was asked for and does not work."""
+        is_left_out = self.config.decode == "nvjpeg" and self._decode_together is None
+        return "scaled" if is_left_out else self.config.decode
+
     def classify(self, rows: Sequence[Mapping[str, Any]]) -> list[Reply]:
         """All stages in turn; what `handle` does, without TorchServe."""
         return self.postprocess(self.inference(self.preprocess(rows)))

@@ -132,7 +132,9 @@ def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert find_nvjpeg(torch.device("cpu")) is None
-    assert "nvjpeg needs a CUDA device" in caplog.text
+        assert make_pipeline(None).decode_mode == "scaled"
+    assert caplog.text.count("nvjpeg needs a CUDA device") == 2
+    assert make_pipeline(CpuDecoder()).decode_mode == "nvjpeg"
 
 
 def make_pipeline(decoder: CpuDecoder | None, decode: str = "nvjpeg") -> Pipeline:
