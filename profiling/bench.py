@@ -25,12 +25,13 @@ from profiling.load import Generator, LoadPlan, LoadSample
 from profiling.model_under_test import Answer
 from profiling.result import BenchResult, Failure, LimitMeasurement, Measurement, Start
 from profiling.sampling import (
+    Groups,
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,
     subtract,
 )
-from profiling.servers import RunningServer, ServerUnderTest
+from profiling.servers import BESIDE, RunningServer, ServerUnderTest
 from profiling.workload import Workload
 
 Checks = Mapping[str, Sequence[tuple[bytes, Answer]]]
@@ -152,6 +153,8 @@ def measure_server(
     observer.on_step(f"{label}: {server.name}: start")
     begin_s = time.perf_counter()
     with server.running() as running:
+        # What runs beside it was started first.
+        begin_s = getattr(running, "began_s", None) or begin_s
         start = measure_start(plan, server, running, round_, begin_s)
         result.starts.append(start)
         for workload in plan.workloads:
@@ -174,13 +177,19 @@ def measure_server(
                     statuses=sample.statuses,
                     latencies_ms=sample.latencies_ms,
                     cpu_s=watcher.cpu_s(sample),
-                    rss_bytes=sample_rss_bytes(running.groups()),
-                    pss_bytes=sample_pss_bytes(running.groups()),
+                    rss_bytes=sample_rss_bytes(own_groups(running)),
+                    pss_bytes=sample_pss_bytes(own_groups(running)),
                     ready_s=start.ready_s,
                     answer_difference=round(difference, 5),
                     gpu=watcher.summarise_gpu(gpu.samples),
                 )
             )
+
+
+def own_groups(running: RunningServer) -> Groups:
+    """The server's own processes."""
+    groups = running.groups()
+    return {name: pids for name, pids in groups.items() if name != BESIDE}
 
 
 def make_bodies(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer, WindowWatcher
+from profiling.bench import Observer, WindowWatcher, own_groups
 from profiling.bodies import Bodies
 from profiling.gpu import GpuSampler
 from profiling.host import describe_host
@@ -140,7 +140,7 @@ def measure_memory(
         )
         watcher = WindowWatcher(server.name, running, observer)
         find_generator("locust").run(plan, watcher)
-        groups = running.groups()
+        groups = own_groups(running)
         used = watcher.summarise_gpu(gpu.samples).get("memory_bytes")
         return MemoryMeasurement(
             server.name,

@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,12 @@ class S3Server:
     Attributes:
         endpoint_url: Where it answers.
         environ: Variables with which the AWS default chain finds credentials for it.
+        pid: Its process.
     """
 
     endpoint_url: str
     environ: Mapping[str, str] = field(default_factory=dict)
+    pid: int = 0
 
     def client(self) -> Any:
         """A boto3 client with the server's credentials."""
@@ -77,7 +79,7 @@ def run_seaweedfs() -> Iterator[S3Server]:
     Raises:
         ExpectedError: The `weed` program is missing, or does not start.
     """
-    weed = _find_weed()
+    weed = find_weed()
     with tempfile.TemporaryDirectory(prefix="offpath-s3-") as name:
         folder = Path(name)
         config = folder / "identities.json"
@@ -104,8 +106,9 @@ def run_seaweedfs() -> Iterator[S3Server]:
             *(f"-{role}.port.grpc={port + 1}" for role, port in ports.items()),
         ]
         server = S3Server(f"http://127.0.0.1:{ports['s3']}", make_environ())
-        with _run(command, folder / "console.log", lambda: _can_create_bucket(server)):
-            yield server
+        log = folder / "console.log"
+        with _run(command, log, lambda: _can_create_bucket(server)) as pid:
+            yield replace(server, pid=pid)
 
 
 @contextlib.contextmanager
@@ -117,11 +120,12 @@ def run_moto() -> Iterator[S3Server]:
         command += ["-p", str(port)]
         server = S3Server(f"http://127.0.0.1:{port}", make_environ())
         log = Path(name) / "console.log"
-        with _run(command, log, lambda: _can_create_bucket(server)):
-            yield server
+        with _run(command, log, lambda: _can_create_bucket(server)) as pid:
+            yield replace(server, pid=pid)
 
 
-def _find_weed() -> Path:
+def find_weed() -> Path:
+    """SeaweedFS's program; raises ExpectedError when it is not installed."""
     beside = Path(sys.executable).with_name("weed")
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
@@ -162,7 +166,7 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
+def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[int]:
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
@@ -180,7 +184,7 @@ def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterato
                 tail = log.read_text(errors="replace")[-2000:]
                 raise ExpectedError(f"{command[0]} did not start:\n{tail}")
             time.sleep(0.2)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         try:

@@ -15,6 +15,8 @@ from profiling.servers.call import Call
 # As in archive/presets/cpu.yaml; every server under test gets the same.
 BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 2
+# The process group that is not the server's own (an S3 server): neither its CPU nor noise.
+BESIDE = "beside"
 
 
 class RunningServer(Protocol):
@@ -23,7 +25,7 @@ class RunningServer(Protocol):
     predict_url: str
 
     def groups(self) -> Groups:
-        """Process ids by group, for CPU and memory: `frontend`, `workers`."""
+        """Process ids by group, for CPU and memory: `frontend`, `workers`, perhaps BESIDE."""
 
     def is_running(self) -> bool:
         """Whether it still runs."""

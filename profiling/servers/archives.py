@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,29 +39,50 @@ def build_offpath(
 def build_stock(
     model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
 ) -> Path:
-    """The stock handler's archive, by torch-model-archiver; `config` None leaves out the YAML."""
-    with tempfile.TemporaryDirectory(prefix="offpath-bench-") as scratch:
-        weights = Path(scratch) / "weights.pt"
+    """The stock handler's archive; `config` None leaves out the YAML."""
+    handler = STOCK_HANDLERS.get(model.name, "image_classifier")
+    return run_archiver(model, handler, folder, config)
+
+
+def run_archiver(
+    model: ModelUnderTest,
+    handler: str,
+    folder: Path,
+    config: Mapping[str, Any] | None = None,
+    extra_files: Mapping[str, str] = {},
+) -> Path:
+    """An archive with somebody else's handler, by torch-model-archiver.
+
+    Args:
+        handler: a built-in's name or a file.
+        folder: where `classifier.mar` goes.
+        config: the content of model-config.yaml; None for none.
+        extra_files: name -> content of what lies beside weights and labels.
+
+    Raises:
+        ExpectedError: the archiver failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="offpath-archive-") as name:
+        scratch = Path(name)
+        weights = scratch / "weights.pt"
         model.save_weights(weights)
-        labels = Path(scratch) / "index_to_name.json"
-        labels.write_text(format_index_to_name(model.labels), encoding="utf-8")
+        texts = {"index_to_name.json": format_index_to_name(model.labels)}
+        extra = write_texts(scratch, {**texts, **extra_files})
         options = []
         if config is not None:
-            path = Path(scratch) / "model-config.yaml"
-            path.write_text(format_model_config(config), encoding="utf-8")
-            options = ["--config-file", str(path)]
+            texts = {"model-config.yaml": format_model_config(config)}
+            options = ["--config-file", *write_texts(scratch, texts)]
         command = [
             *(sys.executable, "-m", "model_archiver.model_packaging"),
             *("--model-name", NAME, "--version", "1.0"),
             *("--model-file", str(model.model_file)),
-            *("--serialized-file", str(weights)),
-            *("--handler", STOCK_HANDLERS.get(model.name, "image_classifier")),
-            *("--extra-files", str(labels)),
+            *("--serialized-file", str(weights), "--handler", handler),
+            *("--extra-files", ",".join(extra)),
             *("--export-path", str(folder), "--force"),
             *options,
         ]
         # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
-        own_tmp = Path(scratch) / "tmp"
+        own_tmp = scratch / "tmp"
         own_tmp.mkdir()
         done = subprocess.run(
             command,
@@ -70,7 +90,13 @@ def build_stock(
             capture_output=True,
             text=True,
         )
-        shutil.rmtree(own_tmp, ignore_errors=True)
     if done.returncode:
         raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
     return folder / f"{NAME}.mar"
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Writes files; returns their paths."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [str(folder / name) for name in texts]

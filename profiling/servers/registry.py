@@ -23,6 +23,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "offpath": torchserve.make_offpath,
     "offpath-thin": torchserve.make_offpath_thin,
     "torchserve-naive": torchserve.make_naive,
+    "torchserve-naive-s3": torchserve.make_naive_s3,
     "torchserve-stock": torchserve.make_stock,
     "torchserve-fixed": torchserve.make_stock_fixed,
     "triton": triton.make_triton,

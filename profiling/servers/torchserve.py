@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,15 @@ from offpath.torchserve import ServerSettings, TorchServe
 from profiling.baselines.naive_archive import build_naive
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, archives
+from profiling.servers import BATCH_SIZE, BESIDE, archives
 from profiling.servers.call import NPY, Call
 from profiling.servers.launched import on_free_ports
+from profiling.servers.naive_store import (
+    PUT_LATENCY_MS,
+    Beside,
+    run_store,
+    why_no_store,
+)
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -26,10 +33,20 @@ NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
 
 class RunningTorchServe:
-    """A ready TorchServe; its process groups are Java and the Python workers."""
+    """A ready TorchServe; its process groups are Java and the Python workers.
 
-    def __init__(self, server: TorchServe) -> None:
-        self._server = server
+    Attributes:
+        began_s: when it was started (`time.perf_counter`), where something else was before.
+    """
+
+    def __init__(
+        self,
+        server: TorchServe,
+        beside: Beside = Beside(),
+        began_s: float | None = None,
+    ) -> None:
+        self._server, self._beside = server, beside
+        self.began_s = began_s
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
@@ -37,6 +54,7 @@ class RunningTorchServe:
         return {
             "frontend": [self._server.java_pid],
             "workers": self._server.worker_pids(),
+            **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
         }
 
     def is_running(self) -> bool:
@@ -48,6 +66,12 @@ class RunningTorchServe:
         return self._server.log_path
 
 
+@contextmanager
+def run_nothing() -> Iterator[Beside]:
+    """Most servers need nothing beside them."""
+    yield Beside()
+
+
 @dataclass
 class TorchServeUnderTest:
     """One way to run TorchServe.
@@ -57,6 +81,9 @@ class TorchServeUnderTest:
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
         batch_size: see `ServerUnderTest`; wins over `archive_settings`.
         stock: without our config.properties and log settings.
+        beside: what runs beside it, and what the result says of that.
+        beside_settings: see `beside`.
+        needs: why not, beyond Java.
     """
 
     name: str
@@ -67,6 +94,9 @@ class TorchServeUnderTest:
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
     batch_size: int = BATCH_SIZE
+    beside: Callable[[], AbstractContextManager[Beside]] = run_nothing
+    beside_settings: Mapping[str, Any] = field(default_factory=dict)
+    needs: Callable[[], str | None] = lambda: None
     _store: Path | None = None
 
     @property
@@ -77,6 +107,7 @@ class TorchServeUnderTest:
             "stock": self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
+            **self.beside_settings,
         }
 
     @property
@@ -92,7 +123,7 @@ class TorchServeUnderTest:
             find_java()
         except ExpectedError as error:
             return str(error)
-        return None
+        return self.needs()
 
     def prepare(self, folder: Path) -> None:
         """See `ServerUnderTest`."""
@@ -108,19 +139,35 @@ class TorchServeUnderTest:
     def _start(self) -> Iterator[RunningTorchServe]:
         if self._store is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
-        settings = ServerSettings(
-            model_store=self._store,
+        with self.beside() as beside:
+            began_s = time.perf_counter()
+            with TorchServe(self._make_settings(self._store, beside)) as server:
+                yield RunningTorchServe(server, beside, began_s)
+
+    def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:
+        return ServerSettings(
+            model_store=store,
             models=(ARCHIVE,),
             stock=self.stock,
             inference_port=0,
             management_port=0,
             metrics_port=0,
-            log_dir=self._store / "logs",
+            log_dir=store / "logs",
             overrides=self.overrides,
-            env=self.env,
+            env={**self.env, **beside.env},
         )
-        with TorchServe(settings) as server:
-            yield RunningTorchServe(server)
+
+
+def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The same handler with an S3 server of the benchmark's own: a put a prediction."""
+    return replace(
+        make_naive(model, cores),
+        name="torchserve-naive-s3",
+        env={},
+        beside=run_store,
+        beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
+        needs=why_no_store,
+    )
 
 
 def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
