@@ -136,7 +136,7 @@ def make_charts(
     def lines(name: str, figure_of: Callable[[TradeoffFigure], float]) -> list[Series]:
         return [
             Series(
-                f"{clients} clients{name}",
+                f"{name_clients(clients)}{name}",
                 [(f.value, figure_of(f)) for f in select_line(figures, knob, clients)],
             )
             for clients in list_clients(result)
@@ -162,6 +162,11 @@ def make_charts(
             log_y=True,
         ),
     ]
+
+
+def name_clients(clients: int) -> str:
+    """1 client, 4 clients."""
+    return f"{clients} client" + ("s" if clients > 1 else "")
 
 
 def list_spread_cells(figures: Sequence[TradeoffFigure], knob: str) -> list[list[str]]:
@@ -191,6 +196,7 @@ def save_tradeoff_plot(result: TradeoffResult, path: Path) -> None:
 def draw_tradeoff(result: TradeoffResult, path: Path) -> None:
     """All knobs on the same scales, one colour a number of clients; the preset's value dashed."""
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
     figures = summarise_tradeoff(result)
     columns = len(result.knobs)
@@ -201,13 +207,14 @@ def draw_tradeoff(result: TradeoffResult, path: Path) -> None:
         upper, lower = panels[0][column], panels[1][column]
         for clients, colour in zip(list_clients(result), cycle(COLOURS)):
             line = select_line(figures, knob, clients)
-            draw_line(upper, line, lambda s: s.rate, colour, "-", f"{clients} clients")
+            draw_line(upper, line, lambda s: s.rate, colour, "-", name_clients(clients))
             draw_line(lower, line, lambda s: s.p50_ms, colour, "-")
             draw_line(lower, line, lambda s: s.p95_ms, colour, ":")
-        for panel in (upper, lower):
-            style_knob(panel, result, knob)
         lower.set_xlabel(KNOBS[knob], color=TEXT)
         lower.set_yscale("log")
+        lower.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        for panel in (upper, lower):
+            style_knob(panel, result, knob)
         lower.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     panels[0][0].set_title("requests a second", color=TEXT, fontsize=11, loc="left")
     title = "p50 and p95 (dotted), ms"
