@@ -18,9 +18,12 @@ from typing import Any
 
 import torch
 
+from archive.artefacts import EngineBuild, Say, build_engine_folder
 from archive.labels import check_label_count, format_index_to_name
 from archive.model_config import format_model_config
 from archive.model_source import ModelSource, check_shadowing, count_classes
+from handler.backends.artefacts import FOLDER
+from handler.config import HandlerConfig
 from offpath.errors import ExpectedError
 
 HANDLER_DIR = Path(__file__).parent.parent / "handler"
@@ -53,6 +56,7 @@ class ArchiveSpec:
         labels_source: where the labels come from, for messages.
         config: the content of model-config.yaml.
         extra_files: further files for the archive's root.
+        engine: which back end's files go in, with photographs to check it on; None for neither.
     """
 
     name: str
@@ -62,14 +66,21 @@ class ArchiveSpec:
     labels_source: str
     config: Mapping[str, Any]
     extra_files: tuple[Path, ...] = ()
+    engine: EngineBuild | None = None
 
 
-def build_archive(spec: ArchiveSpec, output: Path, force: bool = False) -> Path:
-    """Builds `output/name.mar`.
+def build_archive(
+    spec: ArchiveSpec,
+    output: Path,
+    force: bool = False,
+    say: Say = lambda line: None,
+) -> Path:
+    """Builds `output/name.mar`; `say` is told how the engine's files came out.
 
     Raises:
         ExpectedError: bad name, existing file without `force`, labels that do not fit, files that
-            would shadow a module, a folder that cannot be written, or the archiver's complaint.
+            would shadow a module, an engine that cannot be built, a folder that cannot be written,
+            or the archiver's complaint.
     """
     if not NAME_PATTERN.fullmatch(spec.name):
         raise ExpectedError(
@@ -87,7 +98,7 @@ def build_archive(spec: ArchiveSpec, output: Path, force: bool = False) -> Path:
         check_label_count(spec.labels, classes, spec.labels_source)
     _check_extra_files(spec)
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
-        built = _run_archiver(spec, Path(folder))
+        built = _run_archiver(spec, Path(folder), say)
         partial = Path(folder) / "normalised.mar"
         normalise_archive(built, partial)
         try:
@@ -140,12 +151,16 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
         check_shadowing(path)
 
 
-def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
+def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
     """Lays the files out and calls torch-model-archiver."""
     stage, out, scratch = folder / "stage", folder / "out", folder / "tmp"
     for path in (stage, out, scratch):
         path.mkdir()
     _stage_files(spec, stage)
+    if spec.engine is not None:
+        config = HandlerConfig.from_mapping(spec.config["handler"], environ={})
+        model = spec.source.module
+        build_engine_folder(spec.engine, model, config, stage / FOLDER, say)
     config_file = folder / "model-config.yaml"
     config_file.write_text(format_model_config(spec.config), encoding="utf-8")
     serialized = folder / WEIGHTS_FILE
@@ -187,6 +202,15 @@ def _save_weights(source: ModelSource, path: Path) -> None:
     """Saves the state dict; through memory, because torch.save writes the file's name into it."""
     if source.weights is None:
         raise RuntimeError("a Python model without weights")
+    # Channels last, as the engine wants convolutions: workers use the mapped pages as they are.
+    weights = {
+        name: (
+            tensor.to(memory_format=torch.channels_last)
+            if tensor.dim() == 4
+            else tensor
+        )
+        for name, tensor in source.weights.items()
+    }
     buffer = io.BytesIO()
-    torch.save(dict(source.weights), buffer)
+    torch.save(weights, buffer)
     path.write_bytes(buffer.getvalue())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from handler import classifier
+from handler.lazy_imports import unused_imports_deferred
+
+with unused_imports_deferred():
+    from handler import classifier
 
 
 class Classifier(classifier.OffpathClassifier):

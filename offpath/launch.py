@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,8 @@ VERBOSE_LOGGING = {
     "OFFPATH_LOG_SERVER": "debug",
     "OFFPATH_LOG_CHATTER": "NEUTRAL",
 }
+# In the server's own temporary folder.
+FORK_SOCKET = "fork.sock"
 # A Unix socket's path has 108 bytes; a worker's is <tmp>/.ts.sock.9000.
 MAX_TMP_PATH_BYTES = 80
 
@@ -46,7 +49,7 @@ def make_command(
         *java_options,
         *("-cp", f"{ts_home}/ts/frontend/*"),
         MAIN_CLASS,
-        *("--python", sys.executable),
+        *("--python", str(_find_python(settings, tmp_dir))),
         *("-f", str(config_path)),
         *("-s", str(settings.model_store.resolve())),
         # A restored snapshot would beat every setting here.
@@ -71,6 +74,20 @@ def make_environment(
         environment.update(VERBOSE_LOGGING)
     environment.update(settings.env)
     return environment
+
+
+def _find_python(settings: ServerSettings, tmp_dir: Path) -> Path:
+    """What TorchServe runs as Python: a launcher, where workers are forked."""
+    if settings.stock or not settings.fork_workers or sys.platform != "linux":
+        return Path(sys.executable)
+    launcher = tmp_dir / "python"
+    script = Path(__file__).with_name("fork_launcher.py")
+    command = shlex.join([sys.executable, "-IS", str(script)])
+    launcher.write_text(
+        f'#!/bin/sh\nexec {command} {shlex.quote(str(tmp_dir / FORK_SOCKET))} "$@"\n'
+    )
+    launcher.chmod(0o700)
+    return launcher
 
 
 def find_ts_home() -> Path:

@@ -11,6 +11,9 @@ import os
 import psutil
 
 WORKER_SCRIPT = "model_service_worker.py"
+# Forked workers show their fork server's command line, and each has a launcher.
+FORK_SERVER_SCRIPT = "fork_server.py"
+LAUNCHER_SCRIPT = "fork_launcher.py"
 
 
 def find_session_members(session_id: int) -> list[psutil.Process]:
@@ -36,14 +39,39 @@ def is_running(process: psutil.Process) -> bool:
 
 def find_workers(session_id: int) -> list[int]:
     """Returns the ids of the Python workers in a server's session, in order of start."""
+    members = find_session_members(session_id)
+    fork_servers = {p.pid for p in members if _runs(p, FORK_SERVER_SCRIPT)}
     workers = []
-    for process in find_session_members(session_id):
+    for process in members:
         try:
-            if any(part.endswith(WORKER_SCRIPT) for part in process.cmdline()):
+            if (
+                process.ppid() in fork_servers
+                if process.pid in fork_servers
+                else _runs(process, WORKER_SCRIPT)
+                and not _runs(process, LAUNCHER_SCRIPT)
+            ):
                 workers.append((process.create_time(), process.pid))
         except psutil.Error:
             continue
     return [pid for _, pid in sorted(workers)]
+
+
+def find_fork_helpers(session_id: int) -> list[int]:
+    """Returns the ids of the fork server and the workers' launchers in a server's session."""
+    workers = find_workers(session_id)
+    return [
+        process.pid
+        for process in find_session_members(session_id)
+        if process.pid not in workers
+        and (_runs(process, FORK_SERVER_SCRIPT) or _runs(process, LAUNCHER_SCRIPT))
+    ]
+
+
+def _runs(process: psutil.Process, script: str) -> bool:
+    try:
+        return any(part.endswith(script) for part in process.cmdline())
+    except psutil.Error:  # ended while we looked
+        return False
 
 
 def end_session(session_id: int, timeout_s: float) -> None:

@@ -32,6 +32,8 @@ class ServerSettings:
         inference_port: 0 takes a free one; so for the other two.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
+        fork_workers: workers are forked from one process that has imported torch (Linux; never
+            with `stock`).
         verbose: TorchServe's own log lines, per request, are written.
         log_dir: where the logs go and stay; by default below the run folder.
         overrides: config.properties keys that win over everything else.
@@ -48,6 +50,7 @@ class ServerSettings:
     metrics_port: int = 8082
     enable_model_api: bool = False
     token_auth: bool = False
+    fork_workers: bool = True
     verbose: bool = False
     log_dir: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
