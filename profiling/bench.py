@@ -115,16 +115,28 @@ def run_bench(
 def measure_limits(
     plan: BenchPlan, meter: LimitMeter, round_: int
 ) -> list[LimitMeasurement]:
-    """Decode-only for each workload, forward-only once."""
-    limits = [
+    """Decode-only for each workload, forward-only in eager fp32 and with each engine of ours."""
+    decoding = [
         to_limit(round_, DECODE, workload.name, meter.measure_decode(workload.paths))
         for workload in plan.workloads
     ]
-    return [*limits, to_limit(round_, FORWARD, None, meter.measure_forward())]
+    owned = [getattr(server, "own_forward", None) for server in plan.servers]
+    forwards = {None: None} | {own.label: own for own in owned if own is not None}
+    return [
+        *decoding,
+        *(
+            to_limit(round_, FORWARD, None, meter.measure_forward(own), label)
+            for label, own in forwards.items()
+        ),
+    ]
 
 
 def to_limit(
-    round_: int, kind: str, workload: str | None, rate: Rate
+    round_: int,
+    kind: str,
+    workload: str | None,
+    rate: Rate,
+    engine: str | None = None,
 ) -> LimitMeasurement:
     """A limit's raw values for the result."""
     return LimitMeasurement(
@@ -134,6 +146,7 @@ def to_limit(
         rate.images,
         round(rate.elapsed_s, 4),
         round(rate.cpu_s, 3),
+        engine,
     )
 
 

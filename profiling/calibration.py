@@ -246,9 +246,7 @@ def make_plan(
 def knows(generator: str, loop: str, seconds: float | None = 1.0) -> bool:
     """Whether a generator that is installed has such a load."""
     try:
-        find_generator(generator).check(
-            seconds, OPEN_RATE if loop == "open" else None
-        )
+        find_generator(generator).check(seconds, OPEN_RATE if loop == "open" else None)
     except ExpectedError:
         return False
     return True
@@ -267,7 +265,9 @@ def find_problems(result: Calibration, fastest: dict[str, float]) -> list[str]:
     """What makes a generator that a benchmark offers doubtful."""
     offered = [delay for delay in result.delays if delay.generator in CHOICES]
     return [
-        *find_slow([one for one in result.instant if one.generator in CHOICES], fastest),
+        *find_slow(
+            [one for one in result.instant if one.generator in CHOICES], fastest
+        ),
         *(
             f"{delay.generator}, {delay.loop} loop: a percentile is off by"
             f" {100 * delay.error:.1f} %, expected at most"

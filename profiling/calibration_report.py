@@ -27,7 +27,8 @@ def print_calibration(result: Calibration, console: Console) -> None:
         f"{loop} loop {ms:,.0f} ms" for loop, ms in result.stall_p99_ms.items()
     )
     console.print(
-        f"locust's p99 with one stall of {STALL_S:g} s in 10 s: {stalls}", highlight=False
+        f"locust's p99 with one stall of {STALL_S:g} s in 10 s: {stalls}",
+        highlight=False,
     )
     for name, reason in result.without.items():
         console.print(f"[yellow]without {name}:[/] {escape(reason)}", highlight=False)

@@ -1,7 +1,8 @@
 """Physical limits of the cores, measured in the same run: what no server here can beat.
 
 decode: decode + resize alone, our own code, one process a core with one thread each, nothing else.
-forward: the model alone on batches, the same way.
+forward: the model alone on batches, the same way; eager fp32, and beside it the engine of each of
+our archives under test, whose share of "its own limit" would be flattering otherwise.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 from offpath.errors import ExpectedError
 
@@ -41,6 +43,21 @@ class Rate:
         return self.images / self.elapsed_s
 
 
+@dataclass(frozen=True)
+class OwnForward:
+    """The forward that one of our archives runs.
+
+    Attributes:
+        label: the engine and precision that it asks for.
+        handler: its `handler:` settings.
+        folder: its engine's artefacts; None for none.
+    """
+
+    label: str
+    handler: Mapping[str, Any]
+    folder: Path | None
+
+
 class LimitMeter:
     """One process a core, started once; each measurement uses all of them at the same time."""
 
@@ -62,9 +79,9 @@ class LimitMeter:
         """Images a second that the cores can decode and resize."""
         return self._measure(decode_for, self._model, list(paths))
 
-    def measure_forward(self) -> Rate:
-        """Images a second that the cores can normalise and classify."""
-        return self._measure(forward_for, self._model, self._batch_size)
+    def measure_forward(self, own: OwnForward | None = None) -> Rate:
+        """Images a second that the cores can normalise and classify; eager fp32, or `own`."""
+        return self._measure(forward_for, self._model, self._batch_size, own)
 
     def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
         running = [
@@ -146,20 +163,26 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     return run_for(seconds, step)
 
 
-def forward_for(seconds: float, model: str, batch_size: int) -> Rate:
+def forward_for(
+    seconds: float, model: str, batch_size: int, own: OwnForward | None
+) -> Rate:
     """Normalisation, forward, softmax and top-k on staged pictures, as the handler does it."""
     import torch
 
-    from handler.backends.eager import EagerBackend
+    from handler.backends.choose import choose_backend
+    from handler.config import HandlerConfig
     from handler.engine import Engine
     from handler.stages import StageTimer
     from profiling.model_under_test import load_model
 
     loaded = load_model(model)
-    config = loaded.config
+    asked = {"engine": "eager", "precision": "fp32"} if own is None else own.handler
+    config = HandlerConfig.from_mapping({**loaded.source.handler, **asked}, environ={})
     device = torch.device("cpu")
-    backend = EagerBackend(loaded.source.module.eval(), config, device)
-    engine = Engine(backend, config, device, batch_size)
+    folder = None if own is None else own.folder
+    module = loaded.source.module.eval()
+    choice = choose_backend(module, config, device, folder, threads=1)
+    engine = Engine(choice.backend, config, device, batch_size)
 
     def step() -> int:
         engine.run(batch_size, StageTimer())

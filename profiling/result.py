@@ -80,7 +80,8 @@ class Failure:
 class LimitMeasurement:
     """One measurement of a physical limit; `workload` is None for the forward-only one.
 
-    cpu_s below cores x elapsed_s means that something else had the cores.
+    cpu_s below cores x elapsed_s means that something else had the cores. `engine` is what an
+    archive of ours asks for ("openvino int8"), None for eager fp32.
     """
 
     round: int
@@ -89,6 +90,7 @@ class LimitMeasurement:
     images: int
     elapsed_s: float
     cpu_s: float
+    engine: str | None = None
 
 
 class OfRound(Protocol):

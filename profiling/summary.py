@@ -93,10 +93,13 @@ def make_row(
     rate = statistics.median(rates)
     workload = measured[0].workload
     starts = [start for start in result.starts if start.server == measured[0].server]
-    decode, both = limit_rate(result, workload), combined_limit(result, workload)
+    engine = own_engine(result, measured[0].server)
+    decode, both = limit_rate(result, workload), combined_limit(
+        result, workload, engine
+    )
     if result.servers.get(measured[0].server, {}).get("content") == NPY:
         # A thin client's decoding costs the server's cores nothing.
-        decode, both = None, limit_rate(result, None)
+        decode, both = None, limit_rate(result, None, engine)
     return Row(
         workload=workload,
         server=measured[0].server,
@@ -172,20 +175,36 @@ def median_by_group(samples: Sequence[dict[str, float]]) -> dict[str, float]:
     }
 
 
-def limit_rate(result: BenchResult, workload: str | None) -> float | None:
-    """Images a second of the decode-only limit, or of the forward-only one for None; the median."""
+def limit_rate(
+    result: BenchResult, workload: str | None, engine: str | None = None
+) -> float | None:
+    """Images a second of the decode-only limit, or of the forward-only one for None; the median.
+
+    Args:
+        engine: of the forward; None for eager fp32.
+    """
     kind = FORWARD if workload is None else DECODE
     rates = [
         limit.images / limit.elapsed_s
         for limit in result.limits
         if limit.kind == kind and limit.workload == workload
+        if workload is not None or limit.engine == engine
     ]
     return statistics.median(rates) if rates else None
 
 
-def combined_limit(result: BenchResult, workload: str) -> float | None:
+def own_engine(result: BenchResult, server: str) -> str | None:
+    """The engine that a server's limit was measured with; None for eager fp32."""
+    engine = result.servers.get(server, {}).get("engine")
+    has_limit = any(limit.engine == engine for limit in result.limits)
+    return engine if has_limit else None
+
+
+def combined_limit(
+    result: BenchResult, workload: str, engine: str | None = None
+) -> float | None:
     """Images a second when the cores do decode and forward and nothing else."""
-    decode, forward = limit_rate(result, workload), limit_rate(result, None)
+    decode, forward = limit_rate(result, workload), limit_rate(result, None, engine)
     if not decode or not forward:
         return None
     return 1 / (1 / decode + 1 / forward)

@@ -25,7 +25,9 @@ class LoadGenGenerator:
                 "LoadGen is not installed; get it with: pip install mlcommons-loadgen"
             )
         if seconds is None and rate is None:
-            raise ExpectedError("LoadGen's Offline scenario is bound by time: --seconds")
+            raise ExpectedError(
+                "LoadGen's Offline scenario is bound by time: --seconds"
+            )
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """See `profiling.load.Generator`."""

@@ -3,7 +3,7 @@
 Some servers put their workers into sessions of their own (BentoML's supervisor does), and a worker
 whose parent died belongs to nobody. The environment is inherited whatever happens to the rest.
 
-`python -m profiling.servers.marked SERVER_ID` waits as an `offpath.guard.Guard` and then kills them.
+`python -m profiling.servers.marked SERVER_ID` waits as an `offpath.guard.Guard`, then kills them.
 """
 
 from __future__ import annotations

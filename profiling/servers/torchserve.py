@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from handler.backends.artefacts import FOLDER as ENGINE_FOLDER
 from offpath.errors import ExpectedError
 from offpath.java import find_java
+from offpath.management import ManagementClient
+from offpath.processes import find_fork_helpers
 from offpath.torchserve import ServerSettings, TorchServe
 from profiling.baselines.naive_archive import build_naive
+from profiling.limits import OwnForward
 from profiling.model_under_test import ModelUnderTest
 from profiling.sampling import Groups
 from profiling.servers import BATCH_SIZE, BESIDE, archives
@@ -28,6 +33,7 @@ from profiling.servers.naive_store import (
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
+SCALE_S = 120.0
 # Where the naive handler puts its predictions; nowhere without them.
 NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
@@ -81,6 +87,7 @@ class TorchServeUnderTest:
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
         batch_size: see `ServerUnderTest`; wins over `archive_settings`.
         stock: without our config.properties and log settings.
+        fork_workers: workers are forked from one process that has imported torch; not with `stock`.
         beside: what runs beside it, and what the result says of that.
         beside_settings: see `beside`.
         needs: why not, beyond Java.
@@ -90,6 +97,7 @@ class TorchServeUnderTest:
     build: Callable[[Path, Mapping[str, Any]], Path]
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
     stock: bool = False
+    fork_workers: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     call: Call = field(default_factory=Call)
@@ -105,10 +113,29 @@ class TorchServeUnderTest:
         return {
             "archive": self.config,
             "stock": self.stock,
+            "fork_workers": self.fork_workers and not self.stock,
             "overrides": dict(self.overrides),
             "env": dict(self.env),
             **self.beside_settings,
+            **({"engine": self.engine} if self.engine else {}),
         }
+
+    @property
+    def engine(self) -> str | None:
+        """The engine and precision that our archive asks for; None for somebody else's."""
+        if "handler" not in self.archive_settings:
+            return None
+        asked = self.archive_settings["handler"]
+        return f"{asked.get('engine', 'auto')} {asked.get('precision', 'auto')}"
+
+    @property
+    def own_forward(self) -> OwnForward | None:
+        """What this server's share of its own limit is measured with, once prepared."""
+        if self.engine is None or self._store is None:
+            return None
+        folder = self._store / ENGINE_FOLDER
+        handler = self.archive_settings["handler"]
+        return OwnForward(self.engine, handler, folder if folder.is_dir() else None)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -128,7 +155,13 @@ class TorchServeUnderTest:
     def prepare(self, folder: Path) -> None:
         """See `ServerUnderTest`."""
         folder.mkdir(parents=True)
-        self.build(folder, self.config)
+        archive = self.build(folder, self.config)
+        with zipfile.ZipFile(archive) as content:
+            # For the limit: the worker has its own copy.
+            content.extractall(
+                folder,
+                [n for n in content.namelist() if n.startswith(f"{ENGINE_FOLDER}/")],
+            )
         self._store = folder
 
     def running(self) -> AbstractContextManager[RunningTorchServe]:
@@ -149,6 +182,7 @@ class TorchServeUnderTest:
             model_store=store,
             models=(ARCHIVE,),
             stock=self.stock,
+            fork_workers=self.fork_workers,
             inference_port=0,
             management_port=0,
             metrics_port=0,
@@ -177,6 +211,13 @@ def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
         "offpath",
         lambda folder, asked: archives.build_offpath(model, asked, folder),
         config,
+    )
+
+
+def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The same server; each worker is a process that TorchServe starts from nothing."""
+    return replace(
+        make_offpath(model, cores), name="offpath-unforked", fork_workers=False
     )
 
 

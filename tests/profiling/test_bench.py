@@ -27,7 +27,7 @@ class QuickMeter:
     def measure_decode(self, paths) -> Rate:
         return Rate(10, 1.0, 2.0)
 
-    def measure_forward(self) -> Rate:
+    def measure_forward(self, own=None) -> Rate:
         return Rate(30, 1.0, 2.0)
 
 

@@ -75,3 +75,14 @@ def test_noise_is_said():
     assert "0.50 cores were busy" in find_warnings(summarise(result, None))[0]
     assert "only 1.20 of 2 cores" in find_noisy_limits(result)[0]
     assert not find_noisy_limits(make_result())
+
+
+def test_an_engine_is_held_to_the_limit_of_its_own_forward():
+    limits = make_result().limits + [
+        LimitMeasurement(0, "forward", None, 12000, 10.0, 20.0, "openvino int8")
+    ]
+    servers = {"torchserve-stock": {}, "offpath": {"engine": "openvino int8"}}
+    stock, ours = summarise(make_result(limits=limits, servers=servers), None)
+    # 200 decoded a second, with 600 or 1,200 forwards a second.
+    assert stock.limit_share == pytest.approx(11 * (1 / 200 + 1 / 600))
+    assert ours.limit_share == pytest.approx(120 * (1 / 200 + 1 / 1200))
