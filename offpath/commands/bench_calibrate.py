@@ -42,8 +42,9 @@ def command(
 ) -> None:
     """Load generators: their own rate and CPU, percentiles and counts against a server's, a stall.
 
-    Takes about five minutes with all four. Exits with 1 when a percentile is off by more than 2 %, a failure is miscounted, open loop hides
-    a stall, or the generator is not five times as fast as --against.
+    Takes about five minutes with all four. Exits with 1 when locust or wrk has a percentile that is
+    off by more than 2 %, miscounts a failure, hides a stall in open loop, or is not five times as
+    fast as --against.
     """
     from rich.console import Console
 
