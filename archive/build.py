@@ -177,7 +177,7 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
     if spec.source.script_file is not None:
         shutil.copyfile(spec.source.script_file, serialized)
     else:
-        _save_weights(spec.source, serialized)
+        save_weights(spec.source, serialized)
         command += ["--model-file", str(spec.source.model_file)]
     # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
     env = {**os.environ, "TMPDIR": str(scratch)}
@@ -198,7 +198,7 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
         shutil.copyfile(path, stage / path.name)
 
 
-def _save_weights(source: ModelSource, path: Path) -> None:
+def save_weights(source: ModelSource, path: Path) -> None:
     """Saves the state dict; through memory, because torch.save writes the file's name into it."""
     if source.weights is None:
         raise RuntimeError("a Python model without weights")

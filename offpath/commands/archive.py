@@ -52,6 +52,22 @@ from offpath.errors import ExpectedError
     help="A `handler:` setting, e.g. --set decode=exact (README lists them); repeatable.",
 )
 @click.option(
+    "--engine",
+    help="What runs the model: auto, eager, torchscript, compiled, onnxruntime, openvino or "
+    "tensorrt. Default: the preset's, else auto (OpenVINO where it is installed and gains).",
+)
+@click.option(
+    "--precision",
+    help="auto, fp32, bf16, fp16 or int8 (not for every engine). Default: the preset's, else auto.",
+)
+@click.option(
+    "--calibrate",
+    type=Path,
+    metavar="FOLDER",
+    help="Photographs to calibrate int8 with and to check answers on. Default: those that ship "
+    "in scikit-image and scikit-learn.",
+)
+@click.option(
     "--prediction-log", metavar="URI", help="s3://bucket/prefix, file:///folder or off."
 )
 @click.option(
@@ -83,6 +99,7 @@ def command(**options: Any) -> None:
       offpath archive
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
+      offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
     path, config = _build(options)
     if options["as_json"]:
@@ -97,6 +114,7 @@ def command(**options: Any) -> None:
 
 def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     # torch is imported here: `offpath archive --help` answers without it.
+    from archive.artefacts import plan_engine
     from archive.build import ArchiveSpec, build_archive
     from archive.labels import read_labels
     from archive.model_config import load_preset, make_model_config
@@ -108,6 +126,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     source = load_model_source(options["model"], options["weights"])
     handler = {**source.handler, **_handler_settings(options)}
     config = make_model_config(preset, _server_settings(options), handler)
+    engine = plan_engine(config, source.module, options["calibrate"])
     spec = ArchiveSpec(
         name=options["name"],
         version=options["model_version"],
@@ -115,9 +134,16 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         labels=labels if labels is not None else source.labels,
         labels_source=str(options["labels"] or "the embedded label list"),
         config=config,
+        engine=engine,
         extra_files=options["extra_files"],
     )
-    return build_archive(spec, options["output"], options["force"]), config
+    archive = build_archive(spec, options["output"], options["force"], _say)
+    return archive, config
+
+
+def _say(line: str) -> None:
+    """On stderr: stdout is the result's."""
+    click.echo(line, err=True)
 
 
 def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +171,9 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
             settings[key] = yaml.safe_load(value)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-45
             raise ExpectedError(f"--set {text!r}: {error}") from error
+    for key in ("engine", "precision"):
+        if options[key]:
+            settings[key] = options[key]
     if options["prediction_log"]:
         section = settings.get("prediction_log", {})
         if not isinstance(section, dict):

@@ -1,0 +1,126 @@
+"""Photographs that int8 is calibrated on and that the parity gate compares answers on.
+
+Two sets without a photograph in common, as the handler would decode and resize them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from handler.config import HandlerConfig
+from handler.decode import DecodeOptions, Pixels, decode_image
+from handler.errors import ItemError
+from handler.resample import transform_with_torch
+from handler.transform import transform_image
+from offpath.errors import ExpectedError
+
+# Of a folder's photographs, spread evenly over the names. NNCF's own default is 300.
+MOST_PICTURES = 300
+# From how many held out the parity set is chosen.
+MOST_HELD_OUT = 48
+# Of the photographs that ship in PyPI packages: held out, by the file's stem. The others calibrate,
+# among them both of a stereo pair.
+HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
+WINDOWS = 8
+WINDOW_SHAPE = (4, 3)
+JPEG_QUALITY = 90
+SEED = 0
+
+
+@dataclass(frozen=True)
+class PhotographSets:
+    """Photographs as the model's uint8 squares, [n, image_size, image_size, 3] each.
+
+    Attributes:
+        calibration: shown to the quantiser.
+        held_out: not shown to it; the parity set is chosen from them. A folder with one photograph
+            has it in both.
+    """
+
+    calibration: Pixels
+    held_out: Pixels
+
+
+def load_photographs(folder: Path | None, config: HandlerConfig) -> PhotographSets:
+    """The user's photographs, or windows of those that ship in scikit-image and scikit-learn.
+
+    Raises:
+        ExpectedError: no such folder, no picture in it, or the packages are not installed.
+    """
+    return _load_bundled(config) if folder is None else _load_folder(folder, config)
+
+
+def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
+    if not folder.is_dir():
+        raise ExpectedError(f"--calibrate {str(folder)!r}: no such folder")
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    decoded = (_try_to_decode(path.read_bytes(), config) for path in _spread(files))
+    pictures = [picture for picture in decoded if picture is not None]
+    if not pictures:
+        raise ExpectedError(
+            f"--calibrate {str(folder)!r} holds no picture that can be decoded; expected a folder "
+            "of photographs like those that will be sent (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        )
+    if len(pictures) == 1:
+        return PhotographSets(np.stack(pictures), np.stack(pictures))
+    step = max(2, -(-len(pictures) // MOST_HELD_OUT))
+    calibration = [p for index, p in enumerate(pictures) if index % step]
+    return PhotographSets(np.stack(calibration), np.stack(pictures[::step]))
+
+
+def _spread(files: list[Path]) -> list[Path]:
+    return files[:: -(-len(files) // MOST_PICTURES) or 1]
+
+
+def _load_bundled(config: HandlerConfig) -> PhotographSets:
+    # Imported here: the packages belong to the benchmark and need not be installed.
+    from profiling.photographs import find_sources
+
+    try:
+        sources = find_sources()
+    except ExpectedError as error:
+        raise ExpectedError(
+            f"{error}; or pass photographs of your own: --calibrate FOLDER"
+        ) from error
+    calibration, held_out = [], []
+    for index, path in enumerate(sources):
+        chosen = held_out if path.stem in HELD_OUT else calibration
+        chosen.extend(_decode(jpeg, config) for jpeg in _cut_windows(path, index))
+    return PhotographSets(np.stack(calibration), np.stack(held_out))
+
+
+def _cut_windows(path: Path, index: int) -> Iterator[bytes]:
+    """Seeded windows of a photograph, as JPEG."""
+    from PIL import Image
+
+    from profiling.photographs import cut_window
+    from profiling.workload import encode_jpeg
+
+    rng = np.random.default_rng((SEED, index))
+    with Image.open(path) as file:
+        source = file.convert("RGB")
+    for _ in itertools.repeat(None, WINDOWS):
+        yield encode_jpeg(cut_window(source, WINDOW_SHAPE, rng), JPEG_QUALITY)
+
+
+def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
+    """None for a file that is no picture: folders hold notes and label files too."""
+    try:
+        return _decode(payload, config)
+    except ItemError:
+        return None
+
+
+def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
+    """As pipeline.py does it."""
+    exact = config.decode == "exact"
+    min_size = 0 if exact else int(config.resize_size * config.scale_margin)
+    options = DecodeOptions(min_size, config.exif_orientation, config.max_pixels)
+    transform = transform_image if exact else transform_with_torch
+    image = decode_image(payload, options)
+    return transform(image, config.resize_size, config.image_size)
