@@ -77,7 +77,7 @@ class ForkServer:
                 elif key.fd == self._owner:
                     # The workers get their PR_SET_PDEATHSIG.
                     return None
-                elif key.data is self._workers.get(key.fd):
+                elif self._workers.get(key.fd) is key.data is not None:
                     # Else it has been attended to just now, and the number may be another's.
                     self._attend(key.data, key.fd)
 

@@ -15,15 +15,19 @@ from profiling.gpu import GpuSampler
 from profiling.host import describe_host
 from profiling.load import LoadPlan, find_generator
 from profiling.model_under_test import load_model
+from profiling.page_kinds import Pages, sample_pages
 from profiling.sampling import sample_pss_bytes, sample_rss_bytes
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
+from profiling.servers.torchserve import FORK_HELPERS
 from profiling.session import find_runnable
 from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
 CLIENTS = 16
 WARM_UP_S = 1.0
+# What the workers need besides the front end counts with them.
+TEAM = ("workers", FORK_HELPERS)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class MemoryMeasurement:
     Attributes:
         processes: how many of each group there really were.
         rss_bytes, pss_bytes: by group; shared pages count in each process, or in proportion.
+        team_pages: of the workers and of what forks them, by kind of page.
         gpu_bytes: of all devices and processes, the highest reading; None without a GPU.
     """
 
@@ -54,7 +59,18 @@ class MemoryMeasurement:
     processes: dict[str, int]
     rss_bytes: dict[str, int]
     pss_bytes: dict[str, int]
+    team_pages: dict[str, Pages]
     gpu_bytes: int | None
+
+    @property
+    def team_pss_bytes(self) -> int:
+        """Of the workers and of what forks them."""
+        return sum(pages.pss_bytes for pages in self.team_pages.values())
+
+    @property
+    def team_unique_bytes(self) -> int:
+        """Of their memory, what no other process shares."""
+        return sum(pages.unique_bytes for pages in self.team_pages.values())
 
 
 @dataclass
@@ -148,5 +164,22 @@ def measure_memory(
             {name: len(pids) for name, pids in groups.items()},
             sample_rss_bytes(groups),
             sample_pss_bytes(groups),
+            sample_pages(pid for name in TEAM for pid in groups.get(name, ())),
             None if used is None else int(used),
         )
+
+
+def share_of_separate(
+    measurement: MemoryMeasurement, measurements: Sequence[MemoryMeasurement]
+) -> float | None:
+    """PSS of a team of N against N times the same server's with one worker.
+
+    Returns:
+        None for a team of one, and where one worker alone was not measured.
+    """
+    count = measurement.processes.get("workers", 0)
+    for one in measurements:
+        if one.server == measurement.server and one.processes.get("workers") == 1:
+            if count > 1 and one.team_pss_bytes:
+                return measurement.team_pss_bytes / (count * one.team_pss_bytes)
+    return None

@@ -30,7 +30,10 @@ FORMAT = "offpath-memory/1"
 @options.seed_option
 @options.json_option
 def command(servers: str, workers: str, json_path: Path | None, **asked: Any) -> None:
-    """Resident (RSS) and proportional (PSS) memory, and GPU memory, after a moment of load.
+    """Resident (RSS), proportional (PSS) and unique memory, and GPU memory, after a moment of load.
+
+    The team is the workers and what forks them, without the front end. `N x one`: its PSS against
+    that of as many separate workers (needs --workers 1 among the numbers).
 
     A server that decides on its own how many workers it has (torchserve-stock) shows how many.
     """
@@ -60,22 +63,35 @@ def print_memory(result: MemoryResult, console: Any) -> None:
     """One line per server and number of workers."""
     from rich.markup import escape
 
+    from profiling.memory import share_of_separate
+    from profiling.page_kinds import KINDS
     from profiling.report import new_table
 
     table = new_table(
         "memory MB after load",
-        *("workers", "processes", "RSS", "workers' RSS", "PSS", "GPU"),
+        *("workers", "processes", "RSS", "PSS", "team PSS", "N x one", "unique"),
+        *(f"PSS {kind}" for kind in KINDS),
+        "GPU",
     )
     for m in result.measurements:
+        share = share_of_separate(m, result.measurements)
         table.add_row(
             m.server,
             str(m.workers),
             "+".join(str(count) for count in m.processes.values()),
-            f"{sum(m.rss_bytes.values()) / 1e6:,.0f}",
-            f"{m.rss_bytes.get('workers', 0) / 1e6:,.0f}",
-            f"{sum(m.pss_bytes.values()) / 1e6:,.0f}",
-            "" if m.gpu_bytes is None else f"{m.gpu_bytes / 1e6:,.0f}",
+            format_mb(sum(m.rss_bytes.values())),
+            format_mb(sum(m.pss_bytes.values())),
+            format_mb(m.team_pss_bytes),
+            "" if share is None else f"{100 * share:.0f} %",
+            format_mb(m.team_unique_bytes),
+            *(format_mb(m.team_pages[kind].pss_bytes) for kind in KINDS),
+            "" if m.gpu_bytes is None else format_mb(m.gpu_bytes),
         )
     console.print(table)
     for name, reason in result.failures.items():
         console.print(f"[yellow]{name}:[/] {escape(reason)}", highlight=False)
+
+
+def format_mb(size_bytes: int) -> str:
+    """In MB of 10^6 bytes."""
+    return f"{size_bytes / 1e6:,.0f}"

@@ -34,6 +34,8 @@ from profiling.servers.naive_store import (
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
 SCALE_S = 120.0
+# Group of the fork server and the workers' launchers; see offpath/fork_server.py.
+FORK_HELPERS = "fork helpers"
 # Where the naive handler puts its predictions; nowhere without them.
 NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
@@ -57,11 +59,18 @@ class RunningTorchServe:
 
     def groups(self) -> Groups:
         """See `RunningServer`."""
+        helpers = find_fork_helpers(self._server.java_pid)
         return {
             "frontend": [self._server.java_pid],
             "workers": self._server.worker_pids(),
+            **({FORK_HELPERS: helpers} if helpers else {}),
             **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
         }
+
+    def scale(self, workers: int) -> None:
+        """Sets the number of workers and waits until they are READY."""
+        with ManagementClient(self._server.management_url, timeout_s=SCALE_S) as api:
+            api.scale(archives.NAME, workers)
 
     def is_running(self) -> bool:
         """See `RunningServer`."""
