@@ -31,14 +31,37 @@ def main(path: str, argv: list[str]) -> int:
     Returns:
         the worker's exit status.
     """
-    if not argv or not argv[0].endswith(WORKER_SCRIPT):
-        # pip, a metrics collector: plain Python.
-        os.execv(sys.executable, [sys.executable, *argv])
-    with connect(path) as server:
-        ForkRequest(argv, dict(os.environ), os.getcwd()).send(server)
-        status = server.recv(LENGTH.size)
-    # Without a status the fork server itself has ended.
-    return LENGTH.unpack(status)[0] if len(status) == LENGTH.size else 1
+    if argv and argv[0].endswith(WORKER_SCRIPT):
+        status = run_forked(path, argv)
+        if status is not None:
+            return status
+    # pip, a metrics collector; or there is no fork server to be had.
+    os.execv(sys.executable, [sys.executable, *argv])
+
+
+def run_forked(path: str, argv: list[str]) -> int | None:
+    """A worker from start to end.
+
+    Returns:
+        its exit status; None when it was never forked.
+    """
+    try:
+        with connect(path) as server:
+            ForkRequest(argv, dict(os.environ), os.getcwd()).send(server)
+            if receive_number(server) is None:
+                return None
+            status = receive_number(server)
+    except OSError as error:
+        print(f"no fork server, a plain worker starts: {error!r}", file=sys.stderr)
+        return None
+    # Without a status the fork server has ended, and the worker with it.
+    return 1 if status is None else status
+
+
+def receive_number(server: socket.socket) -> int | None:
+    """The worker's process id, later its status; None when the fork server has ended."""
+    message = server.recv(LENGTH.size)
+    return LENGTH.unpack(message)[0] if len(message) == LENGTH.size else None
 
 
 def connect(path: str) -> socket.socket:
@@ -51,7 +74,7 @@ def connect(path: str) -> socket.socket:
             deadline = time.monotonic() + START_TIMEOUT_S
             while server is None:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(f"the fork server did not start; see {path}.log")
+                    raise ConnectionError(f"it did not start; see {path}.log")
                 time.sleep(POLL_S)
                 server = try_connect(path)
     return server
@@ -69,7 +92,7 @@ def try_connect(path: str) -> socket.socket | None:
 
 
 def start_server(path: str) -> subprocess.Popen[bytes]:
-    """Starts the fork server. Its streams are its own: TorchServe waits for the end of a worker's."""
+    """Starts the fork server; TorchServe waits for the end of a worker's streams, not of its."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
     with open(f"{path}.log", "ab") as log:
         return subprocess.Popen(

@@ -98,6 +98,8 @@ class ForkServer:
             return request, streams
         for stream in streams:
             os.close(stream)
+        with contextlib.suppress(OSError):  # the launcher is gone: `_attend` sees it
+            connection.sendall(LENGTH.pack(pid))
         self._watch(Worker(pid, connection, os.pidfd_open(pid)))
         return None
 

@@ -16,6 +16,7 @@ from offpath.commands import (
     bench_log,
     bench_memory,
     bench_setup,
+    bench_start,
     bench_sweep,
     bench_tradeoff,
 )
@@ -72,6 +73,7 @@ for subcommand in (
     bench_compare.show,
     bench_sweep.command,
     bench_memory.command,
+    bench_start.command,
     bench_setup.setup,
     bench_calibrate.command,
     bench_decoders.command,
