@@ -7,22 +7,31 @@ Orders: `survey`, `prepare`, `build` (see child_process.py).
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from handler.backends import PRECISIONS
+from archive.artefacts import EngineBuild, build_engine_folder
+from archive.build import save_weights
+from archive.calibration import load_photographs
+from archive.parity import PICTURES, make_parity_set, write_parity_file
+from handler.backends.artefacts import PARITY_FILE
 from handler.backends.choose import choose_precision
 from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, decode_image
-from handler.resample import transform_with_torch
+from handler.decode import Pixels
 from profiling.child_process import obey
-from profiling.engines_child import ARTEFACTS, PARITY, WEIGHTS, Answer, EngineProcess
+from profiling.engines_child import (
+    ALL,
+    GATE,
+    WEIGHTS,
+    Answer,
+    EngineProcess,
+    artefact_folder,
+)
 from profiling.model_under_test import ModelUnderTest, load_model
 
 # Engine -> module that it needs besides torch.
@@ -34,19 +43,17 @@ MODULES = {
 CPU, CUDA = "cpu", "cuda"
 # Those that run on one kind of device alone.
 DEVICE_OF = {"openvino": CPU, "tensorrt": CUDA}
-REFERENCE_BATCH = 4
 
 
 class BuilderProcess(EngineProcess):
     """Prepares and builds."""
 
     def survey(self, order: Mapping[str, Any]) -> Answer:
-        """Every variant, why it cannot run here if so, and the bound of the parity gate."""
+        """Why variants cannot run here, None for those that can; the parity gate's bound."""
         return {
-            "variants": {
-                f"{engine} {precision}": why_not(engine, precision, order["device"])
-                for engine, precisions in PRECISIONS.items()
-                for precision in precisions
+            "reasons": {
+                variant: why_not(variant, order["device"])
+                for variant in order["variants"]
             },
             "parity_bound": HandlerConfig().parity_bound,
         }
@@ -54,14 +61,14 @@ class BuilderProcess(EngineProcess):
     def prepare(self, order: Mapping[str, Any]) -> Answer:
         """Writes the weights, and the photographs with the answers of eager fp32."""
         model, folder = load_model(order["model"]), Path(order["folder"])
-        model.save_weights(folder / WEIGHTS)
-        photographs = [Path(path).read_bytes() for path in order["photographs"]]
-        pictures = make_pictures(photographs, model.config)
-        np.savez(
-            folder / PARITY,
-            pictures=pictures,
-            probabilities=classify(model, pictures),
-        )
+        save_weights(model.source, folder / WEIGHTS)
+        config, module = model.config, model.source.module.eval()
+        for name, pictures, count in (
+            (ALL, list_pictures(Path(order["photographs"]), config), None),
+            (GATE, load_photographs(None, config).held_out, PICTURES),
+        ):
+            parity = make_parity_set(module, config, pictures, count or len(pictures))
+            write_parity_file(folder / name, parity)
         return {
             "handler": model.source.handler,
             "model_module": f"archive.models.{model.model_file.stem}",
@@ -70,41 +77,28 @@ class BuilderProcess(EngineProcess):
 
     def build(self, order: Mapping[str, Any]) -> Answer:
         """Builds a variant's artefact as `offpath archive` does; answers its files' size."""
-        raise NotImplementedError
+        model, engine, precision = (
+            load_model(order["model"]),
+            order["engine"],
+            order["precision"],
+        )
+        folder = artefact_folder(Path(order["folder"]), engine, precision)
+        device_type = "gpu" if order["device"] == CUDA else CPU
+        build_engine_folder(
+            EngineBuild(engine, precision, device_type),
+            model.source.module.eval(),
+            model.config,
+            folder,
+            say=print,
+        )
+        files = [path for path in folder.iterdir() if path.name != PARITY_FILE]
+        return {"size_bytes": sum(path.stat().st_size for path in files)}
 
 
-def make_pictures(
-    photographs: Sequence[bytes], config: HandlerConfig
-) -> npt.NDArray[np.uint8]:
-    """Photographs as the handler decodes and resizes them, uint8 [n, size, size, 3]."""
-    min_size = int(config.resize_size * config.scale_margin)
-    options = DecodeOptions(min_size, config.exif_orientation, config.max_pixels)
-    return np.stack(
-        [
-            transform_with_torch(
-                decode_image(bytearray(photograph), options),
-                config.resize_size,
-                config.image_size,
-            )
-            for photograph in photographs
-        ]
-    )
-
-
-def classify(
-    model: ModelUnderTest, pictures: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.float32]:
-    """Probabilities of eager fp32, float32 [n, classes]."""
-    backend = EagerBackend(
-        model.source.module.eval(), model.config, torch.device(CPU), fold=False
-    )
-    with torch.inference_mode():
-        answers = [
-            torch.softmax(backend(part), 1)
-            for part in torch.from_numpy(pictures).split(REFERENCE_BATCH)
-        ]
-    probabilities: npt.NDArray[np.float32] = torch.cat(answers).numpy()
-    return probabilities
+def list_pictures(folder: Path, config: HandlerConfig) -> Pixels:
+    """All photographs of a folder as the handler decodes and resizes them."""
+    sets = load_photographs(folder, config)
+    return np.concatenate([sets.calibration, sets.held_out])
 
 
 def is_foldable(model: ModelUnderTest) -> bool:
@@ -113,8 +107,9 @@ def is_foldable(model: ModelUnderTest) -> bool:
     return backend.is_folded
 
 
-def why_not(engine: str, precision: str, device: str) -> str | None:
+def why_not(variant: str, device: str) -> str | None:
     """Why a variant cannot run on this machine, or would not be what its name says."""
+    engine, precision = variant.split()
     wanted = DEVICE_OF.get(engine, device)
     if wanted != device:
         return f"{engine} runs on {wanted}; this run measures {device}"

@@ -22,7 +22,7 @@ from handler.backends.choose import make_backend
 from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
 from handler.engine import Engine
-from handler.parity import load_parity_set, measure_parity
+from handler.parity import ParitySet, load_parity_set, measure_parity
 from handler.pipeline import set_threads
 from handler.stages import StageTimer
 from handler.weights import make_with_weights
@@ -30,7 +30,9 @@ from profiling.child_process import obey
 
 Answer = dict[str, Any]
 # What `prepare` of engines_builder.py leaves.
-WEIGHTS, PARITY, ARTEFACTS = "weights.pt", "parity.npz", "engine"
+WEIGHTS, ARTEFACTS = "weights.pt", "engine"
+# Reference answers: on all the photographs, and on those that an archive's gate compares.
+ALL, GATE = "all.npz", "gate.npz"
 WARM_UP_RUNS = 2
 # A window goes on until it has so many batches.
 LEAST_RUNS = 3
@@ -45,31 +47,25 @@ class EngineProcess:
         set_threads(order["threads"])
         self._config = HandlerConfig.from_mapping(order["handler"], environ={})
         self._device = torch.device(order["device"])
-        self._reference = load_parity_set(
-            Path(order["folder"]) / PARITY, self._config.image_size
-        )
+        self._folder = Path(order["folder"])
+        pictures = self._read_reference(ALL).pictures
         start = time.perf_counter()
         self._backend = self._make_backend(order)
         self._engine = Engine(
             self._backend, self._config, self._device, order["max_batch"]
         )
-        self._engine.stage(0, self._reference.pictures[0])
+        self._engine.stage(0, pictures[0])
         self._engine.run(1, StageTimer())
         load_s = time.perf_counter() - start
         for slot in range(self._engine.max_batch):
-            pictures = self._reference.pictures
             self._engine.stage(slot, pictures[slot % len(pictures)])
         return {"load_s": load_s}
 
     def _make_backend(self, order: Mapping[str, Any]) -> Backend:
-        engine, precision, folder = (
-            order["engine"],
-            order["precision"],
-            Path(order["folder"]),
-        )
+        engine, precision = order["engine"], order["precision"]
         model = torch.nn.Module()  # only eager looks at it
         if engine == "eager":
-            model = load_weights(order["model_module"], folder / WEIGHTS)
+            model = load_weights(order["model_module"], self._folder / WEIGHTS)
             model.to(self._device)
         if not order["fold"]:
             return EagerBackend(
@@ -77,13 +73,20 @@ class EngineProcess:
             )
         return make_backend(
             *(engine, precision, model, self._config, self._device),
-            *(folder / ARTEFACTS, order["threads"]),
+            *(artefact_folder(self._folder, engine, precision), order["threads"]),
         )
 
     def check(self, _: Mapping[str, Any]) -> Answer:
         """Compares the answers with eager fp32's, on all photographs."""
-        parity = measure_parity(self._backend, self._reference, self._device)
-        return asdict(parity)
+        return {
+            name: asdict(
+                measure_parity(self._backend, self._read_reference(file), self._device)
+            )
+            for name, file in (("all", ALL), ("gate", GATE))
+        }
+
+    def _read_reference(self, file: str) -> ParitySet:
+        return load_parity_set(self._folder / file, self._config.image_size)
 
     def warm_up(self, order: Mapping[str, Any]) -> Answer:
         """A few batches of the size that comes next."""
@@ -113,6 +116,11 @@ class EngineProcess:
             return {"error": str(error), "traceback": ""}
         text = "".join(traceback.format_exception(error))
         return {"error": f"{type(error).__name__}: {error}", "traceback": text}
+
+
+def artefact_folder(folder: Path, engine: str, precision: str) -> Path:
+    """Where a variant's artefact lies; stands for the archive's engine folder."""
+    return folder / f"{ARTEFACTS}-{engine}-{precision}"
 
 
 def load_weights(model_module: str, weights: Path) -> torch.nn.Module:

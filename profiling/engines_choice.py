@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from handler.backends import PRECISIONS
 from offpath.errors import ExpectedError
 from profiling.engines_result import BASELINE, UNFOLDED
 
@@ -61,42 +62,55 @@ class Subject:
         return f"{self.variant} of {self.model}"
 
 
-def choose_variants(
-    asked: Sequence[str], known: Mapping[str, str | None]
-) -> tuple[list[str], dict[str, str]]:
-    """The variants to measure, the baseline always and first, and why others cannot run here.
+def choose_variants(asked: Sequence[str]) -> list[str]:
+    """The variants that were asked for, the baseline always and first.
 
     Args:
         asked: `engine` or `engine:precision`; empty for all.
-        known: variant -> why it cannot run here, None for those that can.
 
     Raises:
-        ExpectedError: an unknown name, or nothing of what was asked for can run here.
+        ExpectedError: an unknown name.
     """
+    known = [
+        f"{engine} {p}" for engine, precisions in PRECISIONS.items() for p in precisions
+    ]
     chosen = [BASELINE]
-    for name in asked or [*dict.fromkeys(variant.split()[0] for variant in known)]:
+    for name in asked or PRECISIONS:
         engine, _, precision = name.partition(":")
         matching = [
             variant
             for variant in known
-            if variant.split()[0] == engine
-            and precision in ("", variant.split()[1])
-            and variant not in chosen
+            if variant.split()[0] == engine and precision in ("", variant.split()[1])
         ]
-        if not matching and name not in ("eager", BASELINE.replace(" ", ":")):
+        if not matching:
             accepted = ", ".join(variant.replace(" ", ":") for variant in known)
             raise ExpectedError(
-                f"engine {name!r} is unknown or named twice; expected an engine (`openvino`) or one"
-                f" with its precision: {accepted}"
+                f"engine {name!r} is unknown; expected an engine (`openvino`) or one with its"
+                f" precision: {accepted}"
             )
         chosen += matching
-    not_run = {name: reason for name in chosen if (reason := known[name])}
-    if len(not_run) == len(chosen) - 1 and asked and not_run:
+    return list(dict.fromkeys(chosen))
+
+
+def drop_missing(
+    chosen: Sequence[str], reasons: Mapping[str, str | None]
+) -> tuple[list[str], dict[str, str]]:
+    """The variants that can run here, and why others cannot.
+
+    Args:
+        reasons: variant -> why it cannot, None for those that can.
+
+    Raises:
+        ExpectedError: nothing but the baseline is left of several.
+    """
+    not_run = {name: reason for name in chosen if (reason := reasons[name])}
+    left = [name for name in chosen if name not in not_run]
+    if len(left) <= 1 < len(chosen):
         raise ExpectedError(
             "none of the engines asked for can run here: "
             + "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
         )
-    return [name for name in chosen if name not in not_run], not_run
+    return left, not_run
 
 
 def make_subject(

@@ -83,7 +83,9 @@ def make_sections(
         [parity_cells(row, result.parity_bound) for row in rows if row.parity],
     )
     note = " ".join(f"{line}." for line in describe_model(result, rows, model))
-    largest = f"Bars: the largest batch size, x {BASELINE}"
+    largest = (
+        f"Bars: the largest batch size, x {BASELINE}; * the parity gate refuses it"
+    )
     return [
         Section(
             f"{model}: speed",

@@ -35,7 +35,10 @@ def save_engines_plot(result: EnginesResult, path: Path) -> None:
         for panel, model in zip(panels[0], models):
             panel.set_title(model, color=TEXT, fontsize=11, loc="left")
             draw_bars(panel, bars[model])
-            panel.set_xlabel(f"x {BASELINE}: {describe_team(result)}", color=TEXT)
+            label = f"x {BASELINE}: {describe_team(result)}"
+            if any(bar.label.endswith("*") for bar in bars[model]):
+                label += "\n* answers differ: the parity gate refuses it"
+            panel.set_xlabel(label, color=TEXT, fontsize=9)
         write_figure(figure, path)
 
 
@@ -48,9 +51,6 @@ def make_bars(result: EnginesResult, rows: Sequence[EngineRow]) -> list[Bar]:
             continue
         ratio, rate = row.ratios[row.largest_batch], row.rates[row.largest_batch]
         text = f"{ratio.median:.2f} x  ({format_figure(rate.median)}/s)"
-        if not row.holds(result.parity_bound):
-            text += "  answers differ"
-        bars.append(
-            Bar(row.variant, ratio.median, text, row is best, ratio.low, ratio.high)
-        )
+        label = row.variant if row.holds(result.parity_bound) else f"{row.variant} *"
+        bars.append(Bar(label, ratio.median, text, row is best, ratio.low, ratio.high))
     return bars

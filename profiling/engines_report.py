@@ -24,7 +24,10 @@ COST_COLUMNS = (
     *("load s", "import s", "RSS MB", "PSS MB"),
     *("file MB", "build s"),
 )
-PARITY_COLUMNS = ("photographs", "largest move", "top-1 changes", "gate")
+PARITY_COLUMNS = (
+    *("photographs", "largest move", "top-1 changes"),
+    *("gate: move", "changes", "verdict"),
+)
 
 
 def print_engines(result: EnginesResult, console: Console) -> None:
@@ -42,7 +45,9 @@ def print_engines(result: EnginesResult, console: Console) -> None:
                 make_table(title, columns, [cells(row, sizes) for row in rows])
             )
         parity = [parity_cells(row, result.parity_bound) for row in rows if row.parity]
-        console.print(make_table(f"answers beside {BASELINE}", PARITY_COLUMNS, parity))
+        if parity:
+            title = f"answers beside {BASELINE}"
+            console.print(make_table(title, PARITY_COLUMNS, parity))
         for line in describe_model(result, rows, model):
             console.print(escape(line), highlight=False)
         console.print()
@@ -130,12 +135,14 @@ def parity_cells(row: EngineRow, bound: float | None) -> list[str]:
     """See `PARITY_COLUMNS`."""
     parity = row.parity
     if parity is None:
-        return [row.variant, "", "", "", ""]
+        return [row.variant, *("" for _ in PARITY_COLUMNS)]
     return [
         row.variant,
         str(parity.photographs),
         f"{parity.largest_move:.5f}",
         str(parity.top1_changes),
+        f"{parity.gate_move:.5f}",
+        str(parity.gate_changes),
         "passes" if row.holds(bound) else "refuses",
     ]
 
@@ -146,7 +153,7 @@ def describe_model(
     """The best variant, the best that the parity gate lets pass, and what folding gives."""
     lines = []
     best, fit = find_best(rows, None), find_best(rows, result.parity_bound)
-    if best is not None:
+    if best is not None and len(rows) > 1:
         lines.append(f"best: {describe_ratio(best)}")
     if fit is not None and fit is not best:
         bound = f"within the parity bound {result.parity_bound}"

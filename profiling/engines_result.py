@@ -81,7 +81,9 @@ class Parity:
 
     Attributes:
         largest_move: of any probability of any photograph.
-        top1_changes: photographs whose best class is another.
+        top1_changes: photographs whose best class is another; near ties change easily.
+        gate_move, gate_changes: the same on the photographs that the handler's parity gate takes
+            by default; those have a clear answer where the model has any.
     """
 
     round: int
@@ -90,6 +92,8 @@ class Parity:
     photographs: int
     largest_move: float
     top1_changes: int
+    gate_move: float
+    gate_changes: int
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from profiling.engines_choice import (
     EnginesChoices,
     Subject,
     choose_variants,
+    drop_missing,
     make_subject,
 )
 from profiling.engines_result import (
@@ -35,6 +36,7 @@ from profiling.workload import Workload, load_workload
 
 # Compiling ResNet-50 takes minutes on two busy cores.
 BUILD_LIMIT_S = 1800.0
+NOT_FOLDABLE = "the first layer of the model is no plain convolution of the picture"
 # Beside those that every result names.
 PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf")
 
@@ -67,18 +69,14 @@ def run_engines(
     Raises:
         ExpectedError: wrong choices, nothing that can run, an unlike earlier run.
     """
+    variants = choose_variants(choices.engines)
     workload = load_workload(choices.workload, choices.seed, observer.on_step)
     result = begin_result(choices, workload)
     if earlier is not None:
         merge_engines(earlier, result)
     session = Session(choices, result, observer, save, earlier)
     with work_folder(lambda: bool(result.failures)) as folder:
-        variants = session.survey(folder)
-        subjects = [
-            subject
-            for model in choices.models
-            for subject in session.prepare(model, variants, workload, folder)
-        ]
+        subjects = session.prepare_all(variants, workload, folder)
         session.build_all(subjects)
         session.measure_all(subjects)
     return session.combined()
@@ -116,32 +114,47 @@ class Session:
             return self.result
         return merge_engines(self._earlier, self.result)
 
-    def survey(self, folder: Path) -> list[str]:
-        """The variants that were asked for and can run here, the baseline first."""
-        self.observer.on_step("what can run here")
-        with builder("survey", folder) as process:
-            answer = process.ask("survey", device=self.choices.device)
-        self.result.parity_bound = answer["parity_bound"]
-        variants, not_run = choose_variants(self.choices.engines, answer["variants"])
-        self.result.not_run.update(not_run)
-        return variants
-
-    def prepare(
-        self, model: str, variants: Sequence[str], workload: Workload, folder: Path
+    def prepare_all(
+        self, variants: Sequence[str], workload: Workload, folder: Path
     ) -> list[Subject]:
-        """Writes a model's weights and reference answers; its variants, to be built."""
-        self.observer.on_step(f"{model}: weights and reference answers")
-        own = folder / model
-        own.mkdir()
-        with builder(model, own) as process:
+        """What can run here, of all models, ready to be built."""
+        self.observer.on_step("what can run here")
+        with builder("preparation", folder) as process:
             answer = process.ask(
-                "prepare",
-                model=model,
-                photographs=[str(path) for path in workload.paths],
-                folder=str(own),
+                "survey", variants=variants, device=self.choices.device
             )
+            self.result.parity_bound = answer["parity_bound"]
+            runnable, not_run = drop_missing(variants, answer["reasons"])
+            self.result.not_run.update(not_run)
+            photographs = workload.paths[0].parent
+            return [
+                subject
+                for model in self.choices.models
+                for subject in self._prepare(
+                    process, model, runnable, photographs, folder / model
+                )
+            ]
+
+    def _prepare(
+        self,
+        process: ChildProcess,
+        model: str,
+        variants: Sequence[str],
+        photographs: Path,
+        folder: Path,
+    ) -> list[Subject]:
+        """Writes a model's weights and reference answers."""
+        self.observer.on_step(f"{model}: weights and reference answers")
+        folder.mkdir()
+        answer = process.ask(
+            "prepare", model=model, photographs=str(photographs), folder=str(folder)
+        )
         names = [*variants, UNFOLDED] if answer["is_foldable"] else variants
-        return [make_subject(self.choices, model, name, answer, own) for name in names]
+        if not answer["is_foldable"]:
+            self.result.not_run[f"folding of {model}"] = NOT_FOLDABLE
+        return [
+            make_subject(self.choices, model, name, answer, folder) for name in names
+        ]
 
     def build_all(self, subjects: Sequence[Subject]) -> None:
         """Builds every artefact; a variant that cannot be built is left out."""

@@ -86,7 +86,7 @@ class EngineRow:
         """Whether the handler's parity gate lets it pass."""
         if self.parity is None or bound is None:
             return True
-        return not self.parity.top1_changes and self.parity.largest_move <= bound
+        return not self.parity.gate_changes and self.parity.gate_move <= bound
 
 
 def summarise_engines(result: EnginesResult) -> list[EngineRow]:

@@ -27,9 +27,19 @@ class Team:
     """A context manager; the processes are gone when the block ends.
 
     `load` first; `measure_wide` last, because it ends the processes with one thread.
+
+    Args:
+        module: that each process runs.
     """
 
-    def __init__(self, round_: int, subject: Subject, choices: EnginesChoices) -> None:
+    def __init__(
+        self,
+        round_: int,
+        subject: Subject,
+        choices: EnginesChoices,
+        module: str = "profiling.engines_child",
+    ) -> None:
+        self._module = module
         self._row = (round_, subject.model, subject.variant)
         self._subject, self._choices = subject, choices
         self._stack, self._narrow_stack = ExitStack(), ExitStack()
@@ -77,7 +87,7 @@ class Team:
     def _start(self, stack: ExitStack, name: str) -> ChildProcess:
         log_file = self._subject.folder / f"{self._subject.variant}-{name}.log"
         process = ChildProcess(
-            "profiling.engines_child",
+            self._module,
             self._subject.title,
             {},
             log_file,
@@ -93,11 +103,14 @@ class Team:
     def check(self) -> Parity:
         """The first process's answers beside the reference's."""
         answer = self._narrow[0].ask("check", limit_s=LOAD_LIMIT_S)
+        everything, gate = answer["all"], answer["gate"]
         return Parity(
             *self._row,
-            photographs=answer["pictures"],
-            largest_move=answer["largest_move"],
-            top1_changes=answer["top1_changes"],
+            photographs=everything["pictures"],
+            largest_move=everything["largest_move"],
+            top1_changes=everything["top1_changes"],
+            gate_move=gate["largest_move"],
+            gate_changes=gate["top1_changes"],
         )
 
     def measure(self) -> list[Window]:

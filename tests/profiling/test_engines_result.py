@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from offpath.errors import ExpectedError
-from profiling.engines_choice import choose_variants
+from profiling.engines_choice import choose_variants, drop_missing
 from profiling.engines_page import write_engines_page
 from profiling.engines_plot import save_engines_plot
 from profiling.engines_report import print_engines
@@ -25,14 +25,6 @@ from profiling.engines_result import (
     save_engines,
 )
 from profiling.engines_summary import find_best, find_noise, summarise_engines
-
-KNOWN = {
-    "eager fp32": None,
-    "eager bf16": None,
-    "openvino fp32": None,
-    "openvino int8": None,
-    "tensorrt fp16": "needs a CUDA device",
-}
 
 
 def make_window(round_: int, variant: str, images: list[int], **changes) -> Window:
@@ -74,7 +66,7 @@ def make_engines(**changes) -> EnginesResult:
             Load(0, "resnet50", variant, 2.5, 0.4, 400_000_000, 500_000_000, 2)
             for variant, _ in rows
         ],
-        "parities": [Parity(0, "resnet50", "openvino int8", 32, 0.02, 0)],
+        "parities": [Parity(0, "resnet50", "openvino int8", 32, 0.021, 1, 0.02, 0)],
         "windows": windows,
         "failures": [
             EngineFailure(0, "resnet50", "compiled fp32", "compiled fp32: died\ntrace")
@@ -140,7 +132,7 @@ def test_the_report_fits_80_columns_and_has_every_figure_and_reason():
     shown = text.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     shown = " ".join(shown.split())
-    for figure in ("70.0", "60.0-80.0", "3.50", "0.02000", "26.0", "1.25 x at batch 8"):
+    for figure in ("70.0", "60.0-80.0", "3.50", "0.02100", "26.0", "1.25 x at batch 8"):
         assert figure in shown
     assert "tensorrt fp16: needs a CUDA device" in shown
     assert "compiled fp32: died" in shown and "trace" not in shown
@@ -155,25 +147,33 @@ def test_page_and_plot_are_written_and_the_plot_is_the_same_each_time(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_the_baseline_comes_first_and_what_cannot_run_is_said():
-    chosen, not_run = choose_variants((), KNOWN)
-    assert chosen == ["eager fp32", "eager bf16", "openvino fp32", "openvino int8"]
+def test_the_baseline_comes_first_and_all_engines_are_the_default():
+    chosen = choose_variants(())
+    assert chosen[0] == "eager fp32" and {"openvino int8", "compiled fp32"} < set(
+        chosen
+    )
+    assert choose_variants(("openvino:int8",)) == ["eager fp32", "openvino int8"]
+    assert choose_variants(("eager:fp32", "eager:fp32")) == ["eager fp32"]
+
+
+def test_what_cannot_run_is_said_with_its_reason():
+    chosen = ["eager fp32", "openvino int8", "tensorrt fp16"]
+    reasons = dict.fromkeys(chosen) | {"tensorrt fp16": "needs a CUDA device"}
+    left, not_run = drop_missing(chosen, reasons)
+    assert left == ["eager fp32", "openvino int8"]
     assert not_run == {"tensorrt fp16": "needs a CUDA device"}
-    assert choose_variants(("openvino:int8",), KNOWN)[0] == [
-        "eager fp32",
-        "openvino int8",
-    ]
-    assert choose_variants(("eager:fp32",), KNOWN)[0] == ["eager fp32"]
+    with pytest.raises(ExpectedError, match="tensorrt fp16: needs a CUDA device"):
+        drop_missing(["eager fp32", "tensorrt fp16"], reasons)
+    assert drop_missing(["eager fp32"], reasons) == (["eager fp32"], {})
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        pytest.param(("caffe",), "'caffe' is unknown", id="unknown-engine"),
-        pytest.param(("openvino:int4",), "openvino:int8", id="unknown-precision"),
-        pytest.param(("tensorrt",), "none of the engines", id="nothing-can-run"),
+        pytest.param("caffe", "'caffe' is unknown", id="engine"),
+        pytest.param("openvino:int4", "openvino:int8", id="precision"),
     ],
 )
-def test_engines_that_cannot_be_measured_are_refused(asked, said):
+def test_unknown_engines_are_refused(asked, said):
     with pytest.raises(ExpectedError, match=said):
-        choose_variants(asked, KNOWN)
+        choose_variants((asked,))

@@ -1,0 +1,34 @@
+"""The process of an engine that starts in a moment and takes 10 ms a batch."""
+
+from __future__ import annotations
+
+import time
+
+from profiling.child_process import obey
+
+PARITY = {"largest_move": 0.01, "top1_changes": 0, "pictures": 4}
+
+
+class QuickEngine:
+    def load(self, order):
+        self.threads = order["threads"]
+        if order["variant"] == "broken":
+            raise ValueError("no such graph")
+        return {"load_s": 0.01}
+
+    def check(self, order):
+        return {"all": PARITY, "gate": PARITY}
+
+    def warm_up(self, order):
+        return {}
+
+    def forward(self, order):
+        time.sleep(max(0.0, order["begin_s"] - time.monotonic()) + order["seconds"])
+        return {"images": self.threads, "elapsed_s": order["seconds"], "cpu_s": 0.01}
+
+    def explain(self, error):
+        return {"error": str(error), "traceback": ""}
+
+
+if __name__ == "__main__":
+    obey(QuickEngine())
