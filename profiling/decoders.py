@@ -1,6 +1,7 @@
 """Measures ways from a JPEG to the model's input on one core, and what each does to the answers.
 
-Rounds are interleaved: all ways take all photographs once, then again. Answers are those of
+Every photograph is taken by all ways in turn, so that whatever else the machine does meets them
+alike, and the time is the process' own CPU time. Answers are those of
 EfficientNet-Lite0 with its real weights, beside the stock way's; seeded weights would not tell.
 """
 
@@ -42,7 +43,7 @@ class DecodersChoices:
 
 @dataclass(frozen=True)
 class DecodersMeasurement:
-    """All photographs of a workload, once, one way; cpu_s below elapsed_s means noise."""
+    """All photographs of a workload, once, one way; cpu_s below elapsed_s means a shared core."""
 
     round: int
     workload: str
@@ -110,11 +111,10 @@ def run_decoders(
         result.parity += compare_answers(name, runs, payloads, model.config, module)
         for round_ in range(choices.rounds):
             say(f"{name}: round {round_ + 1} of {choices.rounds}")
-            for way, run in runs.items():
-                measured = measure_way(run, payloads)
-                result.measurements.append(
-                    DecodersMeasurement(round_, name, way, len(payloads), *measured)
-                )
+            result.measurements += [
+                DecodersMeasurement(round_, name, way, len(payloads), *measured)
+                for way, measured in measure_round(runs, payloads).items()
+            ]
             save(result)
     return result
 
@@ -154,17 +154,22 @@ def describe_photographs(
     }
 
 
-def measure_way(run: Run, payloads: Sequence[bytearray]) -> tuple[float, float]:
-    """Takes all photographs once.
+def measure_round(
+    runs: Mapping[str, Run], payloads: Sequence[bytearray]
+) -> dict[str, tuple[float, float]]:
+    """Each photograph by each way, once.
 
     Returns:
-        seconds by the clock and seconds of CPU.
+        by way: seconds by the clock and seconds of CPU, of all photographs.
     """
-    run(payloads[0])  # another way has just used the caches
-    start, cpu = time.perf_counter(), time.process_time()
+    totals = dict.fromkeys(runs, (0.0, 0.0))
     for payload in payloads:
-        run(payload)
-    return time.perf_counter() - start, time.process_time() - cpu
+        for way, run in runs.items():
+            start, cpu = time.perf_counter(), time.process_time()
+            run(payload)
+            cpu, elapsed = time.process_time() - cpu, time.perf_counter() - start
+            totals[way] = totals[way][0] + elapsed, totals[way][1] + cpu
+    return totals
 
 
 def compare_answers(

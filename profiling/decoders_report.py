@@ -67,7 +67,7 @@ def format_cells(row: DecodersRow) -> list[str]:
 
 def format_title(result: DecodersResult, workload: str, kind: str) -> str:
     """What a table or panel shows."""
-    return f"{workload}, {kind}: ms an image on one core; x: to {BASELINES[kind]}"
+    return f"{workload}, {kind}: CPU ms an image; x: to {BASELINES[kind]}"
 
 
 def print_decoders(result: DecodersResult, console: Console) -> None:
@@ -138,7 +138,7 @@ def make_section(
     return Section(
         f"{workload}: {kind}",
         bar_chart(bars, label=title) + table(["way", *COLUMNS], cells),
-        "Milliseconds an image on one core, median of the rounds; the thin line spans them."
+        "Milliseconds of CPU an image, one core, median of the rounds; the thin line spans them."
         f" x: how many times as quick as {BASELINES[kind]}. probability: the largest difference"
         " from the stock way's answers; top-1: photographs whose best class is another.",
     )
@@ -178,7 +178,7 @@ def draw_decoders(groups: dict[tuple[str, str], list[DecodersRow]], path: Path) 
     )
     for index, kind in enumerate(KINDS):
         for panel, workload in zip(panels[index], workloads):
-            title = f"{workload}, {kind}: ms an image"
+            title = f"{workload}, {kind}: CPU ms an image"
             panel.set_title(title, color=TEXT, fontsize=11, loc="left")
             draw_bars(panel, groups[workload, kind])
     write_figure(figure, path)

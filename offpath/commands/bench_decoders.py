@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def command(
     json_path: Path | None, plot_path: Path | None, html_path: Path | None, **asked: Any
 ) -> None:
-    """Milliseconds an image of each way from a JPEG to the model's input, and its parity.
+    """CPU milliseconds an image of each way from a JPEG to the model's input, and its parity.
 
-    Interleaved rounds on one core. A decoder alone is divided by Pillow's, a decoder with its
+    One core; each photograph goes all ways in turn. A decoder alone is divided by Pillow's, a decoder with its
     transform by the stock handler's; answers are EfficientNet-Lite0's beside the stock way's.
     Decoders that are not installed are named with what installs them.
     """
