@@ -18,7 +18,7 @@ from ts.context import Context
 from ts.protocol import otf_message_handler
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from handler.allocator import keep_freed_memory
+from handler.allocator import give_back_freed_memory, keep_freed_memory
 from handler.backends.artefacts import FOLDER
 from handler.backends.choose import Choice, choose_backend
 from handler.config import HandlerConfig
@@ -58,6 +58,7 @@ class OffpathClassifier(ImageClassifier):
         super().initialize(context)
         self.topk = self.config.top_k
         self._choice = self._choose_backend(context, threads)
+        give_back_freed_memory()
         self.pipeline = Pipeline(
             self.config, self._make_engine(context), self._labels(), threads
         )

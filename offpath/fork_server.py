@@ -147,6 +147,10 @@ def import_shared() -> None:
 
     with unused_imports_deferred():
         import torchvision  # noqa: F401
+    if os.environ.get("OFFPATH_PREDICTION_LOG", "").startswith("s3:"):
+        # Half a second of CPU, which each worker's shipper would take from its model's loading.
+        with contextlib.suppress(ImportError):
+            import aiobotocore.session  # noqa: F401
     for name in [n for n in sys.modules if n.partition(".")[0] == "handler"]:
         del sys.modules[name]
 
