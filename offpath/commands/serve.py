@@ -54,6 +54,13 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
 )
 @click.option("--token-auth", is_flag=True, help="Every call needs a token.")
 @click.option(
+    "--fork-workers/--no-fork-workers",
+    default=True,
+    show_default=True,
+    help="Fork workers from one process that has imported torch: they start at once and share "
+    "its memory (Linux).",
+)
+@click.option(
     "--verbose", is_flag=True, help="TorchServe's log lines for every request."
 )
 @click.option(
@@ -78,6 +85,7 @@ def command(
     config: Path | None,
     enable_model_api: bool,
     token_auth: bool,
+    fork_workers: bool,
     verbose: bool,
     log_dir: Path | None,
     sample: bool,
@@ -98,6 +106,7 @@ def command(
         metrics_port=metrics_port,
         enable_model_api=enable_model_api,
         token_auth=token_auth,
+        fork_workers=fork_workers,
         verbose=verbose,
         log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
     )
