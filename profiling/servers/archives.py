@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from archive.artefacts import plan_engine
 from archive.build import ArchiveSpec, build_archive
 from archive.labels import format_index_to_name
 from archive.model_config import format_model_config, load_preset, make_model_config
@@ -22,17 +24,23 @@ BASELINES_DIR = Path(__file__).parents[1] / "baselines"
 STOCK_HANDLERS = {"efficientnet-lite0": str(BASELINES_DIR / "stock_lite_handler.py")}
 
 
-def offpath_config(model: ModelUnderTest, cores: int) -> dict[str, Any]:
-    """The cpu preset with one worker a core."""
+def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
+    """The cpu preset with one worker a core; `handler` has further settings of that section."""
     server = {"minWorkers": cores, "maxWorkers": cores}
-    return make_model_config(load_preset("cpu"), server, model.source.handler)
+    settings = {**model.source.handler, **handler}
+    return make_model_config(load_preset("cpu"), server, settings)
 
 
 def build_offpath(
     model: ModelUnderTest, config: Mapping[str, Any], folder: Path
 ) -> Path:
-    """Our archive, as `offpath archive` builds it."""
-    spec = ArchiveSpec(NAME, "1.0", model.source, model.labels, model.name, config)
+    """Our archive, as `offpath archive` builds it: with the engine that the settings ask for."""
+    # The plan completes the settings.
+    config = copy.deepcopy(dict(config))
+    engine = plan_engine(config, model.source.module, None)
+    spec = ArchiveSpec(
+        NAME, "1.0", model.source, model.labels, model.name, config, engine=engine
+    )
     return build_archive(spec, folder)
 
 

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ ARCHIVE = f"{archives.NAME}.mar"
 SCALE_S = 120.0
 # Group of the fork server and the workers' launchers; see offpath/fork_server.py.
 FORK_HELPERS = "fork helpers"
+INT8_PACKAGES = ("openvino", "nncf")
 # Where the naive handler puts its predictions; nowhere without them.
 NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
@@ -233,6 +235,27 @@ def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeUnderT
 def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The same server; the client has decoded and resized, and sends a uint8 npy."""
     return replace(make_offpath(model, cores), name="offpath-thin", call=Call(NPY))
+
+
+def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """Our archive with an int8 graph for OpenVINO, calibrated on the packages' photographs."""
+    config = archives.offpath_config(model, cores, engine="openvino", precision="int8")
+    return replace(
+        make_offpath(model, cores),
+        name="offpath-int8",
+        archive_settings=config,
+        needs=why_no_int8,
+    )
+
+
+def why_no_int8() -> str | None:
+    """Why no int8 archive can be built here, with the cure; None when one can."""
+    missing = [name for name in INT8_PACKAGES if find_spec(name) is None]
+    if not missing:
+        return None
+    return (
+        f"{' and '.join(missing)} not installed: pip install 'torchserve-offpath[int8]'"
+    )
 
 
 def make_naive(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
