@@ -18,7 +18,7 @@ from profiling.load import Generator, LoadPlan, find_generator
 from profiling.servers.torchserve import RunningTorchServe
 from profiling.tradeoff_result import TradeoffPoint, TradeoffResult
 from profiling.tuning.result import Window
-from profiling.tuning.search import store_folder
+from profiling.tuning.search import format_minutes, store_folder
 from profiling.tuning.server import ServerDied, TuningServer
 from profiling.tuning.space import Candidate, read_candidate
 from profiling.tuning.variants import prepare_archive
@@ -109,9 +109,10 @@ def run_tradeoff(
         reference = read_candidate(archive.preset, cores, archive.has_our_handler)
         candidates = list_candidates(reference, choices.knobs, cores)
         result = begin_result(choices, workload, reference)
-        minutes = estimate_s(choices, len(candidates)) / 60
+        whole_s = estimate_s(choices, len(candidates))
         observer.on_step(
-            f"{len(candidates)} settings, {choices.rounds} rounds: about {minutes:.0f} minutes"
+            f"{len(candidates)} settings, rounds of all: {choices.rounds};"
+            f" {format_minutes(whole_s)}"
         )
         with TuningServer(archive) as server:
             sweep = TradeoffSweep(choices, workload, generator, observer, result, save)
