@@ -42,7 +42,7 @@ def make_knob_table(
 ) -> Table:
     """A value a row; rate, p50 and p95 for each number of clients."""
     table = new_table(
-        f"{KNOBS[knob]}: req/s, p50 and p95 in ms, by clients",
+        f"{KNOBS[knob]} | by clients; times in ms",
         *list_headers(result),
         first="",
     )
