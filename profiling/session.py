@@ -24,6 +24,8 @@ from profiling.workload import Workload, load_workload
 
 LIMIT_BATCH_SIZE = 8
 LIMIT_SECONDS = 3.0
+# Of a start with the check of the answers, for the estimate.
+START_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,15 @@ class BenchChoices:
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
         }
+
+
+def estimate_s(choices: BenchChoices) -> float:
+    """How long the rounds take together, roughly; builds and slow servers come on top."""
+    windows = choices.windows
+    window_s = windows.warm_up_s + (windows.seconds or 0.0)
+    each_s = START_S + len(choices.workloads) * window_s
+    limits_s = (len(choices.workloads) + 1) * LIMIT_SECONDS
+    return choices.rounds * (limits_s + len(choices.servers) * each_s)
 
 
 def run_session(

@@ -22,6 +22,7 @@ from profiling.model_under_test import Answer, load_model
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import (
+    START_S,
     describe_server,
     find_runnable,
     prepare_servers,
@@ -54,6 +55,15 @@ class SweepChoices:
         """For the result."""
         left_out = ("servers", "command", "workload")
         return {k: v for k, v in asdict(self).items() if k not in left_out}
+
+    @property
+    def estimated_s(self) -> float:
+        """How long the steps take together, roughly; builds come on top."""
+        steps, once_s = len(self.users), START_S + self.warm_up_s
+        each_s = steps * self.seconds
+        if self.scenario == "restart":
+            return len(self.servers) * (steps * once_s + each_s)
+        return len(self.servers) * (once_s + each_s + (steps - 1) * SETTLE_S)
 
 
 class Sweep:

@@ -97,7 +97,7 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.result import save_result
-    from profiling.session import run_session
+    from profiling.session import estimate_s, run_session
 
     choices = make_choices(**asked)
     base = baseline if baseline in choices.servers else None
@@ -107,6 +107,7 @@ def command(
         if json_path is not None:
             save_result(finished, json_path)
 
+    options.say_estimate(estimate_s(choices))
     with options.keeping(json_path, "rounds"), LiveProgress() as progress:
         result = run_session(choices, progress, save, earlier)
     console = Console()

@@ -91,6 +91,12 @@ def is_continued(json_path: Path, append: bool) -> bool:
     return True
 
 
+def say_estimate(seconds: float) -> None:
+    """Says before it starts how long a run takes."""
+    minutes = max(1, round(seconds / 60))
+    click.echo(f"takes about {minutes} min, and the servers' builds before", err=True)
+
+
 def split_names(text: str) -> tuple[str, ...]:
     """`a, b` -> (a, b)."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

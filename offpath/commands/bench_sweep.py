@@ -90,6 +90,7 @@ def command(
         if json_path is not None:
             save_sweep(finished, json_path)
 
+    options.say_estimate(choices.estimated_s)
     with options.keeping(json_path, "steps"), LiveProgress() as progress:
         result = run_sweep(choices, progress, save)
     console = Console()

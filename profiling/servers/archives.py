@@ -36,10 +36,10 @@ def build_offpath(
 ) -> Path:
     """Our archive, as `offpath archive` builds it: with the engine that the settings ask for."""
     # The plan completes the settings.
-    config = copy.deepcopy(dict(config))
-    engine = plan_engine(config, model.source.module, None)
+    own = copy.deepcopy(dict(config))
+    engine = plan_engine(own, model.source.module, None)
     spec = ArchiveSpec(
-        NAME, "1.0", model.source, model.labels, model.name, config, engine=engine
+        NAME, "1.0", model.source, model.labels, model.name, own, engine=engine
     )
     return build_archive(spec, folder)
 

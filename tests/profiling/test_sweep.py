@@ -91,6 +91,12 @@ def test_restart_starts_a_server_before_each_step_and_keep_once(tmp_path, monkey
     assert four.rate > 1.5 * one.rate
 
 
+def test_a_run_says_in_advance_how_long_it_takes():
+    # Two servers: a start of 10 s and 0.1 s of warm-up, two steps of 0.4 s.
+    assert make_choices("restart").estimated_s == pytest.approx(2 * 2 * (10.1 + 0.4))
+    assert make_choices("keep").estimated_s == pytest.approx(2 * (10.1 + 0.8 + 2))
+
+
 def test_a_server_that_dies_or_refuses_leaves_the_other_steps(tmp_path):
     servers = [
         QuickServer("frail", dies=True),
