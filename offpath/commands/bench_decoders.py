@@ -39,9 +39,9 @@ def command(
 ) -> None:
     """CPU milliseconds an image of each way from a JPEG to the model's input, and its parity.
 
-    One core; each photograph goes all ways in turn. A decoder alone is divided by Pillow's, a decoder with its
-    transform by the stock handler's; answers are EfficientNet-Lite0's beside the stock way's.
-    Decoders that are not installed are named with what installs them.
+    One core; each photograph goes all ways in turn. A decoder alone is divided by Pillow's, a
+    decoder with its transform by the stock handler's; answers are EfficientNet-Lite0's beside the
+    stock way's. Decoders that are not installed are named with what installs them.
     """
     from rich.console import Console
 
