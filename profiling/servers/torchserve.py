@@ -18,6 +18,7 @@ from offpath.java import find_java
 from offpath.management import ManagementClient
 from offpath.processes import find_fork_helpers
 from offpath.torchserve import ServerSettings, TorchServe
+from offpath.warm_up import warm_up
 from profiling.baselines.naive_archive import build_naive
 from profiling.limits import OwnForward
 from profiling.model_under_test import ModelUnderTest
@@ -186,6 +187,10 @@ class TorchServeUnderTest:
         with self.beside() as beside:
             began_s = time.perf_counter()
             with TorchServe(self._make_settings(self._store, beside)) as server:
+                if not self.stock:
+                    # `offpath serve` announces a server after this.
+                    workers = int(self.archive_settings.get("minWorkers", 1))
+                    warm_up(server.inference_url, archives.NAME, workers)
                 yield RunningTorchServe(server, beside, began_s)
 
     def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:
