@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from handler.backends.choose import choose_precision
 from handler.backends.eager import EagerBackend
 from handler.config import HandlerConfig
 from handler.decode import Pixels
+from offpath.errors import ExpectedError
 from profiling.child_process import obey
 from profiling.engines_child import (
     ALL,
@@ -41,6 +43,8 @@ MODULES = {
     "tensorrt": "onnxruntime",
 }
 CPU, CUDA = "cpu", "cuda"
+# Of a probability's move.
+NO_BOUND = 1.0
 # Those that run on one kind of device alone.
 DEVICE_OF = {"openvino": CPU, "tensorrt": CUDA}
 
@@ -84,15 +88,29 @@ class BuilderProcess(EngineProcess):
         )
         folder = artefact_folder(Path(order["folder"]), engine, precision)
         device_type = "gpu" if order["device"] == CUDA else CPU
-        build_engine_folder(
-            EngineBuild(engine, precision, device_type),
-            model.source.module.eval(),
-            model.config,
-            folder,
-            say=print,
-        )
+        build = EngineBuild(engine, precision, device_type)
+        build_artefact(build, model.source.module.eval(), model.config, folder)
         files = [path for path in folder.iterdir() if path.name != PARITY_FILE]
         return {"size_bytes": sum(path.stat().st_size for path in files)}
+
+
+def build_artefact(
+    build: EngineBuild, model: torch.nn.Module, config: HandlerConfig, folder: Path
+) -> None:
+    """Builds as `offpath archive` does, but keeps what it would refuse for its answers.
+
+    Those are shown beside its speed. int8 that cannot be calibrated to within the bound is made
+    without one: with every layer in int8.
+    """
+    try:
+        build_engine_folder(build, model, config, folder, say=print)
+    except ExpectedError as error:
+        print(error)
+        if (folder / PARITY_FILE).is_file():
+            return  # complete: only the verdict comes after this file
+        if build.precision != "int8" or config.parity_bound == NO_BOUND:
+            raise
+        build_artefact(build, model, replace(config, parity_bound=NO_BOUND), folder)
 
 
 def list_pictures(folder: Path, config: HandlerConfig) -> Pixels:

@@ -26,6 +26,7 @@ from handler.parity import ParitySet, load_parity_set, measure_parity
 from handler.pipeline import set_threads
 from handler.stages import StageTimer
 from handler.weights import make_with_weights
+from offpath.errors import ExpectedError
 from profiling.child_process import obey
 
 Answer = dict[str, Any]
@@ -112,7 +113,7 @@ class EngineProcess:
 
     def explain(self, error: Exception) -> Answer:
         """An answer for what the engine raised."""
-        if isinstance(error, BackendUnavailable):
+        if isinstance(error, (BackendUnavailable, ExpectedError)):
             return {"error": str(error), "traceback": ""}
         text = "".join(traceback.format_exception(error))
         return {"error": f"{type(error).__name__}: {error}", "traceback": text}

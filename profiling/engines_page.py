@@ -9,6 +9,7 @@ from profiling.engines_plot import make_bars
 from profiling.engines_report import (
     COST_COLUMNS,
     PARITY_COLUMNS,
+    PARITY_TITLE,
     cost_cells,
     describe_model,
     describe_team,
@@ -101,7 +102,7 @@ def make_sections(
         Section(
             f"{model}: answers",
             answers,
-            f"Beside {BASELINE}; the gate is the handler's, at its default bound"
-            f" {result.parity_bound}.",
+            f"{PARITY_TITLE.capitalize()}. First on all photographs; then on those of the"
+            f" handler's parity gate, at its default bound {result.parity_bound}.",
         ),
     ]

@@ -25,9 +25,10 @@ COST_COLUMNS = (
     *("file MB", "build s"),
 )
 PARITY_COLUMNS = (
-    *("photographs", "largest move", "top-1 changes"),
-    *("gate: move", "changes", "verdict"),
+    *("photographs", "move", "changed"),
+    *("gate: move", "changed", "verdict"),
 )
+PARITY_TITLE = f"largest move of a probability, changed best classes, beside {BASELINE}"
 
 
 def print_engines(result: EnginesResult, console: Console) -> None:
@@ -46,8 +47,7 @@ def print_engines(result: EnginesResult, console: Console) -> None:
             )
         parity = [parity_cells(row, result.parity_bound) for row in rows if row.parity]
         if parity:
-            title = f"answers beside {BASELINE}"
-            console.print(make_table(title, PARITY_COLUMNS, parity))
+            console.print(make_table(PARITY_TITLE, PARITY_COLUMNS, parity))
         for line in describe_model(result, rows, model):
             console.print(escape(line), highlight=False)
         console.print()
@@ -80,7 +80,8 @@ def make_table(
 def describe_team(result: EnginesResult) -> str:
     """What a rate counts."""
     processes, cores = result.settings["processes"], result.host["cores"]
-    return f"images/s on {cores} cores, {processes} processes x 1 thread"
+    name = "process" if processes == 1 else "processes"
+    return f"images/s on {cores} cores, {processes} {name} x 1 thread"
 
 
 def speed_columns(sizes: Sequence[int]) -> list[str]:
