@@ -141,7 +141,7 @@ def count_flop(model: torch.nn.Module, image_size: int) -> int:
     """Floating-point operations of convolutions and matrix products for one picture."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(torch.zeros(1, 3, image_size, image_size))
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def build_engine_folder(

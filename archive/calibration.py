@@ -87,7 +87,8 @@ def _load_bundled(config: HandlerConfig) -> PhotographSets:
         raise ExpectedError(
             f"{error}; or pass photographs of your own: --calibrate FOLDER"
         ) from error
-    calibration, held_out = [], []
+    calibration: list[Pixels] = []
+    held_out: list[Pixels] = []
     for index, path in enumerate(sources):
         chosen = held_out if path.stem in HELD_OUT else calibration
         chosen.extend(_decode(jpeg, config) for jpeg in _cut_windows(path, index))

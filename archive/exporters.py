@@ -24,8 +24,8 @@ from offpath.errors import ExpectedError
 # Any batch above 1 does: a dimension of 1 is taken for a constant.
 EXAMPLE_BATCH = 2
 MOST_PICTURES = 4096
-# torch._inductor.config; what torch._inductor.cpu freezes, the weights, is laid out for its kernels.
-INDUCTOR_CONFIG = {"freezing": True, "max_autotune": False}
+# Freezing lays the weights out as the kernels want them.
+INDUCTOR_CONFIG = {"freezing": True}
 
 
 def import_package(name: str, extra: str, purpose: str) -> Any:
@@ -51,7 +51,9 @@ def wrap_model(
 ) -> PictureModel:
     """What is exported: a copy of the model in `precision`, with its normalisation."""
     dtype = DTYPES[precision]
-    converted = copy.deepcopy(model).eval().requires_grad_(False).to(device, dtype)
+    converted = copy.deepcopy(model).eval().to(device, dtype)
+    for parameter in converted.parameters():
+        parameter.requires_grad_(False)
     wrapped = PictureModel(converted, config.mean, config.std, dtype)
     wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return wrapped.eval()

@@ -1,4 +1,4 @@
-"""The archive's parity file: photographs with eager fp32's answers (handler/parity.py reads it)."""
+"""The archive's parity file: photographs with the answers of eager fp32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_parity_set(
     candidates: Pixels,
     count: int = PICTURES,
 ) -> ParitySet:
-    """Answers of eager fp32 on the CPU, for `count` of the candidates, of a clear answer if possible.
+    """Answers of eager fp32 on the CPU, for 16 candidates, those with a clear answer first.
 
     Args:
         model: maps normalised float32 [batch, 3, size, size] to logits.
@@ -58,8 +58,10 @@ def choose_clear(
     clear = np.flatnonzero(margin > bound)
     if len(clear) > count:
         # Spread over the candidates, not the clearest: those hardly move at all.
-        return clear[np.linspace(0, len(clear) - 1, count).round().astype(int)]
-    return np.sort(np.argsort(-margin, kind="stable")[:count])
+        spread = np.linspace(0, len(clear) - 1, count).round().astype(np.int64)
+        return clear[spread].astype(np.int64)
+    clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")[:count]
+    return np.sort(clearest)
 
 
 def write_parity_file(path: Path, parity: ParitySet) -> None:

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from offpath import cli
+from tests.photographs import PHOTOGRAPHS, encode
 
 Run = Callable[..., tuple[int, str, str]]
 TINY = """
@@ -140,6 +141,18 @@ def test_same_command_twice_gives_the_same_bytes(run: Run, store: Path) -> None:
         (["--extra-file", "no.txt"], "--extra-file 'no.txt': no such file"),
         (["--extra-file", "net.py"], "the archive has a net.py"),
         (["--name", "a b"], "--name 'a b'; accepted: letters"),
+        (["--engine", "tflite"], "handler.engine is 'tflite'; accepted: one of auto"),
+        (["--precision", "int4"], "handler.precision is 'int4'; accepted: one of auto"),
+        (
+            ["--engine", "eager", "--precision", "int8"],
+            "handler.precision is 'int8'; handler.engine 'eager' has fp32",
+        ),
+        (["--engine", "tensorrt"], "needs a CUDA device"),
+        (
+            ["--engine", "openvino", "--preset", "t4"],
+            "--engine openvino runs on the CPU",
+        ),
+        (["--calibrate", "no-such"], "--calibrate 'no-such': no such folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -202,3 +215,35 @@ def test_version_is_the_archives(run: Run, store: Path, version: str) -> None:
 def test_output_that_is_a_file_is_wrong_usage(run: Run, store: Path) -> None:
     store.write_text("")
     assert run()[0] == 2
+
+
+def test_engine_travels_in_the_archive_with_its_settings(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    for photograph in PHOTOGRAPHS[:6]:
+        jpeg = encode(photograph.rgb.resize((300, 260)), "JPEG")
+        (photographs / f"{photograph.name}.jpg").write_bytes(jpeg)
+    arguments = ("--engine", "torchscript", "--calibrate", str(photographs))
+    code, out, err = run(*arguments, "--json")
+    assert code == 0
+    assert json.loads(out)["config"]["handler"] == {
+        "engine": "torchscript",
+        "precision": "fp32",
+    }
+    assert "engine torchscript fp32: on 3 photographs" in err
+    assert read_config(store / "classifier.mar")["handler"]["engine"] == "torchscript"
+    with zipfile.ZipFile(store / "classifier.mar") as file:
+        inside = [name for name in file.namelist() if name.startswith("engine/")]
+    assert inside == ["engine/model.fp32.ts", "engine/parity.npz"]
+
+
+def test_auto_engine_of_a_light_model_brings_photographs_alone(
+    run: Run, store: Path
+) -> None:
+    assert run()[0] == 0
+    assert "engine" not in read_config(store / "classifier.mar").get("handler", {})
+    with zipfile.ZipFile(store / "classifier.mar") as file:
+        inside = [name for name in file.namelist() if name.startswith("engine/")]
+    assert inside == ["engine/parity.npz"]
