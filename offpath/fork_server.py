@@ -50,7 +50,7 @@ class ForkServer:
     """Forks a worker a request, until the owner ends.
 
     Args:
-        listener: bound and listening.
+        listener: listens before `run`.
         owner: process id.
     """
 
@@ -187,13 +187,15 @@ def main(path: str, owner: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
+    # Before anybody can connect: a sandbox may forbid pidfds.
+    server = ForkServer(listener, owner)
     listener.bind(path)
     listener.listen(BACKLOG)
     import_shared()
     gc.collect()
     # A collection in a worker would write into, and so copy, every object's page.
     gc.freeze()
-    forked = ForkServer(listener, owner).run()
+    forked = server.run()
     if forked is not None:
         run_worker(*forked, base_path)
 

@@ -61,14 +61,12 @@ def print_starts(result: StartResult, baseline: str, console: Any) -> None:
     from profiling.start import summarise_starts
 
     table = new_table(
-        f"start, medians; x: to {baseline}",
-        *("rounds", "server READY s", "x", "worker READY s", "range", "x"),
-        *("first ms", "steady ms", "first/steady"),
+        f"seconds to READY, ms of requests; medians; x: to {baseline}",
+        *("server", "x", "worker", "range", "x", "first", "next", "ratio"),
     )
     for row in summarise_starts(result, baseline):
         table.add_row(
             row.server,
-            str(row.rounds),
             f"{row.ready_s:.2f}",
             format_ratio(row.ready_ratio),
             "" if row.worker_s is None else f"{row.worker_s:.2f}",
