@@ -29,7 +29,7 @@ def save_engines_plot(result: EnginesResult, path: Path) -> None:
         figure, panels = pyplot.subplots(
             1,
             max(1, len(models)),
-            figsize=(5.2 * max(1, len(models)), 1.5 + INCHES_PER_BAR * most),
+            figsize=(6.2 * max(1, len(models)), 1.5 + INCHES_PER_BAR * most),
             squeeze=False,
         )
         for panel, model in zip(panels[0], models):
