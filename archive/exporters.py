@@ -52,8 +52,8 @@ def wrap_model(
     """What is exported: a copy of the model in `precision`, with its normalisation."""
     dtype = DTYPES[precision]
     converted = copy.deepcopy(model).eval().to(device, dtype)
-    for parameter in converted.parameters():
-        parameter.requires_grad_(False)
+    if not isinstance(model, torch.jit.ScriptModule):  # which refuses it
+        converted.requires_grad_(False)
     wrapped = PictureModel(converted, config.mean, config.std, dtype)
     wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return wrapped.eval()
