@@ -109,11 +109,6 @@ class EngineBuild:
                 f"--engine tensorrt needs a CUDA device, and deviceType is {self.device_type!r}; "
                 "use --preset t4"
             )
-        if self.engine == "tensorrt" and self.precision == "int8":
-            raise ExpectedError(
-                "--precision int8 is built for onnxruntime and openvino; use --precision fp16 "
-                "with --engine tensorrt"
-            )
 
 
 def plan_engine(

@@ -17,7 +17,7 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "compiled": ("fp32", "bf16", "fp16"),
     "onnxruntime": ("fp32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
-    "tensorrt": ("fp32", "fp16", "int8"),
+    "tensorrt": ("fp32", "fp16"),
 }
 ENGINES = tuple(PRECISIONS)
 

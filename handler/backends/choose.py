@@ -136,6 +136,8 @@ def _candidates(
     if precision == "auto":
         precision = choose_precision(device)
     if config.engine != "auto":
+        if config.precision == "auto" and precision not in PRECISIONS[config.engine]:
+            precision = "fp32"
         yield config.engine, precision
         return
     for engine in AUTO_ON_CPU if device.type == "cpu" else ():

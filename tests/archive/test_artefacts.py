@@ -304,11 +304,6 @@ def test_heavy_model_goes_to_openvino_where_it_is_installed(
     [
         ({"engine": "openvino"}, "gpu", "runs on the CPU.*--preset cpu"),
         ({"engine": "tensorrt"}, "cpu", "needs a CUDA device.*--preset t4"),
-        (
-            {"engine": "tensorrt", "precision": "int8"},
-            "gpu",
-            "for onnxruntime and openvino",
-        ),
     ],
 )
 def test_engine_that_the_device_rules_out_is_refused(

@@ -159,6 +159,14 @@ def test_an_engine_asked_for_that_cannot_run_is_an_error(
         choose_from(folder, **values)
 
 
+def test_an_engine_without_the_processors_own_precision_runs_in_fp32(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
+    with pytest.raises(ConfigError, match="model.fp32.onnx"):
+        choose_from(folder, engine="onnxruntime")
+
+
 def test_int8_without_a_graph_is_said(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
