@@ -14,7 +14,7 @@ from profiling.servers.call import Call
 
 # As in archive/presets/cpu.yaml; every server under test gets the same.
 BATCH_SIZE = 8
-MAX_BATCH_DELAY_MS = 2
+MAX_BATCH_DELAY_MS = 1
 # The process group that is not the server's own (an S3 server): neither its CPU nor noise.
 BESIDE = "beside"
 

@@ -68,7 +68,7 @@ def test_archive_is_built_and_said(run: Run, store: Path) -> None:
     code, out, _ = run("--name", "net", "--labels", "labels.txt")
     assert code == 0
     assert "net.mar" in out
-    assert "batch 8, delay 2 ms, 2 workers" in out
+    assert "batch 8, delay 1 ms, 2 workers" in out
     assert [file.name for file in store.iterdir()] == ["net.mar"]
 
 

@@ -56,7 +56,7 @@ def test_mms_gives_the_reference_answers_batches_and_leaves_no_process(
         os.kill(groups["frontend"][0], signal.SIGKILL)
 
     assert difference < 0.01
-    assert (status["batchSize"], status["maxBatchDelay"]) == (8, 2)
+    assert (status["batchSize"], status["maxBatchDelay"]) == (8, 1)
     # MMS keeps a parent of its workers besides the two.
     assert len(groups["workers"]) >= 2
     assert not any(psutil.pid_exists(pid) for pids in groups.values() for pid in pids)
