@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from handler.backends.artefacts import INPUT, OUTPUT
 from handler.backends.eager import DTYPES
+from handler.backends.open_vino import forbid_telemetry
 from handler.backends.pictures import PictureModel
 from handler.config import HandlerConfig
 from offpath.errors import ExpectedError
@@ -34,9 +34,7 @@ def import_package(name: str, extra: str, purpose: str) -> Any:
     Raises:
         ExpectedError: it is not installed; says how to install it.
     """
-    # openvino and nncf report their use over the network unless told otherwise; both go without
-    # where this package cannot be imported.
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    forbid_telemetry()
     try:
         return importlib.import_module(name)
     except ImportError as error:

