@@ -144,7 +144,7 @@ def format_limits(result: BenchResult, workload: str) -> str:
         f"images/s that {result.host['cores']} cores allow: decode alone {decode:.1f},"
         f" forward alone {forward:.1f}, both (the limit) {both:.1f}"
         + "".join(
-            f"; {engine}: {limit_rate(result, None, engine):.1f} and"
+            f"; engine {engine}: {limit_rate(result, None, engine):.1f} and"
             f" {combined_limit(result, workload, engine):.1f}"
             for engine in dict.fromkeys(limit.engine for limit in result.limits)
             if engine is not None

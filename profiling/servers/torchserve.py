@@ -138,7 +138,8 @@ class TorchServeUnderTest:
         if "handler" not in self.archive_settings:
             return None
         asked = self.archive_settings["handler"]
-        return f"{asked.get('engine', 'auto')} {asked.get('precision', 'auto')}"
+        names = asked.get("engine", "auto"), asked.get("precision", "auto")
+        return " ".join(dict.fromkeys(names))
 
     @property
     def own_forward(self) -> OwnForward | None:

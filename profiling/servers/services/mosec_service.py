@@ -20,9 +20,13 @@ class Classifier(Worker):
         """The body is the picture; mosec's own would be JSON."""
         return data
 
-    def forward(self, data: list[bytes]) -> list[dict[str, float]]:
-        """A batch, as `max_batch_size` asks for it; the answers leave as JSON."""
-        return self.classify(data)
+    def forward(
+        self, data: list[bytes] | bytes
+    ) -> list[dict[str, float]] | dict[str, float]:
+        """A batch where `max_batch_size` is above 1, else one picture; answers leave as JSON."""
+        if isinstance(data, list):
+            return self.classify(data)
+        return self.classify([data])[0]
 
 
 if __name__ == "__main__":
