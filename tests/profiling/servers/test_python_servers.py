@@ -39,7 +39,7 @@ def test_a_service_is_told_what_its_adapter_was_set_to(
     env = server.make_environment(PYTHON, 4321, tmp_path)
     monkeypatch.setenv(VARIABLE, env[VARIABLE])
     assert ServiceSettings.from_environment() == ServiceSettings(
-        "near-free", 4321, 5, 2, workers=3, threads=1
+        "near-free", 4321, 5, 1, workers=3, threads=1
     )
     assert server.settings["max_batch_size"] == 5
     assert server.settings["workers"] == 3

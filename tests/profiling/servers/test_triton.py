@@ -65,7 +65,7 @@ def test_photographs_are_batched_as_strings(model: ModelUnderTest) -> None:
 
     assert "max_batch_size: 8" in config
     assert "data_type: TYPE_STRING, dims: [ 1 ]" in config
-    assert "max_queue_delay_microseconds: 2000" in config
+    assert "max_queue_delay_microseconds: 1000" in config
     assert "kind: KIND_CPU, count: 2" in config
 
 
