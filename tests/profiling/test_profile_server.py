@@ -142,7 +142,7 @@ def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_pa
     assert sum(account.values()) == pytest.approx(server["mean_ms"], rel=1e-9)
     assert server["in_force"] == {
         "batch_size": 8,
-        "max_batch_delay_ms": 2,
+        "max_batch_delay_ms": 1,
         "workers": 1,
     }
     assert server["cpu_ms_per_request"] == {}
