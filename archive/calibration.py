@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, Pixels, decode_image
+from handler.decode import Pixels, decode_image
 from handler.errors import ItemError
 from handler.resample import transform_with_torch
 from handler.transform import transform_image
@@ -120,8 +120,6 @@ def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
 def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
     """As pipeline.py does it."""
     exact = config.decode == "exact"
-    min_size = 0 if exact else int(config.resize_size * config.scale_margin)
-    options = DecodeOptions(min_size, config.exif_orientation, config.max_pixels)
     transform = transform_image if exact else transform_with_torch
-    image = decode_image(payload, options)
+    image = decode_image(payload, config.decode_options)
     return transform(image, config.resize_size, config.image_size)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handler.backends import ENGINES, PRECISIONS
-from handler.decode import SCALE_MARGIN
+from handler.decode import SCALE_MARGIN, DecodeOptions
 from handler.errors import ConfigError
 from handler.prediction_log.settings import PredictionLogSettings
 
@@ -118,6 +118,13 @@ class HandlerConfig:
     prediction_log: PredictionLogSettings = field(
         default_factory=lambda: PredictionLogSettings.from_mapping(None, {})
     )
+
+    @property
+    def decode_options(self) -> DecodeOptions:
+        """How these settings have a picture decoded."""
+        exact = self.decode == "exact"
+        min_size = 0 if exact else int(self.resize_size * self.scale_margin)
+        return DecodeOptions(min_size, self.exif_orientation, self.max_pixels)
 
     @classmethod
     def from_mapping(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, decode_image, silence_decoders
+from handler.decode import decode_image, silence_decoders
 from handler.engine import Engine
 from handler.errors import ItemError
 from handler.npy import is_npy, read_npy
@@ -82,10 +82,7 @@ class Pipeline:
         self.engine = engine
         self._labels = labels
         exact = config.decode == "exact"
-        min_size = 0 if exact else int(config.resize_size * config.scale_margin)
-        self._options = DecodeOptions(
-            min_size, config.exif_orientation, config.max_pixels
-        )
+        self._options = config.decode_options
         self._transform = transform_image if exact else transform_with_torch
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(engine.device)

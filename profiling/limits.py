@@ -135,17 +135,13 @@ def run_for(seconds: float, step: Callable[[], int]) -> Rate:
 
 def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     """Decodes and resizes the photographs in turn, as the handler does by default."""
-    from handler.decode import DecodeOptions, decode_image
+    from handler.decode import decode_image
     from handler.errors import ItemError
     from handler.resample import transform_with_torch
     from profiling.model_under_test import load_model
 
     config = load_model(model).config
-    options = DecodeOptions(
-        int(config.resize_size * config.scale_margin),
-        config.exif_orientation,
-        config.max_pixels,
-    )
+    options = config.decode_options
     # bytearray: what TorchServe hands to a handler.
     payloads = cycle([(path, bytearray(path.read_bytes())) for path in paths])
 

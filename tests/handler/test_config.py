@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from handler.config import HandlerConfig
+from handler.decode import DecodeOptions
 from handler.errors import ConfigError
 
 NAN, INF = math.nan, math.inf
@@ -138,3 +139,9 @@ def test_environment_beats_the_file_for_the_prediction_log() -> None:
     settings = {"prediction_log": {"uri": "s3://bucket/prefix"}}
     assert read(settings).prediction_log.uri == "s3://bucket/prefix"
     assert read(settings, OFFPATH_PREDICTION_LOG="off").prediction_log.is_off
+
+
+def test_decode_options_keep_every_pixel_where_parity_is_asked_for():
+    config = HandlerConfig(resize_size=100, scale_margin=1.5, max_pixels=7)
+    assert config.decode_options == DecodeOptions(150, config.exif_orientation, 7)
+    assert dataclasses.replace(config, decode="exact").decode_options.min_size == 0

@@ -40,7 +40,7 @@ def test_choices_that_torchserve_would_ignore_are_refused(choices):
 
 
 def test_a_preset_is_a_candidate_with_its_threads_counted():
-    assert read_candidate(load_preset("cpu"), cores=2) == Candidate(8, 2, 2, 1)
+    assert read_candidate(load_preset("cpu"), cores=2) == Candidate(8, 1, 2, 1)
     assert read_candidate(load_preset("cpu"), cores=8).threads == 4
     own = {**load_preset("cpu"), "handler": {"threads": 3}}
     assert read_candidate(own, cores=8).threads == 3
