@@ -50,7 +50,12 @@ class VariantMeasurement:
 
 @dataclass
 class JvmResult:
-    """A run; `variants` are the keys of config.properties that each one changes."""
+    """A run.
+
+    Attributes:
+        variants: the keys of config.properties that each one changes.
+        left_out: why a variant has no more rounds.
+    """
 
     command: str
     started_at: str
@@ -58,6 +63,7 @@ class JvmResult:
     settings: dict[str, Any]
     variants: dict[str, dict[str, str]]
     measurements: list[VariantMeasurement] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 class JavaCost:
@@ -121,7 +127,7 @@ def measure_variants(
     report: Callable[[str], None],
     save: Callable[[JvmResult], None],
 ) -> JvmResult:
-    """Runs interleaved rounds.
+    """Runs interleaved rounds; a variant that fails is left out of those that follow.
 
     Args:
         variants: from `profiling.jvm_variants`.
@@ -132,7 +138,7 @@ def measure_variants(
         save: called with everything so far, after each variant.
 
     Raises:
-        ExpectedError: a server does not start, or no reply is a 200.
+        ExpectedError: the archive cannot be built, or there is no such generator.
     """
     result = JvmResult(
         command,
@@ -148,14 +154,20 @@ def measure_variants(
         offpath.prepare(Path(folder) / "store")
         for round_ in range(rounds):
             for name, variant in variants.items():
+                if name in result.left_out:
+                    continue
                 server = replace(offpath, overrides=variant.overrides)
-                with variant.chosen_java(), server.running() as running:
-                    for workload in WORKLOADS:
-                        figures = measure(running, workload, load, seconds)
-                        result.measurements.append(
-                            VariantMeasurement(round_, name, workload, figures)
-                        )
-                        report(f"{name}, {workload}: {figures['req/s']:.1f} req/s")
+                try:
+                    with variant.chosen_java(), server.running() as running:
+                        for workload in WORKLOADS:
+                            figures = measure(running, workload, load, seconds)
+                            result.measurements.append(
+                                VariantMeasurement(round_, name, workload, figures)
+                            )
+                            report(f"{name}, {workload}: {figures['req/s']:.1f} req/s")
+                except ExpectedError as error:
+                    result.left_out[name] = str(error)
+                    report(f"{name} is left out: {error}")
                 save(result)
     return result
 

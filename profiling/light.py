@@ -17,7 +17,6 @@ from typing import Any
 
 from handler.client import parse_server_timing
 from profiling.answers import check_answers, make_checks
-from profiling.bench import Observer, WindowWatcher
 from profiling.bodies import Bodies
 from profiling.cold_start import FirstClient
 from profiling.host import count_cores, describe_host
@@ -25,11 +24,17 @@ from profiling.known_server import run_known_server
 from profiling.light_alone import AloneHandler, run_alone
 from profiling.light_result import LOOPBACK, LightResult, LoneWindow
 from profiling.load import LoadPlan, LoadSample, find_generator
-from profiling.model_under_test import Answer, ModelUnderTest, load_model
+from profiling.model_under_test import (
+    Answer,
+    ModelUnderTest,
+    load_model,
+    name_model,
+)
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.servers.torchserve import ARCHIVE, TorchServeUnderTest, make_offpath
 from profiling.session import describe_server, find_runnable, prepare_servers
+from profiling.window import Observer, WindowWatcher
 from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
@@ -63,7 +68,8 @@ class LightChoices:
     def settings(self) -> dict[str, Any]:
         """For the result."""
         left_out = ("servers", "command", "workloads")
-        return {k: v for k, v in asdict(self).items() if k not in left_out}
+        kept = {k: v for k, v in asdict(self).items() if k not in left_out}
+        return {**kept, "model": name_model(self.model)}
 
 
 class LoneClient:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from handler.stages import Stage
 from profiling.light_result import ALONE, LOOPBACK, TOTAL, LightResult, LoneWindow
-from profiling.report import NOISY_CORES
+from profiling.result import NOISY_CORES
 from profiling.summary import percentile
 
 # What a lone request may cost beyond decode, transform and forward, in ms.

@@ -83,6 +83,10 @@ class LimitMeter:
         """Images a second that the cores can normalise and classify; eager fp32, or `own`."""
         return self._measure(forward_for, self._model, self._batch_size, own)
 
+    def other_cores(self, rate: Rate) -> float:
+        """Cores that a measurement did not get: something else was busy on them."""
+        return self._cores - rate.cpu_s / rate.elapsed_s
+
     def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
         running = [
             self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)

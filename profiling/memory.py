@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer, WindowWatcher, own_groups
 from profiling.bodies import Bodies
 from profiling.gpu import GpuSampler
 from profiling.host import describe_host
 from profiling.load import LoadPlan, find_generator
-from profiling.model_under_test import load_model
+from profiling.model_under_test import load_model, name_model
 from profiling.page_kinds import Pages, sample_pages
 from profiling.sampling import sample_pss_bytes, sample_rss_bytes
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.servers.torchserve import FORK_HELPERS
 from profiling.session import find_runnable
+from profiling.window import Observer, WindowWatcher, own_groups
 from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
@@ -96,7 +96,7 @@ def run_memory(
         datetime.now(timezone.utc).isoformat(timespec="seconds"),
         describe_host(),
         {
-            "model": choices.model,
+            "model": name_model(choices.model),
             "workload": choices.workload,
             "seconds": choices.seconds,
         },

@@ -13,12 +13,19 @@ from torchvision import transforms
 from archive.model_source import ModelSource, load_model_source
 from handler.config import HandlerConfig
 from offpath.errors import ExpectedError
+from profiling.archived_model import identify_archive, load_archived_model
 
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """An embedded model with seeded weights and ImageNet's labels."""
+    """An embedded model with seeded weights and ImageNet's labels, or the user's.
 
+    Attributes:
+        reference: what `load_model` takes, in any process.
+        name: for results: an archive's has its checksum, and no folder.
+    """
+
+    reference: str
     name: str
     source: ModelSource
 
@@ -37,6 +44,11 @@ class ModelUnderTest:
         return self.source.labels
 
     @property
+    def top_k(self) -> int:
+        """Classes in an answer: the stock handler's five, or as many as there are."""
+        return min(self.config.top_k, len(self.labels))
+
+    @property
     def model_file(self) -> Path:
         """Its definition."""
         if self.source.model_file is None:
@@ -50,10 +62,28 @@ class ModelUnderTest:
         torch.save(dict(self.source.weights or {}), path)
 
 
-def load_model(name: str) -> ModelUnderTest:
-    """Loads a model for a benchmark; ResNet-50 gets seeded weights, so that nothing downloads."""
-    weights = "random" if name == "resnet50" else None
-    return ModelUnderTest(name, load_model_source(name, weights))
+def load_model(reference: str) -> ModelUnderTest:
+    """Loads a model for a benchmark; ResNet-50 gets seeded weights, so that nothing downloads.
+
+    Args:
+        reference: an embedded model's name, or the path of a .mar.
+    """
+    if is_archive(reference):
+        source = load_archived_model(Path(reference))
+    else:
+        weights = "random" if reference == "resnet50" else None
+        source = load_model_source(reference, weights)
+    return ModelUnderTest(reference, name_model(reference), source)
+
+
+def name_model(reference: str) -> str:
+    """What a result calls it."""
+    return identify_archive(Path(reference)) if is_archive(reference) else reference
+
+
+def is_archive(reference: str) -> bool:
+    """Whether it is a .mar's path and not an embedded model's name."""
+    return reference.endswith(".mar")
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def write_figure(figure: Any, path: Path) -> None:
     """Saves and closes a figure."""
     from matplotlib import pyplot
 
-    figure.tight_layout()
+    # Unlike tight_layout it leaves room for a legend outside of the panels.
+    figure.set_layout_engine("constrained")
     # Without a date: the same result gives the same file.
     figure.savefig(path, transparent=True, dpi=150, metadata=metadata_for(path))
     pyplot.close(figure)
@@ -110,6 +111,20 @@ def write_figure(figure: Any, path: Path) -> None:
 def metadata_for(path: Path) -> dict[str, Any]:
     """What keeps a file the same from run to run."""
     return {"Date": None} if path.suffix == ".svg" else {"Software": None}
+
+
+def place_legend(figure: Any, panel: Any) -> None:
+    """Names a panel's lines in a row below all panels, where no line is."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels),
+        frameon=False,
+        fontsize=9,
+        labelcolor=TEXT,
+    )
 
 
 def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
@@ -205,7 +220,7 @@ def draw_sweep(result: SweepResult, path: Path) -> None:
     if not most:
         panels[2].set_yticks([0, 1])
     if servers:
-        panels[0].legend(frameon=False, fontsize=9, labelcolor=TEXT)
+        place_legend(figure, panels[0])
     write_figure(figure, path)
 
 

@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from profiling.result import BenchResult
+from profiling.result import NOISY_CORES, BenchResult
 from profiling.summary import PERCENTILES, Row, combined_limit, limit_rate, summarise
 
-# More than this many cores busy with something else, and the figures are noisy.
-NOISY_CORES = 0.1
 NOISY_SPREAD = 0.15
 # Fewer good replies in a window, and its percentiles are a handful of batches.
 FEW_REPLIES = 100

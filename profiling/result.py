@@ -18,6 +18,9 @@ from offpath.errors import ExpectedError
 
 FORMAT = "offpath-bench/1"
 
+# More than this many cores busy with something else, and figures are noisy.
+NOISY_CORES = 0.1
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -34,6 +37,7 @@ class Measurement:
             devices, the highest reading); empty without a GPU.
         ready_s: from the start of the server to its first good answer.
         answer_difference: largest difference of a probability from the reference.
+        tries: windows that were measured until one was not disturbed; this is the quietest.
     """
 
     round: int
@@ -48,6 +52,12 @@ class Measurement:
     answer_difference: float
     pss_bytes: dict[str, int] = field(default_factory=dict)
     gpu: dict[str, float] = field(default_factory=dict)
+    tries: int = 1
+
+    @property
+    def other_cores(self) -> float:
+        """Cores that were busy with something else during the window."""
+        return self.cpu_s.get("other", 0.0) / self.elapsed_s
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer, WindowWatcher
 from profiling.gpu import GpuSampler
 from profiling.handlers import NAIVE, OFFPATH, check_archive
 from profiling.host import count_cores, describe_host
@@ -32,6 +31,7 @@ from profiling.server_target import (
     check_answers,
     start_server,
 )
+from profiling.window import Observer, WindowWatcher
 from profiling.workload import Workload, load_workload
 
 KIND = "server"

@@ -10,15 +10,16 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.answers import make_checks
-from profiling.bench import BenchPlan, Observer, Windows, run_bench
+from profiling.bench import BenchPlan, Windows, run_bench
 from profiling.bodies import Bodies
 from profiling.host import count_cores, describe_host
 from profiling.limits import LimitMeter
 from profiling.load import find_generator
-from profiling.model_under_test import load_model
+from profiling.model_under_test import load_model, name_model
 from profiling.result import BenchResult, Failure, merge_results
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
+from profiling.window import Observer
 from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
@@ -40,12 +41,13 @@ class BenchChoices:
     windows: Windows
     cold_start: bool
     command: str
+    tries: int = 1
 
     @property
     def settings(self) -> dict[str, Any]:
         """What must be alike for rounds to be merged."""
         return {
-            "model": self.model,
+            "model": name_model(self.model),
             "generator": self.generator,
             **asdict(self.windows),
             "cold_start": self.cold_start,
@@ -117,6 +119,7 @@ def run_session(
             choices.cold_start,
             checks,
             Bodies(folder, model.config),
+            choices.tries,
         )
         run_bench(plan, result, meter, saving)
     return combined()

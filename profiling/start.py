@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer
 from profiling.bodies import Bodies
 from profiling.cold_start import FirstClient
 from profiling.host import describe_host
-from profiling.model_under_test import load_model
+from profiling.model_under_test import load_model, name_model
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import describe_server, find_runnable, prepare_servers
+from profiling.window import Observer
 from profiling.work_folder import work_folder
 from profiling.workload import load_workload
 
@@ -83,7 +83,7 @@ def run_start(
         datetime.now(timezone.utc).isoformat(timespec="seconds"),
         describe_host(),
         {
-            "model": choices.model,
+            "model": name_model(choices.model),
             "workload": choices.workload,
             "rounds": choices.rounds,
             "seed": choices.seed,

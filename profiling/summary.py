@@ -113,9 +113,7 @@ def make_row(
         decode_share=rate / decode if decode else None,
         limit_share=rate / both if both else None,
         cpu_ms=median_by_group([cpu_ms_per_reply(m) for m in measured]),
-        other_cores=statistics.median(
-            m.cpu_s.get("other", 0.0) / m.elapsed_s for m in measured
-        ),
+        other_cores=statistics.median(m.other_cores for m in measured),
         rss_bytes=median_by_group([dict(m.rss_bytes) for m in measured]),
         ready_s=statistics.median(m.ready_s for m in measured),
         first_ms=median_or_none([start.first_ms for start in starts]),

@@ -14,11 +14,10 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.answers import check_answers, make_checks
-from profiling.bench import Observer, WindowWatcher
 from profiling.bodies import Bodies
 from profiling.host import count_cores, describe_host
 from profiling.load import LoadPlan, find_generator
-from profiling.model_under_test import Answer, load_model
+from profiling.model_under_test import Answer, load_model, name_model
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import (
@@ -28,6 +27,7 @@ from profiling.session import (
     prepare_servers,
 )
 from profiling.sweep_result import Step, StepFailure, SweepResult
+from profiling.window import Observer, WindowWatcher
 from profiling.work_folder import work_folder
 from profiling.workload import Workload, load_workload
 
@@ -54,7 +54,8 @@ class SweepChoices:
     def settings(self) -> dict[str, Any]:
         """For the result."""
         left_out = ("servers", "command", "workload")
-        return {k: v for k, v in asdict(self).items() if k not in left_out}
+        kept = {k: v for k, v in asdict(self).items() if k not in left_out}
+        return {**kept, "model": name_model(self.model)}
 
     @property
     def estimated_s(self) -> float:

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer
 from profiling.host import count_cores, describe_host
 from profiling.load import Generator, LoadPlan, find_generator
+from profiling.model_under_test import name_model
 from profiling.servers.torchserve import RunningTorchServe
 from profiling.tradeoff_result import TradeoffPoint, TradeoffResult
 from profiling.tuning.result import Window
@@ -23,6 +23,7 @@ from profiling.tuning.server import ServerDied, TuningServer
 from profiling.tuning.space import Candidate, read_candidate
 from profiling.tuning.variants import prepare_archive
 from profiling.tuning.window import MIN_REPLIES, measure_window
+from profiling.window import Observer
 from profiling.workload import Workload, load_workload
 
 DELAY, SIZE, WORKERS = "max_batch_delay_ms", "batch_size", "workers"
@@ -53,7 +54,8 @@ class TradeoffChoices:
     def settings(self) -> dict[str, Any]:
         """For the result."""
         left_out = ("workload", "command", "knobs")
-        return {k: v for k, v in asdict(self).items() if k not in left_out}
+        kept = {k: v for k, v in asdict(self).items() if k not in left_out}
+        return {**kept, "model": name_model(self.model)}
 
 
 def list_candidates(

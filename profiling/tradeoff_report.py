@@ -12,7 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from profiling.figures import format_figure
-from profiling.plot import COLOURS, TEXT, plotting, style_panel, write_figure
+from profiling.plot import (
+    COLOURS,
+    TEXT,
+    place_legend,
+    plotting,
+    style_panel,
+    write_figure,
+)
 from profiling.report import new_table
 from profiling.tradeoff import KNOBS
 from profiling.tradeoff_result import TradeoffResult
@@ -220,7 +227,7 @@ def draw_tradeoff(result: TradeoffResult, path: Path) -> None:
     title = "p50 and p95 (dotted), ms"
     panels[1][0].set_title(title, color=TEXT, fontsize=11, loc="left")
     panels[0][0].set_ylim(bottom=0)
-    panels[0][0].legend(frameon=False, fontsize=9, labelcolor=TEXT)
+    place_legend(figure, panels[0][0])
     write_figure(figure, path)
 
 

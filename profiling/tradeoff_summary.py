@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiling.report import NOISY_CORES
+from profiling.result import NOISY_CORES
 from profiling.tradeoff_result import TradeoffResult
 from profiling.tuning.choice import Summary, summarise
 

@@ -64,6 +64,14 @@ MIN_REPLIES = 160
     help="Seconds of load before each window; Java compiles for tens of seconds.",
 )
 @click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="A window during which something else was busy on the cores is measured again, so often"
+    " at most.",
+)
+@click.option(
     "--cold-start",
     is_flag=True,
     help="Compare the first request after each start with the median of the next 50.",
@@ -126,6 +134,7 @@ def make_choices(
     generator: str,
     rounds: int,
     cold_start: bool,
+    tries: int,
     seconds: float | None,
     requests: int | None,
     **load: Any,
@@ -152,6 +161,7 @@ def make_choices(
         windows=windows,
         cold_start=cold_start,
         command=options.command_line(),
+        tries=tries,
     )
 
 
@@ -160,8 +170,13 @@ def make_choices(
 @options.baseline_option
 @options.plot_option
 @options.html_option
+@click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
 def show(
-    json_path: Path, baseline: str, plot_path: Path | None, html_path: Path | None
+    json_path: Path,
+    baseline: str,
+    plot_path: Path | None,
+    html_path: Path | None,
+    markdown: bool,
 ) -> None:
     """Prints (and draws) a saved result of `compare`, `sweep`, `engines`, `light`, `tradeoff`."""
     from rich.console import Console
@@ -172,11 +187,12 @@ def show(
     from offpath.commands.bench_tradeoff import render_tradeoff
     from profiling.engines_result import is_engines, load_engines
     from profiling.light_result import is_light, load_light
+    from profiling.markdown import MarkdownConsole
     from profiling.result import load_result
     from profiling.sweep_result import is_sweep, load_sweep
     from profiling.tradeoff_result import is_tradeoff, load_tradeoff
 
-    console = Console()
+    console = MarkdownConsole() if markdown else Console()
     if is_sweep(json_path):
         render_sweep(load_sweep(json_path), plot_path, html_path, console)
         return

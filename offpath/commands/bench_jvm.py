@@ -37,7 +37,7 @@ def command(
     """Collectors, heaps and Netty's settings under the near-free model, 32 clients and one.
 
     Without a VARIANT all of a group run; a wrong name lists them. The first is what the others are
-    divided by. docs/jvm.md has our tables.
+    divided by. One that fails is left out and said; the others go on. docs/jvm.md has our tables.
     """
     from profiling.jvm import FORMAT, format_table, measure_variants
     from profiling.result import write_json
@@ -59,6 +59,9 @@ def command(
             save,
         )
     click.echo(format_table(result))
+    if result.left_out:
+        names = ", ".join(result.left_out)
+        raise ExpectedError(f"left out after a failure, see above: {names}")
 
 
 def choose_variants(names: tuple[str, ...], netty: bool) -> dict[str, Variant]:

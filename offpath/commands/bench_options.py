@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,12 +20,38 @@ if TYPE_CHECKING:
 BASELINE = "torchserve-stock"
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
+MODELS = ("near-free", "resnet50", "efficientnet-lite0")
+
+
+class ModelReference(click.ParamType):
+    """An embedded model's name, or the user's archive as an absolute path: servers load it too."""
+
+    name = "model"
+
+    def get_metavar(self, *_: Any) -> str:
+        """What `--help` shows."""
+        return f"[{'|'.join(MODELS)}|FILE.mar]"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        """See click."""
+        if value in MODELS:
+            return value
+        path = Path(value)
+        if path.suffix == ".mar" and path.is_file():
+            return str(path.resolve())
+        what = "no such file" if path.suffix == ".mar" else "no such model"
+        self.fail(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
+
+
 model_option = click.option(
     "--model",
-    type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+    type=ModelReference(),
     default="near-free",
     show_default=True,
-    help="near-free (pool + linear) stands in for an accelerator.",
+    help="near-free (pool + linear) stands in for an accelerator; of a .mar: model, weights, labels,"
+    " preprocessing.",
 )
 servers_option = click.option(
     "--servers",

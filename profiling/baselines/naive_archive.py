@@ -32,5 +32,5 @@ def _make_config(model: ModelUnderTest) -> dict[str, object]:
         "image_size": config.image_size,
         "mean": config.mean,
         "std": config.std,
-        "top_k": config.top_k,
+        "top_k": model.top_k,
     }

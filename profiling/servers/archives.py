@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -20,8 +21,14 @@ from profiling.model_under_test import ModelUnderTest
 
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
-# The stock handler normalises by ImageNet's mean and deviation; Lite models were trained on others.
-STOCK_HANDLERS = {"efficientnet-lite0": str(BASELINES_DIR / "stock_lite_handler.py")}
+# What is fixed in the stock handler; it fails on models with fewer classes.
+STOCK_SETTINGS = {
+    "top_k": 5,
+    "resize_size": 256,
+    "image_size": 224,
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+}
 
 
 def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
@@ -48,8 +55,13 @@ def build_stock(
     model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
 ) -> Path:
     """The stock handler's archive; `config` None leaves out the YAML."""
-    handler = STOCK_HANDLERS.get(model.name, "image_classifier")
-    return run_archiver(model, handler, folder, config)
+    own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
+    own["top_k"] = model.top_k
+    if own == STOCK_SETTINGS:
+        return run_archiver(model, "image_classifier", folder, config)
+    handler = BASELINES_DIR / "stock_handler.py"
+    extra = {"stock_settings.json": json.dumps(own)}
+    return run_archiver(model, str(handler), folder, config, extra)
 
 
 def run_archiver(

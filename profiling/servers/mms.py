@@ -134,7 +134,7 @@ class MmsUnderTest:
         shutil.copy(SERVICE_FILE, source)
         asked = {
             "kind": "pillow",
-            "model": self.model.name,
+            "model": self.model.reference,
             "threads": self.threads,
             "max_batch": self.batch_size,
         }

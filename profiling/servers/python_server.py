@@ -157,7 +157,11 @@ class PythonServer(ABC):
     ) -> dict[str, str]:
         """The service's settings; temporary files go into `scratch`."""
         settings = ServiceSettings(
-            self.model.name, port, self.batch_size, MAX_BATCH_DELAY_MS, self.workers
+            self.model.reference,
+            port,
+            self.batch_size,
+            MAX_BATCH_DELAY_MS,
+            self.workers,
         )
         return {
             **settings.to_environment(),

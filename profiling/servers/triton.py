@@ -180,7 +180,7 @@ class TritonUnderTest:
             instances=self.instances,
             delay_us=MAX_BATCH_DELAY_MS * 1000,
             kind=self.kind,
-            model=self.model.name,
+            model=self.model.reference,
             threads=self.threads,
         )
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from profiling.charts import Dot
 from profiling.line_charts import pareto_front
-from profiling.report import NOISY_CORES
+from profiling.result import NOISY_CORES
 from profiling.tuning.choice import (
     Summary,
     Verdict,

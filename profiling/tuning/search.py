@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.errors import ExpectedError
-from profiling.bench import Observer
 from profiling.host import count_cores, describe_host
 from profiling.load import Generator, LoadPlan, find_generator
 from profiling.servers.torchserve import RunningTorchServe
@@ -37,6 +36,7 @@ from profiling.tuning.server import ServerDied, TuningServer
 from profiling.tuning.space import Candidate, SearchSpace, make_space, read_candidate
 from profiling.tuning.variants import TunedArchive, prepare_archive
 from profiling.tuning.window import MIN_REPLIES, measure_window
+from profiling.window import Observer
 from profiling.workload import Workload, load_workload
 
 # Between two windows of the same workers the load pauses for a moment.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from profiling.bench import Observer, WindowWatcher
 from profiling.load import Generator, LoadPlan
 from profiling.servers.torchserve import RunningTorchServe
 from profiling.tuning.result import Window
+from profiling.window import Observer, WindowWatcher
 
 # A window goes on until it has as many, for a minute at most: a p95 of fewer says nothing.
 MIN_REPLIES = 60

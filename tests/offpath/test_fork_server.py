@@ -42,14 +42,12 @@ def answers(server: TorchServe) -> bool:
     return (reply.status_code, reply.text) == (200, "3")
 
 
-def launchers(server: TorchServe) -> list[int]:
-    """Process ids of the workers' launchers, the fork server left out."""
+def helpers(server: TorchServe, script: str) -> list[int]:
+    """Process ids of the launchers or of the fork server."""
     return [
         pid
         for pid in find_fork_helpers(server.java_pid)
-        if any(
-            part.endswith("fork_launcher.py") for part in psutil.Process(pid).cmdline()
-        )
+        if any(part.endswith(script) for part in psutil.Process(pid).cmdline())
     ]
 
 
@@ -73,12 +71,25 @@ def test_workers_share_the_pages_of_torch(server: TorchServe) -> None:
 def test_killed_worker_is_replaced_and_nothing_of_it_stays(
     server: TorchServe, victim: str
 ) -> None:
-    (worker,), (launcher,) = server.worker_pids(), launchers(server)
+    (worker,), (launcher,) = server.worker_pids(), helpers(server, "fork_launcher.py")
     gone = [psutil.Process(worker), psutil.Process(launcher)]
     os.kill(worker if victim == "worker" else launcher, signal.SIGKILL)
     wait_until(lambda: not any(is_running(process) for process in gone))
     wait_until(lambda: server.worker_pids() not in ([], [worker]))
     wait_until(lambda: answers(server))
+    assert helpers(server, "fork_launcher.py") not in ([], [launcher])
+
+
+def test_killed_fork_server_takes_its_workers_along_and_is_replaced(
+    server: TorchServe,
+) -> None:
+    (worker,), (forker,) = server.worker_pids(), helpers(server, "fork_server.py")
+    gone = [psutil.Process(worker), psutil.Process(forker)]
+    os.kill(forker, signal.SIGKILL)
+    wait_until(lambda: not any(is_running(process) for process in gone))
+    wait_until(lambda: server.worker_pids() not in ([], [worker]))
+    wait_until(lambda: answers(server))
+    assert helpers(server, "fork_server.py") not in ([], [forker])
 
 
 def test_launcher_without_a_fork_server_runs_plain_python(

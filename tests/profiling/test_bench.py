@@ -9,7 +9,7 @@ import pytest
 
 from handler.client import make_npy
 from handler.config import HandlerConfig
-from profiling.bench import BenchPlan, Windows, run_bench
+from profiling.bench import BenchPlan, Windows, measure_quietly, run_bench
 from profiling.bodies import Bodies
 from profiling.limits import Rate
 from profiling.load import find_generator
@@ -23,12 +23,25 @@ from tests.profiling.results import make_result
 RIGHT = Answer("cat", 0.74, lead=3.0)
 
 
+class Steps:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def on_step(self, text: str) -> None:
+        self.steps.append(text)
+
+
 class QuickMeter:
     def measure_decode(self, paths) -> Rate:
         return Rate(10, 1.0, 2.0)
 
     def measure_forward(self, own=None) -> Rate:
         return Rate(30, 1.0, 2.0)
+
+    def other_cores(self, rate: Rate) -> float:
+        return 0.0
 
 
 def make_plan(
@@ -80,6 +93,26 @@ def test_rounds_are_interleaved_and_saved_after_each_server(tmp_path):
     # A fresh process for each round.
     assert len(set(servers[0].pids)) == 2
     assert result.failures == []
+
+
+def measure_in_turn(*others: float, tries: int) -> tuple[float, int, list[str]]:
+    """Windows during which so many cores were busy with something else."""
+    left, said = list(others), Steps()
+    best, count = measure_quietly(lambda: left.pop(0), float, tries, said)
+    return best, count, said.steps
+
+
+def test_a_disturbed_window_is_measured_again_until_one_is_quiet():
+    best, count, said = measure_in_turn(1.2, 0.5, 0.05, 0.01, tries=4)
+    assert (best, count) == (0.05, 3)
+    assert said == [
+        f"{cores} cores were busy with something else: again" for cores in (1.2, 0.5)
+    ]
+
+
+def test_the_quietest_window_is_taken_where_none_is_quiet():
+    assert measure_in_turn(1.2, 0.5, 0.7, tries=3)[:2] == (0.5, 3)
+    assert measure_in_turn(1.2, tries=1) == (1.2, 1, [])
 
 
 def test_a_server_that_dies_is_left_out_and_the_rest_go_on(tmp_path):

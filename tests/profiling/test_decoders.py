@@ -189,3 +189,4 @@ def test_a_run_that_was_cut_short_is_still_shown(tmp_path: Path) -> None:
     result = make_result(workloads={}, measurements=[], parity=[])
     print_decoders(result, Console(file=StringIO(), width=80))
     write_decoders_page(result, tmp_path / "page.html")
+    assert "</html>" in (tmp_path / "page.html").read_text()

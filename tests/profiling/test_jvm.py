@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from click.testing import CliRunner
 
 from offpath.commands.bench_jvm import command
 from offpath.errors import ExpectedError
+from profiling import jvm
 from profiling.jvm import COLUMNS, JvmResult, VariantMeasurement, format_table
 from profiling.jvm_variants import (
     SERIAL,
@@ -35,6 +39,39 @@ def test_the_table_has_medians_their_range_and_ratios_to_the_first_variant():
     text = format_table(result)
     assert "| a | 1.00 | 90-110 | 100.0 |" in text
     assert "| b | 2.40 | 200-300 | 240.0 |" in text
+
+
+@dataclass
+class ServerThatFails:
+    """Starts unless its settings say `fails`."""
+
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def prepare(self, folder: Path) -> None:
+        pass
+
+    @contextmanager
+    def running(self) -> Iterator[ServerThatFails]:
+        if "fails" in self.overrides:
+            raise ExpectedError("it does not start")
+        yield self
+
+
+def test_a_variant_that_fails_is_left_out_and_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(jvm, "make_offpath", lambda *_: ServerThatFails())
+    monkeypatch.setattr(jvm, "load_model", lambda _: None)
+    monkeypatch.setattr(jvm, "measure", lambda *_: dict.fromkeys(COLUMNS, 1.0))
+    variants = {"bad": Variant({"fails": "yes"}), "good": Variant()}
+    said: list[str] = []
+    result = jvm.measure_variants(
+        variants, 2, 1.0, "locust", "", said.append, lambda _: None
+    )
+    assert result.left_out == {"bad": "it does not start"}
+    assert said.count("bad is left out: it does not start") == 1
+    assert {(m.round, m.variant) for m in result.measurements} == {
+        (0, "good"),
+        (1, "good"),
+    }
 
 
 def test_each_netty_variant_changes_what_is_shipped():

@@ -24,9 +24,6 @@ from profiling.model_under_test import ModelUnderTest, load_model
 Labels = dict[str, float]
 Classify = Callable[[Sequence[bytes]], list[Labels]]
 
-# As TorchServe's image_classifier.
-TOP_K = 5
-
 
 def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Classify:
     """Loads the model under test into this process.
@@ -102,12 +99,13 @@ class Finish:
 
     def __init__(self, model: ModelUnderTest) -> None:
         self._module = model.source.module.eval()
+        self._top_k = model.top_k
         self._labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
     def __call__(self, pictures: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
             probabilities = torch.softmax(self._module(pictures), dim=1)
-            best = torch.topk(probabilities, TOP_K, dim=1)
+            best = torch.topk(probabilities, self._top_k, dim=1)
         return [
             dict(zip(self._labels[classes], values))
             for classes, values in zip(best.indices.numpy(), best.values.tolist())

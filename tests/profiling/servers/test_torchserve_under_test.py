@@ -13,12 +13,12 @@ import pytest
 import offpath.torchserve
 from offpath.errors import ExpectedError
 from offpath.settings import Ports
-from profiling.bench import own_groups
 from profiling.model_under_test import load_model
 from profiling.photographs import find_sources
 from profiling.s3_servers import S3Server, make_environ
 from profiling.servers.naive_store import BUCKET, why_no_store
 from profiling.servers.torchserve import TorchServeUnderTest, make_naive_s3
+from profiling.window import own_groups
 from tests.offpath.echo_archive import write_mar
 
 pytestmark = pytest.mark.server

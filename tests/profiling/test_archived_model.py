@@ -1,0 +1,122 @@
+"""The user's own model in the benchmark: out of a .mar, to every server."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from archive.build import ArchiveSpec, build_archive
+from archive.model_config import load_preset, make_model_config
+from archive.model_source import load_model_source
+from offpath.cli import run
+from offpath.errors import ExpectedError
+from profiling.archived_model import load_archived_model
+from profiling.model_under_test import load_model
+from profiling.result import load_result
+from tests.archive.conftest import THREE_CLASSES
+from tests.photographs import find_photograph
+
+HANDLER = {
+    "image_size": 96,
+    "resize_size": 112,
+    "mean": (0.5, 0.4, 0.3),
+    "std": (0.1, 0.2, 0.3),
+    "threads": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write_archive(folder: Path, labels: list[str] | None) -> Path:
+    definition, weights = folder / "tiny.py", folder / "tiny.pt"
+    definition.write_text(THREE_CLASSES)
+    torch.save({"head.weight": 9 * torch.eye(3), "head.bias": torch.ones(3)}, weights)
+    source = load_model_source(str(definition), str(weights))
+    config = make_model_config(load_preset("cpu"), {}, HANDLER)
+    spec = ArchiveSpec("tiny", "1.0", source, labels, "a test", config)
+    return build_archive(spec, folder)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return write_archive(tmp_path, ["red", "green", "blue"])
+
+
+def test_model_weights_labels_and_preprocessing_come_from_the_archive(
+    archive: Path, cache: Path
+) -> None:
+    model = load_model(str(archive))
+    assert model.labels == ["red", "green", "blue"]
+    assert (model.config.image_size, model.config.std) == (96, (0.1, 0.2, 0.3))
+    # How it is run is the benchmark's, the same for all.
+    assert "threads" not in model.source.handler
+    pictures = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1).expand(1, 3, 96, 96)
+    answer = model.source.module(pictures)
+    assert torch.allclose(answer, torch.tensor([[10.0, 19.0, 28.0]]))
+    assert model.model_file.parent.parent == cache / "models"
+
+
+def test_name_tells_archives_apart_and_no_folder(archive: Path) -> None:
+    name = load_model(str(archive)).name
+    with zipfile.ZipFile(archive, "a") as changed:
+        changed.writestr("more.txt", "x")
+    other = load_model(str(archive)).name
+    assert name.startswith("tiny-") and "/" not in name
+    assert other != name
+
+
+def test_archive_without_labels_is_refused_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="--labels"):
+        load_archived_model(write_archive(tmp_path, None))
+
+
+def test_archive_without_a_class_is_refused_with_the_cure(tmp_path: Path) -> None:
+    script = tmp_path / "scripted.pt"
+    torch.jit.script(torch.nn.Flatten()).save(str(script))
+    config = make_model_config(load_preset("cpu"), {}, {})
+    source = load_model_source(str(script), None)
+    spec = ArchiveSpec("scripted", "1.0", source, None, "a test", config)
+    with pytest.raises(ExpectedError, match="the other servers need the class"):
+        load_archived_model(build_archive(spec, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [("vgg", "no such model"), ("gone.mar", "no such file")],
+)
+def test_wrong_model_is_said(
+    reference: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["bench", "compare", "--model", reference])
+    assert ended.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.server
+def test_servers_answer_alike_with_the_users_model(
+    archive: Path, tmp_path: Path
+) -> None:
+    photographs, result = tmp_path / "photographs", tmp_path / "result.json"
+    photographs.mkdir()
+    for name in ("china", "flower"):
+        payload = find_photograph(name).path.read_bytes()
+        (photographs / f"{name}.jpg").write_bytes(payload)
+    servers = ["offpath", "torchserve-naive", "torchserve-stock"]
+    options = "--rounds 1 --requests 8 --warm-up 0 --clients 2 --tries 1".split()
+    argv = ["bench", "compare", "--model", str(archive), "--servers", ",".join(servers)]
+    with pytest.raises(SystemExit) as ended:
+        run([*argv, "--workload", str(photographs), *options, "--json", str(result)])
+    assert not ended.value.code
+    measured = load_result(result)
+    assert measured.settings["model"].startswith("tiny-")
+    assert [m.server for m in measured.measurements] == servers
+    ours, *stock_way = [m.answer_difference for m in measured.measurements]
+    assert max(stock_way) < 1e-4 and ours < 0.03
