@@ -57,18 +57,19 @@ def extract_model(path: Path) -> tuple[Path, Path, Path]:
     """
     with zipfile.ZipFile(path) as archive:
         model = json.loads(archive.read(MANIFEST))["model"]
-        if "modelFile" not in model:
+        files = (model.get("modelFile"), model.get("serializedFile"))
+        if not set(files) <= set(archive.namelist()):
             raise ExpectedError(
-                f"{path.name} has no model file (TorchScript, or a handler that makes its own model);"
-                " the other servers need the class: build it with `offpath archive --model FILE.py"
-                " --weights FILE`"
+                f"{path.name} has no model file with weights (TorchScript, or a handler that makes its"
+                " own model); the other servers need the class: build it with `offpath archive"
+                " --model FILE.py --weights FILE`"
             )
         if LABELS not in archive.namelist():
             raise ExpectedError(
                 f"{path.name} has no {LABELS}: answers are compared by label; build it with"
                 " `offpath archive --labels FILE`"
             )
-        names = (model["modelFile"], model["serializedFile"], LABELS)
+        names = (*files, LABELS)
         folder = cache_folder().parent / "models" / identify_archive(path)
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
