@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import socket
 import sys
+import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -186,6 +189,50 @@ def test_a_watcher_that_raises_ends_the_load(body):
         plan = LoadPlan(server.url, body, clients=2, warm_up_s=0, seconds=60)
         with pytest.raises(ExpectedError, match="died"):
             find_generator("locust").run(plan, Impatient())
+
+
+class OneAtATime(BaseHTTPRequestHandler):
+    """Takes 0.1 s for a request, also for one whose client is gone."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            self.send_response(200)
+            self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
+        server.socket.listen(64)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+def test_wrk_waits_for_what_its_warm_up_left_behind(body):
+    with one_at_a_time() as url:
+        plan = LoadPlan(url, body, clients=10, warm_up_s=1, seconds=2)
+        sample = find_generator("wrk").run(plan, SilentWatcher())
+    # 20 in two seconds; without the wait the first second goes to the warm-up's.
+    assert sample.statuses["200"] >= 15
+
+
+@pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(body):
+    with one_at_a_time() as url:
+        watcher = SilentWatcher()
+        plan = LoadPlan(url, body, 2, warm_up_s=0, seconds=1, min_replies=20)
+        sample = find_generator("wrk").run(plan, watcher)
+    assert watcher.windows >= 2
+    assert sample.elapsed_s > 1.9 and sample.statuses["200"] >= 17
 
 
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
