@@ -60,8 +60,8 @@ def extract_model(path: Path) -> tuple[Path, Path, Path]:
         files = (model.get("modelFile"), model.get("serializedFile"))
         if not set(files) <= set(archive.namelist()):
             raise ExpectedError(
-                f"{path.name} has no model file with weights (TorchScript, or a handler that makes its"
-                " own model); the other servers need the class: build it with `offpath archive"
+                f"{path.name} has no model file with weights (TorchScript, or a handler that makes"
+                " its own model); the other servers need the class: build it with `offpath archive"
                 " --model FILE.py --weights FILE`"
             )
         if LABELS not in archive.namelist():

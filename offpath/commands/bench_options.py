@@ -23,35 +23,27 @@ DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")
 
 
-class ModelReference(click.ParamType):
+def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     """An embedded model's name, or the user's archive as an absolute path: servers load it too."""
-
-    name = "model"
-
-    def get_metavar(self, *_: Any) -> str:
-        """What `--help` shows."""
-        return f"[{'|'.join(MODELS)}|FILE.mar]"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, context: click.Context | None
-    ) -> str:
-        """See click."""
-        if value in MODELS:
-            return value
-        path = Path(value)
-        if path.suffix == ".mar" and path.is_file():
-            return str(path.resolve())
-        what = "no such file" if path.suffix == ".mar" else "no such model"
-        self.fail(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
+    if value in MODELS:
+        return value
+    path = Path(value)
+    if path.suffix == ".mar" and path.is_file():
+        return str(path.resolve())
+    what = "no such file" if path.suffix == ".mar" else "no such model"
+    raise click.BadParameter(
+        f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file"
+    )
 
 
 model_option = click.option(
     "--model",
-    type=ModelReference(),
+    callback=read_model,
+    metavar=f"[{'|'.join(MODELS)}|FILE.mar]",
     default="near-free",
     show_default=True,
-    help="near-free (pool + linear) stands in for an accelerator; of a .mar: model, weights, labels,"
-    " preprocessing.",
+    help="near-free (pool + linear) stands in for an accelerator; of a .mar: model, weights, labels"
+    " and preprocessing.",
 )
 servers_option = click.option(
     "--servers",
