@@ -116,8 +116,8 @@ def test_a_lone_client_waits_for_each_reply():
         window = lone.measure(3, "known", "photos", requests=5)
         counts = known.counts()
     assert counts.requests == 5 and len(window.latencies_ms) == 5
-    for latency_ms, held_ms in zip(window.latencies_ms, counts.held_ms):
-        assert latency_ms >= held_ms
+    # Not against the server's own clock, which stops a moment after the reply has left.
+    assert min(window.latencies_ms) >= 20
     assert (window.round, window.stages_ms) == (3, {})
 
 
