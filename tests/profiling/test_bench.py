@@ -60,7 +60,7 @@ def make_plan(
             seconds=0.5,
             requests=None,
             rate=None,
-            min_replies=0,
+            min_replies=4,
             seed=0,
         ),
         "cold_start": False,

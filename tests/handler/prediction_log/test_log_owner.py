@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,10 +89,14 @@ def test_segments_of_a_living_process_are_not_adopted(
 def test_of_many_adopters_one_gets_a_dead_processes_segments(
     tmp_path: Path, start_writer: StartWriter
 ) -> None:
-    for _ in range(3):
-        writer = start_writer()
+    writers = [start_writer() for _ in range(3)]
+    for writer in writers:
         writer.wait_until_writing()
-        writer.kill()
+    # All at once: a writer that lives on adopts, and ships, what a dead one has left.
+    for writer in writers:
+        os.kill(writer.pid, signal.SIGKILL)
+    for writer in writers:
+        writer.wait()
     arguments = [sys.executable, "-c", CLAIM, str(find_sink_folder(tmp_path))]
     adopters = [
         subprocess.Popen(
