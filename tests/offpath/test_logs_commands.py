@@ -18,6 +18,8 @@ from handler.prediction_log import Record, open_prediction_log
 from handler.prediction_log.record import format_inference_time
 from handler.prediction_log.settings import PredictionLogSettings
 
+pytestmark = pytest.mark.timing
+
 ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys, time

@@ -8,6 +8,8 @@ import pytest
 
 from offpath.processes import end_session, find_session_members
 
+pytestmark = pytest.mark.timing
+
 WAIT_S = 10
 
 

@@ -20,6 +20,8 @@ from tests.photographs import find_photograph
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.results import make_result
 
+pytestmark = pytest.mark.timing
+
 RIGHT = Answer("cat", 0.74, lead=3.0)
 
 

@@ -21,6 +21,8 @@ from profiling.calibration import (
 from profiling.calibration_report import print_calibration
 from profiling.load import find_generator
 
+pytestmark = pytest.mark.timing
+
 
 def make_calibration() -> Calibration:
     held = {"p50": 200.0, "p99": 300.0}

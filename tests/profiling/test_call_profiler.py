@@ -21,6 +21,8 @@ from profiling.call_profiler import (
 )
 from profiling.cprofile import REST, CallCollector, make_samples
 
+pytestmark = pytest.mark.timing
+
 BACKENDS = [
     pytest.param(StackProfile, id="sys-setprofile"),
     pytest.param(

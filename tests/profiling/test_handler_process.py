@@ -14,6 +14,8 @@ from profiling.handler_process import HandlerProcess
 from profiling.handlers import HandlerSpec
 from tests.photographs import PHOTOGRAPHS, encode
 
+pytestmark = pytest.mark.timing
+
 PLANTED = Path(__file__).with_name("planted_handler.py")
 BATCHES = 4
 BATCH_SIZE = 3

@@ -33,6 +33,8 @@ from tests.profiling.lights import make_light
 from tests.profiling.pages import list_requests
 from tests.profiling.quick_server import QuickServer
 
+pytestmark = pytest.mark.timing
+
 
 def make_choices(**changes) -> LightChoices:
     values = {

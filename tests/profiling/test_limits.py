@@ -7,6 +7,8 @@ from profiling.limits import LimitMeter
 from profiling.workload import encode_all
 from tests.profiling.test_workload import TINY
 
+pytestmark = pytest.mark.timing
+
 
 def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
     paths = []

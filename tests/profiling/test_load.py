@@ -18,6 +18,8 @@ from profiling.known_server import Behaviour, run_known_server
 from profiling.load import NO_REPLY, LoadPlan, find_generator
 from profiling.summary import percentile
 
+pytestmark = pytest.mark.timing
+
 
 class SilentWatcher:
     windows = 0
@@ -221,8 +223,8 @@ def test_wrk_waits_for_what_its_warm_up_left_behind(body):
     with one_at_a_time() as url:
         plan = LoadPlan(url, body, clients=10, warm_up_s=1, seconds=2)
         sample = find_generator("wrk").run(plan, SilentWatcher())
-    # 20 in two seconds; without the wait the first second goes to the warm-up's.
-    assert sample.statuses["200"] >= 15
+    # 20 in two seconds; without the wait the first second goes to the warm-up's, and 11 are left.
+    assert sample.statuses["200"] > 12
 
 
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
@@ -232,7 +234,8 @@ def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(body):
         plan = LoadPlan(url, body, 2, warm_up_s=0, seconds=1, min_replies=20)
         sample = find_generator("wrk").run(plan, watcher)
     assert watcher.windows >= 2
-    assert sample.elapsed_s > 1.9 and sample.statuses["200"] >= 17
+    # More than the first window can hold, which ends after ten.
+    assert sample.elapsed_s > 1.9 and sample.statuses["200"] > 12
 
 
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")

@@ -7,6 +7,8 @@ import pytest
 
 from profiling.sampling import Ticker, sample_cpu_s, sample_rss_bytes, subtract
 
+pytestmark = pytest.mark.timing
+
 # Burns CPU until the kernel has counted a second of it, then waits to be told to end.
 BURN = """
 import sys, time

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from handler.prediction_log.adoption import AdoptedFolders, count_bytes
 from handler.prediction_log.naming import make_sink_folder_name
 from handler.prediction_log.owner import (
@@ -20,6 +22,8 @@ from handler.prediction_log.owner import (
     list_owner_folders,
     remove_stale,
 )
+
+pytestmark = pytest.mark.timing
 
 ROOT = Path(__file__).parents[3]
 StartWriter = Callable[..., Any]

@@ -15,6 +15,8 @@ from handler.prediction_log import PredictionLog, Record
 from handler.prediction_log.compression import decompress
 from handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
 
+pytestmark = pytest.mark.timing
+
 OpenLog = Callable[..., PredictionLog]
 MakeRecord = Callable[..., Record]
 

@@ -22,6 +22,8 @@ from handler.prediction_log.compression import decompress
 from handler.prediction_log.settings import PredictionLogSettings
 from handler.prediction_log.spool import Spool
 
+pytestmark = pytest.mark.timing
+
 MakeSettings = Callable[..., PredictionLogSettings]
 MakeRecord = Callable[..., Record]
 OpenLog = Callable[..., PredictionLog]

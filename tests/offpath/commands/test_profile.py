@@ -18,6 +18,8 @@ from profiling.profile_result import HandlerProfile, ProfileResult, load_profile
 from tests.offpath.echo_archive import MakeMar
 from tests.photographs import PHOTOGRAPHS, encode
 
+pytestmark = pytest.mark.timing
+
 ROOT = Path(__file__).parents[3]
 PLANTED = ROOT / "tests" / "profiling" / "planted_handler.py"
 

@@ -12,9 +12,12 @@ from offpath.ports import resolve_ports
 from profiling.servers.confined import confine, why_no_namespace
 from profiling.servers.launched import Launch, is_ok, launched
 
-pytestmark = pytest.mark.skipif(
-    why_no_namespace() is not None, reason=str(why_no_namespace())
-)
+pytestmark = [
+    pytest.mark.timing,
+    pytest.mark.skipif(
+        why_no_namespace() is not None, reason=str(why_no_namespace())
+    ),
+]
 
 # Listens on all addresses, answers with the body's length, and GET with where it listens.
 SERVER = """

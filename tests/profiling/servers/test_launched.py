@@ -15,6 +15,8 @@ from offpath.ports import resolve_ports
 from offpath.processes import find_session_members
 from profiling.servers.launched import Launch, is_ok, launched, server_environment
 
+pytestmark = pytest.mark.timing
+
 # Answers on a port and has a child that ignores SIGTERM.
 SERVER = """
 import http.server, subprocess, sys

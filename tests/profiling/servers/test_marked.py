@@ -11,6 +11,8 @@ import pytest
 from profiling.servers.launched import server_environment
 from profiling.servers.marked import VARIABLE, find_marked, kill_marked
 
+pytestmark = pytest.mark.timing
+
 # A leader whose worker leaves the session, as BentoML's supervisor makes them, and hides its
 # environment, as Ray's workers do.
 LEADER = """
