@@ -14,9 +14,7 @@ from profiling.servers.launched import Launch, is_ok, launched
 
 pytestmark = [
     pytest.mark.timing,
-    pytest.mark.skipif(
-        why_no_namespace() is not None, reason=str(why_no_namespace())
-    ),
+    pytest.mark.skipif(why_no_namespace() is not None, reason=str(why_no_namespace())),
 ]
 
 # Listens on all addresses, answers with the body's length, and GET with where it listens.
