@@ -43,7 +43,7 @@ from profiling.summary import (
     PERCENTILES,
     Row,
     combined_limit,
-    limit_rate,
+    drawn_limit,
     percentile,
     select,
     summarise,
@@ -137,14 +137,12 @@ def make_rate_section(
     result: BenchResult, rows: Sequence[Row], workload: str, baseline: str | None
 ) -> Section:
     """Requests a second with their spread and the limits."""
-    decode, both = limit_rate(result, workload), combined_limit(result, workload)
-    limit = (
-        (decode, f"decode alone, {format_figure(decode)} a second") if decode else None
-    )
+    both = combined_limit(result, workload)
+    drawn = drawn_limit(result, workload)
     chart = bar_chart(
         [make_rate_bar(row) for row in rows],
         label=f"requests a second, {workload}",
-        limit=limit,
+        limit=drawn and (drawn[0], f"{drawn[1]}, {format_figure(drawn[0])} a second"),
     )
     headers = [
         "server",

@@ -14,8 +14,9 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.bars import Bar
+from profiling.figures import format_figure
 from profiling.result import BenchResult
-from profiling.summary import Row, limit_rate, percentile, summarise
+from profiling.summary import Row, drawn_limit, percentile, summarise
 from profiling.sweep_result import Step, SweepResult
 
 TEXT = "#7d8590"
@@ -92,7 +93,7 @@ def draw(result: BenchResult, baseline: str | None, path: Path) -> None:
         draw_panel(
             panel,
             [r for r in rows if r.workload == workload],
-            limit_rate(result, workload),
+            drawn_limit(result, workload),
         )
     write_figure(figure, path)
 
@@ -127,15 +128,19 @@ def place_legend(figure: Any, panel: Any) -> None:
     )
 
 
-def draw_panel(panel: Any, rows: Sequence[Row], limit: float | None) -> None:
-    """Rates of all servers, the limit of decoding dashed."""
+def draw_panel(
+    panel: Any, rows: Sequence[Row], limit: tuple[float, str] | None
+) -> None:
+    """Rates of all servers, the cores' limit dashed."""
     bars = []
     for row in rows:
         ratio = "" if row.ratio is None else f"  ({row.ratio:.1f} x)"
-        text, is_ours = f"{row.rate:,.0f}{ratio}", row.server.startswith("offpath")
+        text = f"{format_figure(row.rate)}{ratio}"
+        is_ours = row.server.startswith("offpath")
         bar = Bar(row.server, row.rate, text, is_ours, row.rate_low, row.rate_high)
         bars.append(bar)
-    draw_bars(panel, bars, (limit, f"decode alone: {limit:,.0f} ") if limit else None)
+    line = (limit[0], f"{limit[1]}: {format_figure(limit[0])} ") if limit else None
+    draw_bars(panel, bars, line)
     panel.set_xlabel("requests a second", color=TEXT)
 
 

@@ -206,3 +206,19 @@ def combined_limit(
     if not decode or not forward:
         return None
     return 1 / (1 / decode + 1 / forward)
+
+
+def drawn_limit(result: BenchResult, workload: str) -> tuple[float, str] | None:
+    """Images a second of the line in charts, and its name; None where no limit was measured.
+
+    Decoding alone, which no engine changes; where the forward is most of the work that line would
+    shrink all bars to nothing, so there it is decode and forward together by the quickest engine.
+    """
+    decode = limit_rate(result, workload)
+    if not decode:
+        return None
+    engines = {limit.engine for limit in result.limits}
+    both = max(combined_limit(result, workload, e) or 0.0 for e in engines)
+    if 0 < both < decode / 2:
+        return both, "decode + forward"
+    return decode, "decode alone"

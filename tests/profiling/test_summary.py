@@ -7,7 +7,7 @@ import pytest
 
 from profiling.report import find_noisy_limits, find_warnings
 from profiling.result import LimitMeasurement
-from profiling.summary import percentile, summarise
+from profiling.summary import drawn_limit, percentile, summarise
 from tests.profiling.results import make_measurement, make_result
 
 
@@ -44,6 +44,19 @@ def test_a_row_has_median_rate_ratio_and_shares_of_the_limits():
     # 10 s of the workers' CPU over 1000, 1500 and 1200 replies.
     assert offpath.cpu_ms["workers"] == pytest.approx(10_000 / 1200)
     assert offpath.latency_ms[50] == 50.5
+
+
+def test_the_line_in_a_chart_is_decoding_unless_the_forward_is_most_of_the_work():
+    assert drawn_limit(make_result(), "photos") == (200, "decode alone")
+    limits = [
+        LimitMeasurement(0, "decode", "photos", 2000, 10.0, 20.0),
+        LimitMeasurement(0, "forward", None, 500, 10.0, 20.0),
+        LimitMeasurement(0, "forward", None, 1000, 10.0, 20.0, engine="auto"),
+    ]
+    # By the quicker engine: 1 / (1 / 200 + 1 / 100).
+    rate, name = drawn_limit(make_result(limits=limits), "photos")
+    assert rate == pytest.approx(200 / 3) and name == "decode + forward"
+    assert drawn_limit(make_result(limits=[]), "photos") is None
 
 
 def test_a_thin_server_is_not_measured_by_a_limit_of_decoding():
