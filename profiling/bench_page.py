@@ -137,12 +137,11 @@ def make_rate_section(
     result: BenchResult, rows: Sequence[Row], workload: str, baseline: str | None
 ) -> Section:
     """Requests a second with their spread and the limits."""
-    both = combined_limit(result, workload)
-    drawn = drawn_limit(result, workload)
+    both, line = combined_limit(result, workload), drawn_limit(result, workload)
     chart = bar_chart(
         [make_rate_bar(row) for row in rows],
         label=f"requests a second, {workload}",
-        limit=drawn and (drawn[0], f"{drawn[1]}, {format_figure(drawn[0])} a second"),
+        limit=line and (line.rate, f"{line.name}, {format_figure(line.rate)} a second"),
     )
     headers = [
         "server",

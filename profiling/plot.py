@@ -16,7 +16,7 @@ from offpath.errors import ExpectedError
 from profiling.bars import Bar
 from profiling.figures import format_figure
 from profiling.result import BenchResult
-from profiling.summary import Row, drawn_limit, percentile, summarise
+from profiling.summary import DrawnLimit, Row, drawn_limit, percentile, summarise
 from profiling.sweep_result import Step, SweepResult
 
 TEXT = "#7d8590"
@@ -128,9 +128,7 @@ def place_legend(figure: Any, panel: Any) -> None:
     )
 
 
-def draw_panel(
-    panel: Any, rows: Sequence[Row], limit: tuple[float, str] | None
-) -> None:
+def draw_panel(panel: Any, rows: Sequence[Row], limit: DrawnLimit | None) -> None:
     """Rates of all servers, the cores' limit dashed."""
     bars = []
     for row in rows:
@@ -139,7 +137,7 @@ def draw_panel(
         is_ours = row.server.startswith("offpath")
         bar = Bar(row.server, row.rate, text, is_ours, row.rate_low, row.rate_high)
         bars.append(bar)
-    line = (limit[0], f"{limit[1]}: {format_figure(limit[0])} ") if limit else None
+    line = limit and (limit.rate, f"{limit.name}: {format_figure(limit.rate)} ")
     draw_bars(panel, bars, line)
     panel.set_xlabel("requests a second", color=TEXT)
 

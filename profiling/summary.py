@@ -7,12 +7,20 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profiling.limits import DECODE, FORWARD
 from profiling.result import BenchResult, Measurement
 from profiling.servers.call import NPY
 
 PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
+
+
+class DrawnLimit(NamedTuple):
+    """What the cores allow, as charts draw it: images a second, and which work it is."""
+
+    rate: float
+    name: str
 
 
 @dataclass(frozen=True)
@@ -208,8 +216,8 @@ def combined_limit(
     return 1 / (1 / decode + 1 / forward)
 
 
-def drawn_limit(result: BenchResult, workload: str) -> tuple[float, str] | None:
-    """Images a second of the line in charts, and its name; None where no limit was measured.
+def drawn_limit(result: BenchResult, workload: str) -> DrawnLimit | None:
+    """The line in charts; None where no limit was measured.
 
     Decoding alone, which no engine changes; where the forward is most of the work that line would
     shrink all bars to nothing, so there it is decode and forward together by the quickest engine.
@@ -220,5 +228,5 @@ def drawn_limit(result: BenchResult, workload: str) -> tuple[float, str] | None:
     engines = {limit.engine for limit in result.limits}
     both = max(combined_limit(result, workload, e) or 0.0 for e in engines)
     if 0 < both < decode / 2:
-        return both, "decode + forward"
-    return decode, "decode alone"
+        return DrawnLimit(both, "decode + forward")
+    return DrawnLimit(decode, "decode alone")

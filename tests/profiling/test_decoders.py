@@ -26,8 +26,6 @@ from profiling.workload import load_folder
 from tests.photographs import encode, find_photograph
 from tests.profiling.pages import list_requests, read_page
 
-pytestmark = pytest.mark.timing
-
 ALWAYS = {"pillow", "simplejpeg", "torchvision"}
 
 

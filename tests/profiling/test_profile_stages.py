@@ -14,8 +14,6 @@ from profiling.drive import Driver, make_requests
 from profiling.loaded_handler import LoadedHandler, make_metrics
 from profiling.stages import StageClock, StageRecorder, clock_stages
 
-pytestmark = pytest.mark.timing
-
 
 class FakeClock:
     """Stands still until `pass_s`; whole numbers stay exact."""
