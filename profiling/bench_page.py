@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from profiling.result import BenchResult
 from profiling.summary import (
     PERCENTILES,
     Row,
-    combined_limit,
+    combined_limits,
     drawn_limit,
     percentile,
     select,
@@ -137,7 +137,7 @@ def make_rate_section(
     result: BenchResult, rows: Sequence[Row], workload: str, baseline: str | None
 ) -> Section:
     """Requests a second with their spread and the limits."""
-    both, line = combined_limit(result, workload), drawn_limit(result, workload)
+    line = drawn_limit(result, workload)
     chart = bar_chart(
         [make_rate_bar(row) for row in rows],
         label=f"requests a second, {workload}",
@@ -152,10 +152,21 @@ def make_rate_section(
     ]
     headers += ["% of decode", "% of limit", "failed"]
     note = "Good replies a second: median of the rounds; the thin line spans them."
-    if both:
-        note += f" Decode and forward together allow {format_figure(both)} (the limit)."
+    note += format_combined(combined_limits(result, workload))
     body = chart + table(headers, [list_rate_cells(row) for row in rows])
     return Section(f"{workload}: requests a second", body, note)
+
+
+def format_combined(limits: Mapping[str | None, float]) -> str:
+    """The limits by engine as a sentence; None is eager, the only one in most runs."""
+    if not limits:
+        return ""
+    rates = ", ".join(
+        format_figure(rate) + (f" by {engine or 'eager'}" if len(limits) > 1 else "")
+        for engine, rate in limits.items()
+    )
+    whose = "the limit" if len(limits) == 1 else "each server's limit is its engine's"
+    return f" Decode and forward together allow {rates} ({whose})."
 
 
 def make_rate_bar(row: Row) -> Bar:

@@ -22,6 +22,7 @@ from offpath.errors import ExpectedError
 from profiling.host import describe_host
 from profiling.known_server import Behaviour, run_known_server
 from profiling.load import LoadPlan, find_generator
+from profiling.saved import Saved
 from profiling.summary import percentile
 
 # What `--generator` of a benchmark offers, and candidates that are told beside them.
@@ -97,6 +98,9 @@ class Calibration:
     stall_p99_ms: dict[str, float] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+
+CALIBRATION = Saved("offpath-calibration/2", Calibration, "bench calibrate")
 
 
 class Unwatched:

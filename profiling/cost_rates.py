@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from offpath.errors import ExpectedError
-from profiling.result import load_result
+from profiling.result import BENCH
 from profiling.summary import summarise
 
 
@@ -16,7 +16,7 @@ def rates_of_result(path: Path, workload: str | None) -> dict[str, float]:
         ExpectedError: no such file or workload; several workloads and none chosen; no server
             answered.
     """
-    result = load_result(path)
+    result = BENCH.load(path)
     measured = list(result.workloads)
     if workload is None and len(measured) == 1:
         workload = measured[0]

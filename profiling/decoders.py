@@ -21,10 +21,10 @@ from offpath.errors import ExpectedError
 from profiling.decoders_ways import BASELINES, PAIR, WAYS, Run, make_input, prepare_ways
 from profiling.host import describe_host, read_versions
 from profiling.model_under_test import load_model
+from profiling.saved import Saved
 from profiling.workload import Workload, load_workload
 
 MODEL = "efficientnet-lite0"
-FORMAT = "offpath-decoders/1"
 BATCH = 8
 
 Say = Callable[[str], None]
@@ -81,6 +81,9 @@ class DecodersResult:
     measurements: list[DecodersMeasurement] = field(default_factory=list)
     parity: list[Parity] = field(default_factory=list)
     not_run: dict[str, str] = field(default_factory=dict)
+
+
+DECODERS = Saved("offpath-decoders/1", DecodersResult, "bench decoders")
 
 
 def run_decoders(

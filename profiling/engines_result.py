@@ -7,12 +7,11 @@ photographs are alike may be put together, whatever models and variants each of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from profiling.result import check_alike, has_format, reading, renumber, write_json
+from profiling.result import check_alike, renumber
+from profiling.saved import Saved
 
-FORMAT = "offpath-engines/1"
 BASELINE = "eager fp32"
 # The baseline with the normalisation as a step of its own; shown beside the table, not in it.
 UNFOLDED = "eager fp32 unfolded"
@@ -146,33 +145,7 @@ class EnginesResult:
         return 1 + max((window.round for window in self.windows), default=-1)
 
 
-def save_engines(result: EnginesResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole."""
-    write_json(FORMAT, result, path)
-
-
-def is_engines(path: Path) -> bool:
-    """Whether a saved result is one of `offpath bench engines`."""
-    return has_format(FORMAT, path)
-
-
-def load_engines(path: Path) -> EnginesResult:
-    """Reads a saved result.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    kinds: dict[str, Any] = {
-        "artefacts": Artefact,
-        "loads": Load,
-        "parities": Parity,
-        "windows": Window,
-        "failures": EngineFailure,
-    }
-    with reading(FORMAT, path, "bench engines") as content:
-        for name, kind in kinds.items():
-            content[name] = [kind(**row) for row in content[name]]
-        return EnginesResult(**content)
+ENGINES = Saved("offpath-engines/1", EnginesResult, "bench engines")
 
 
 def merge_engines(first: EnginesResult, second: EnginesResult) -> EnginesResult:

@@ -17,9 +17,11 @@ from offpath.settings import find_config
 
 VMARGS = "vmargs"
 SERIAL = "-Xms1g -Xmx1g -XX:+UseSerialGC"
-# Netty's arenas hold a batch in one chunk: 8 photographs of 1.2 MB are most of the default 16 MB,
-# and a chunk that was more than a quarter full is given back as soon as it is empty.
-LARGE_CHUNKS = "-Dio.netty.allocator.maxOrder=13"
+# Chunks of Netty's arenas, 8 kB << order; 16 MB is its default, 128 MB what it allows at most.
+CHUNKS = {
+    f"{(8 << order) >> 10} MB chunks": f"-Dio.netty.allocator.maxOrder={order}"
+    for order in (11, 13, 14)
+}
 NO_CHECKS = (
     "-Dio.netty.leakDetection.level=disabled -Dio.netty.buffer.checkAccessible=false"
     " -Dio.netty.buffer.checkBounds=false"
@@ -86,12 +88,18 @@ def list_netty_variants(cores: int) -> dict[str, Variant]:
             "1 client thread": {"netty_client_threads": "1"},
             "1 client thread a core": {"netty_client_threads": str(cores)},
             "NIO, TCP to the workers": {"use_native_io": "false"},
-            "direct buffers": {"prefer_direct_buffer": "true"},
-            "64 MB chunks": {VMARGS: shipped_vmargs(LARGE_CHUNKS)},
-            "direct buffers, 64 MB chunks": {
-                "prefer_direct_buffer": "true",
-                VMARGS: shipped_vmargs(LARGE_CHUNKS),
+            # The last of several -D of one name counts.
+            "Netty's defaults: heap buffers, 16 MB chunks": {
+                "prefer_direct_buffer": "false",
+                VMARGS: shipped_vmargs(CHUNKS["16 MB chunks"]),
             },
+            "16 MB chunks": {VMARGS: shipped_vmargs(CHUNKS["16 MB chunks"])},
+            "64 MB chunks": {VMARGS: shipped_vmargs(CHUNKS["64 MB chunks"])},
+            "heap buffers": {"prefer_direct_buffer": "false"},
+            "adaptive allocator": {
+                VMARGS: shipped_vmargs("-Dio.netty.allocator.type=adaptive")
+            },
+            "huge pages": {VMARGS: shipped_vmargs("-XX:+UseTransparentHugePages")},
             "no buffer checks": {VMARGS: shipped_vmargs(NO_CHECKS)},
             "queue of 16": {"job_queue_size": "16"},
             "queue of 1,000": {"job_queue_size": "1000"},

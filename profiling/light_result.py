@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from profiling.result import has_format, reading, write_json
+from profiling.saved import Saved
 
-FORMAT = "offpath-light/1"
 # Names of the windows without a server under test.
 ALONE, LOOPBACK = "alone", "loopback"
 # Of the stages: the handler's own clock over all of them.
@@ -53,22 +51,4 @@ class LightResult:
     windows: list[LoneWindow] = field(default_factory=list)
 
 
-def save_light(result: LightResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole."""
-    write_json(FORMAT, result, path)
-
-
-def is_light(path: Path) -> bool:
-    """Whether a saved result is one of `offpath bench light`."""
-    return has_format(FORMAT, path)
-
-
-def load_light(path: Path) -> LightResult:
-    """Reads a saved result.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    with reading(FORMAT, path, "bench light") as content:
-        content["windows"] = [LoneWindow(**row) for row in content["windows"]]
-        return LightResult(**content)
+LIGHT = Saved("offpath-light/1", LightResult, "bench light")

@@ -16,6 +16,7 @@ from profiling.load import LoadPlan, find_generator
 from profiling.model_under_test import load_model, name_model
 from profiling.page_kinds import Pages, sample_pages
 from profiling.sampling import sample_pss_bytes, sample_rss_bytes
+from profiling.saved import Saved
 from profiling.servers import ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.servers.torchserve import FORK_HELPERS
@@ -83,6 +84,9 @@ class MemoryResult:
     settings: dict[str, Any]
     measurements: list[MemoryMeasurement] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+
+
+MEMORY = Saved("offpath-memory/1", MemoryResult, "bench memory")
 
 
 def run_memory(

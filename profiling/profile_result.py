@@ -6,16 +6,10 @@ taken in one run, on the same photographs, and may be compared.
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from offpath.errors import ExpectedError
-from profiling.result import format_json
-
-FORMAT = "offpath-profile/1"
+from profiling.saved import Saved
 
 
 @dataclass(frozen=True)
@@ -109,36 +103,4 @@ class ProfileResult:
     handlers: list[HandlerProfile] = field(default_factory=list)
 
 
-def save_profile(result: ProfileResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole: an interrupted save leaves the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(
-        format_json({"format": FORMAT, **asdict(result)}), encoding="utf-8"
-    )
-    os.replace(partial, path)
-
-
-def load_profile(path: Path) -> ProfileResult:
-    """Reads a saved profile.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        handlers = [_read_handler(row) for row in content.pop("handlers")]
-        return ProfileResult(**content, handlers=handlers)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath profile`: {error}"
-        ) from error
-
-
-def _read_handler(row: dict[str, Any]) -> HandlerProfile:
-    batches = [BatchSample(**sample) for sample in row.pop("batches")]
-    functions = [FunctionSample(**sample) for sample in row.pop("functions")]
-    lines = [LineSample(**sample) for sample in row.pop("lines")]
-    return HandlerProfile(**row, batches=batches, functions=functions, lines=lines)
+PROFILE = Saved("offpath-profile/1", ProfileResult, "profile")

@@ -47,9 +47,7 @@ def make_speed_table(title: str, rows: Sequence[Row], baseline: str | None) -> T
     """Rates, their ratio to the baseline and their share of the limits."""
     if baseline:
         title += f"; x: to {baseline}"
-    table = new_table(
-        title, "req/s", "range", "x", "% of decode", "% of limit", "failed"
-    )
+    table = new_table(title, "req/s", "range", "x", "% decode", "% limit", "failed")
     for row in rows:
         table.add_row(
             row.server,

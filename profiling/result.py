@@ -7,16 +7,12 @@ a number is alike; otherwise merging is refused and the difference named.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 from offpath.errors import ExpectedError
-
-FORMAT = "offpath-bench/1"
+from profiling.saved import IsDataclass, Saved
 
 # More than this many cores busy with something else, and figures are noisy.
 NOISY_CORES = 0.1
@@ -103,10 +99,8 @@ class LimitMeasurement:
     engine: str | None = None
 
 
-class OfRound(Protocol):
+class OfRound(IsDataclass, Protocol):
     """A dataclass that says which round it belongs to."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def round(self) -> int:
@@ -148,77 +142,7 @@ class BenchResult:
         return 1 + max((m.round for m in self.measurements), default=-1)
 
 
-def save_result(result: BenchResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole: an interrupted save leaves the old one."""
-    write_json(FORMAT, result, path)
-
-
-def write_json(format_name: str, result: Any, path: Path) -> None:
-    """Writes a dataclass with its format's name, replacing the file as a whole."""
-    content = {"format": format_name, **asdict(result)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(format_json(content), encoding="utf-8")
-    os.replace(partial, path)
-
-
-def has_format(format_name: str, path: Path) -> bool:
-    """Whether a file says that it is a result of this format."""
-    try:
-        return f'"format": "{format_name}"' in path.read_text(encoding="utf-8")[:200]
-    except (OSError, UnicodeDecodeError):
-        # Whoever reads it as a result says what is wrong with it.
-        return False
-
-
-def format_json(content: Mapping[str, Any]) -> str:
-    """JSON with one line per measurement: readable in a diff, small with its raw values."""
-    lines = []
-    for key, value in content.items():
-        if isinstance(value, list) and value:
-            rows = ",\n".join(
-                "  " + json.dumps(row, separators=(",", ":")) for row in value
-            )
-            text = f"[\n{rows}\n ]"
-        else:
-            text = json.dumps(value, indent=1).replace("\n", "\n ")
-        lines.append(f' "{key}": {text}')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-@contextmanager
-def reading(format_name: str, path: Path, command: str) -> Iterator[dict[str, Any]]:
-    """A saved result's content, to be made into its dataclasses in the block.
-
-    Raises:
-        ExpectedError: no such file, or not what `command` wrote, as found here or in the block.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != format_name:
-            raise ValueError(f"its format is not {format_name}")
-        yield content
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExpectedError(
-            f"cannot read {str(path)!r} as a result of `offpath {command}`: {error}"
-        ) from error
-
-
-def load_result(path: Path) -> BenchResult:
-    """Reads a saved result.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    with reading(FORMAT, path, "bench") as content:
-        content["limits"] = [LimitMeasurement(**row) for row in content["limits"]]
-        content["measurements"] = [
-            Measurement(**row) for row in content["measurements"]
-        ]
-        # Results of the first version have neither.
-        content["starts"] = [Start(**row) for row in content.get("starts", [])]
-        content["failures"] = [Failure(**row) for row in content.get("failures", [])]
-        return BenchResult(**content)
+BENCH = Saved("offpath-bench/1", BenchResult, "bench")
 
 
 def merge_results(first: BenchResult, second: BenchResult) -> BenchResult:

@@ -14,6 +14,7 @@ from profiling.host import count_cores, describe_host
 from profiling.load import NO_REPLY, LoadPlan, LoadSample, find_generator
 from profiling.model_under_test import load_model
 from profiling.sampling import Ticker, process_rss_bytes
+from profiling.saved import Saved
 from profiling.servers import RunningServer
 from profiling.servers.torchserve import make_offpath
 from profiling.workload import Workload, load_workload
@@ -62,6 +63,9 @@ class SoakResult:
     elapsed_s: float = 0.0
     memory: list[MemorySample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+SOAK = Saved("offpath-soak/1", SoakResult, "bench soak")
 
 
 class StepObserver(Protocol):

@@ -1,22 +1,10 @@
-"""Stores and prints what a soak saw."""
+"""Prints what a soak saw."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-
 from rich.console import Console
 
-from profiling.result import format_json
 from profiling.soak import SETTLED_AFTER_S, SoakResult, memory_slope_bytes_per_min
-
-FORMAT = "offpath-soak/1"
-
-
-def save_soak(result: SoakResult, path: Path) -> None:
-    """Writes the JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(format_json({"format": FORMAT, **asdict(result)}), encoding="utf-8")
 
 
 def print_soak(result: SoakResult, console: Console) -> None:

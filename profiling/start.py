@@ -15,6 +15,7 @@ from profiling.bodies import Bodies
 from profiling.cold_start import FirstClient
 from profiling.host import describe_host
 from profiling.model_under_test import load_model, name_model
+from profiling.saved import Saved
 from profiling.servers import RunningServer, ServerUnderTest
 from profiling.servers.registry import make_servers
 from profiling.session import describe_server, find_runnable, prepare_servers
@@ -64,6 +65,9 @@ class StartResult:
     servers: dict[str, Any] = field(default_factory=dict)
     measurements: list[StartMeasurement] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+
+
+START = Saved("offpath-start/1", StartResult, "bench start")
 
 
 @runtime_checkable

@@ -216,6 +216,13 @@ def combined_limit(
     return 1 / (1 / decode + 1 / forward)
 
 
+def combined_limits(result: BenchResult, workload: str) -> dict[str | None, float]:
+    """`combined_limit` by engine; None is eager's. Empty where no limit was measured."""
+    engines = dict.fromkeys(limit.engine for limit in result.limits)
+    rates = {engine: combined_limit(result, workload, engine) for engine in engines}
+    return {engine: rate for engine, rate in rates.items() if rate}
+
+
 def drawn_limit(result: BenchResult, workload: str) -> DrawnLimit | None:
     """The line in charts; None where no limit was measured.
 
@@ -225,8 +232,7 @@ def drawn_limit(result: BenchResult, workload: str) -> DrawnLimit | None:
     decode = limit_rate(result, workload)
     if not decode:
         return None
-    engines = {limit.engine for limit in result.limits}
-    both = max(combined_limit(result, workload, e) or 0.0 for e in engines)
+    both = max(combined_limits(result, workload).values(), default=0.0)
     if 0 < both < decode / 2:
         return DrawnLimit(both, "decode + forward")
     return DrawnLimit(decode, "decode alone")

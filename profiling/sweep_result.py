@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from profiling.result import has_format, reading, write_json
-
-FORMAT = "offpath-sweep/1"
+from profiling.saved import Saved
 
 
 @dataclass(frozen=True)
@@ -63,23 +60,4 @@ class SweepResult:
     not_run: dict[str, str] = field(default_factory=dict)
 
 
-def save_sweep(result: SweepResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole."""
-    write_json(FORMAT, result, path)
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a file says that it is a sweep's result."""
-    return has_format(FORMAT, path)
-
-
-def load_sweep(path: Path) -> SweepResult:
-    """Reads a saved result.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    with reading(FORMAT, path, "bench sweep") as content:
-        content["steps"] = [Step(**row) for row in content["steps"]]
-        content["failures"] = [StepFailure(**row) for row in content["failures"]]
-        return SweepResult(**content)
+SWEEP = Saved("offpath-sweep/1", SweepResult, "bench sweep")

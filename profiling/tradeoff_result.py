@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from profiling.result import has_format, reading, write_json
+from profiling.saved import Saved
 from profiling.tuning.result import Window
 from profiling.tuning.space import Candidate
-
-FORMAT = "offpath-tradeoff/1"
 
 
 @dataclass(frozen=True)
@@ -44,33 +41,4 @@ class TradeoffResult:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def save_tradeoff(result: TradeoffResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole."""
-    write_json(FORMAT, result, path)
-
-
-def is_tradeoff(path: Path) -> bool:
-    """Whether a saved result is one of `offpath bench tradeoff`."""
-    return has_format(FORMAT, path)
-
-
-def load_tradeoff(path: Path) -> TradeoffResult:
-    """Reads a saved result.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    with reading(FORMAT, path, "bench tradeoff") as content:
-        content["reference"] = Candidate(**content["reference"])
-        content["points"] = [read_point(row) for row in content["points"]]
-        return TradeoffResult(**content)
-
-
-def read_point(row: dict[str, Any]) -> TradeoffPoint:
-    """A point from its JSON."""
-    return TradeoffPoint(
-        row["round"],
-        Candidate(**row["candidate"]),
-        row["clients"],
-        Window(**row["window"]),
-    )
+TRADEOFF = Saved("offpath-tradeoff/1", TradeoffResult, "bench tradeoff")

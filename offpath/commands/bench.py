@@ -16,6 +16,7 @@ from offpath.commands import (
     bench_log,
     bench_memory,
     bench_setup,
+    bench_show,
     bench_start,
     bench_sweep,
     bench_tradeoff,
@@ -55,22 +56,22 @@ def soak(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.soak import SoakChoices, run_soak
-    from profiling.soak_report import print_soak, save_soak
+    from profiling.soak import SOAK, SoakChoices, run_soak
+    from profiling.soak_report import print_soak
 
     choices = SoakChoices(minutes, workload, model, clients, seed, command_line())
     with LiveProgress() as progress:
         result = run_soak(choices, progress)
     print_soak(result, Console())
     if json_path is not None:
-        save_soak(result, json_path)
+        SOAK.save(result, json_path)
     if result.problems:
         raise ExpectedError("the soak failed: " + "; ".join(result.problems))
 
 
 for subcommand in (
     bench_compare.command,
-    bench_compare.show,
+    bench_show.command,
     bench_sweep.command,
     bench_memory.command,
     bench_start.command,

@@ -9,8 +9,6 @@ import click
 from offpath.commands import bench_options as options
 from offpath.errors import ExpectedError
 
-FORMAT = "offpath-calibration/2"
-
 
 @click.command("calibrate")
 @click.option(
@@ -48,9 +46,8 @@ def command(
     """
     from rich.console import Console
 
-    from profiling.calibration import calibrate
+    from profiling.calibration import CALIBRATION, calibrate
     from profiling.calibration_report import print_calibration
-    from profiling.result import write_json
 
     fastest = find_fastest(result_paths)
     result = calibrate(
@@ -62,19 +59,19 @@ def command(
     )
     print_calibration(result, Console())
     if json_path is not None:
-        write_json(FORMAT, result, json_path)
+        CALIBRATION.save(result, json_path)
     if result.problems:
         raise ExpectedError("the load generator is doubtful here, see above")
 
 
 def find_fastest(result_paths: tuple[Path, ...]) -> dict[str, float]:
     """Workload -> the fastest rate of all results; thin clients' under "npy"."""
-    from profiling.result import load_result
+    from profiling.result import BENCH
     from profiling.summary import summarise
 
     fastest: dict[str, float] = {}
     for path in result_paths:
-        for row in summarise(load_result(path), None):
+        for row in summarise(BENCH.load(path), None):
             name = "npy" if row.server.endswith("-thin") else row.workload
             fastest[name] = max(fastest.get(name, 0.0), row.rate)
     return fastest

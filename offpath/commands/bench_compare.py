@@ -104,7 +104,7 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.result import save_result
+    from profiling.result import BENCH
     from profiling.session import estimate_s, run_session
 
     choices = make_choices(**asked)
@@ -113,7 +113,7 @@ def command(
 
     def save(finished: BenchResult) -> None:
         if json_path is not None:
-            save_result(finished, json_path)
+            BENCH.save(finished, json_path)
 
     options.say_estimate(estimate_s(choices))
     with options.keeping(json_path, "rounds"), LiveProgress() as progress:
@@ -163,51 +163,6 @@ def make_choices(
         command=options.command_line(),
         tries=tries,
     )
-
-
-@click.command("show")
-@click.argument("json_path", type=click.Path(path_type=Path, dir_okay=False))
-@options.baseline_option
-@options.plot_option
-@options.html_option
-@click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
-def show(
-    json_path: Path,
-    baseline: str,
-    plot_path: Path | None,
-    html_path: Path | None,
-    markdown: bool,
-) -> None:
-    """Prints (and draws) a saved result of `compare`, `sweep`, `engines`, `light`, `tradeoff`."""
-    from rich.console import Console
-
-    from offpath.commands.bench_engines import render_engines
-    from offpath.commands.bench_light import render_light
-    from offpath.commands.bench_sweep import render_sweep
-    from offpath.commands.bench_tradeoff import render_tradeoff
-    from profiling.engines_result import is_engines, load_engines
-    from profiling.light_result import is_light, load_light
-    from profiling.markdown import MarkdownConsole
-    from profiling.result import load_result
-    from profiling.sweep_result import is_sweep, load_sweep
-    from profiling.tradeoff_result import is_tradeoff, load_tradeoff
-
-    console = MarkdownConsole() if markdown else Console()
-    if is_sweep(json_path):
-        render_sweep(load_sweep(json_path), plot_path, html_path, console)
-        return
-    if is_engines(json_path):
-        render_engines(load_engines(json_path), plot_path, html_path, console)
-        return
-    if is_light(json_path):
-        render_light(load_light(json_path), html_path, console)
-        return
-    if is_tradeoff(json_path):
-        render_tradeoff(load_tradeoff(json_path), plot_path, html_path, console)
-        return
-    result = load_result(json_path)
-    base = baseline if baseline in result.servers else None
-    render(result, base, plot_path, html_path, console)
 
 
 def render(

@@ -46,29 +46,30 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.decoders import FORMAT, DecodersChoices, run_decoders
-    from profiling.decoders_report import print_decoders
-    from profiling.result import write_json
+    from profiling.decoders import DECODERS, DecodersChoices, run_decoders
 
     choices = DecodersChoices(command=options.command_line(), **asked)
 
     def save(finished: DecodersResult) -> None:
         if json_path is not None:
-            write_json(FORMAT, finished, json_path)
+            DECODERS.save(finished, json_path)
 
     with options.keeping(json_path, "rounds"), LiveProgress() as progress:
         result = run_decoders(choices, progress.on_step, save)
-    console = Console()
-    print_decoders(result, console)
-    draw(result, plot_path, html_path, console)
+    render_decoders(result, plot_path, html_path, Console())
 
 
-def draw(
+def render_decoders(
     result: DecodersResult, plot_path: Path | None, html_path: Path | None, console: Any
 ) -> None:
-    """Writes the plot and the page that were asked for."""
-    from profiling.decoders_report import save_decoders_plot, write_decoders_page
+    """Prints the tables, draws what was asked for."""
+    from profiling.decoders_report import (
+        print_decoders,
+        save_decoders_plot,
+        write_decoders_page,
+    )
 
+    print_decoders(result, console)
     if plot_path is not None:
         save_decoders_plot(result, plot_path)
         console.print(f"plot: {plot_path}")

@@ -86,7 +86,7 @@ def command(
 
     from offpath.commands.engines_progress import EnginesProgress
     from profiling.engines_choice import EnginesChoices
-    from profiling.engines_result import load_engines, save_engines
+    from profiling.engines_result import ENGINES
     from profiling.engines_session import run_engines
     from profiling.host import count_cores
 
@@ -100,11 +100,11 @@ def command(
         **asked,
     )
     is_continued = json_path and options.is_continued(json_path, append)
-    earlier = load_engines(json_path) if json_path and is_continued else None
+    earlier = ENGINES.load(json_path) if json_path and is_continued else None
 
     def save(finished: EnginesResult) -> None:
         if json_path is not None:
-            save_engines(finished, json_path)
+            ENGINES.save(finished, json_path)
 
     with options.keeping(json_path, "rows"), EnginesProgress() as progress:
         result = run_engines(choices, progress, save, earlier)

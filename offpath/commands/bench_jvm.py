@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Netty's threads, buffers and the queue in config.properties instead of Java's options.",
 )
+@click.option(
+    "--side-by-side",
+    is_flag=True,
+    help="All variants run at once and take turns: tells a few per cent on cores whose speed"
+    " changes. 1.5 GB of memory a variant.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1), default=6, show_default=True)
 @options.generator_option
@@ -29,34 +35,29 @@ if TYPE_CHECKING:
 def command(
     variants: tuple[str, ...],
     netty: bool,
-    rounds: int,
-    seconds: float,
-    generator: str,
     json_path: Path | None,
+    **asked: Any,
 ) -> None:
     """Collectors, heaps and Netty's settings under the near-free model, 32 clients and one.
 
     Without a VARIANT all of a group run; a wrong name lists them. The first is what the others are
     divided by. One that fails is left out and said; the others go on. docs/jvm.md has our tables.
     """
-    from profiling.jvm import FORMAT, format_table, measure_variants
-    from profiling.result import write_json
+    from profiling.jvm import JVM, JvmChoices, format_table, measure_variants
 
-    chosen = choose_variants(variants, netty)
+    choices = JvmChoices(
+        variants=choose_variants(variants, netty),
+        command=options.command_line(),
+        **asked,
+    )
 
     def save(finished: JvmResult) -> None:
         if json_path is not None:
-            write_json(FORMAT, finished, json_path)
+            JVM.save(finished, json_path)
 
     with options.keeping(json_path, "variants"):
         result = measure_variants(
-            chosen,
-            rounds,
-            seconds,
-            generator,
-            options.command_line(),
-            lambda line: click.echo(line, err=True),
-            save,
+            choices, lambda line: click.echo(line, err=True), save
         )
     click.echo(format_table(result))
     if result.left_out:

@@ -85,7 +85,7 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.light import LightChoices, run_light
-    from profiling.light_result import save_light
+    from profiling.light_result import LIGHT
 
     choices = LightChoices(
         workloads=workloads,
@@ -96,7 +96,7 @@ def command(
 
     def save(finished: LightResult) -> None:
         if json_path is not None:
-            save_light(finished, json_path)
+            LIGHT.save(finished, json_path)
 
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
         result = run_light(choices, progress, save)

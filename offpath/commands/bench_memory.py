@@ -12,8 +12,6 @@ from offpath.commands import bench_options as options
 if TYPE_CHECKING:
     from profiling.memory import MemoryResult
 
-FORMAT = "offpath-memory/1"
-
 
 @click.command("memory")
 @options.servers_option
@@ -40,8 +38,7 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.memory import MemoryChoices, run_memory
-    from profiling.result import write_json
+    from profiling.memory import MEMORY, MemoryChoices, run_memory
 
     choices = MemoryChoices(
         servers=options.split_names(servers),
@@ -52,7 +49,7 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
 
     def save(finished: MemoryResult) -> None:
         if json_path is not None:
-            write_json(FORMAT, finished, json_path)
+            MEMORY.save(finished, json_path)
 
     with options.keeping(json_path, "measurements"), LiveProgress() as progress:
         result = run_memory(choices, progress, save)
@@ -60,19 +57,20 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
 
 
 def print_memory(result: MemoryResult, console: Any) -> None:
-    """One line per server and number of workers."""
+    """Two tables, a line per server and number of workers."""
     from rich.markup import escape
 
     from profiling.memory import share_of_separate
     from profiling.page_kinds import KINDS
     from profiling.report import new_table
 
+    has_gpu = any(m.gpu_bytes is not None for m in result.measurements)
     table = new_table(
-        "memory MB after load",
+        "MB after load; team: workers and what forks them",
         *("workers", "processes", "RSS", "PSS", "team PSS", "N x one", "unique"),
-        *(f"PSS {kind}" for kind in KINDS),
-        "GPU",
+        *(("GPU",) if has_gpu else ()),
     )
+    kinds = new_table("team PSS by kind of page, MB", "workers", *KINDS)
     for m in result.measurements:
         share = share_of_separate(m, result.measurements)
         table.add_row(
@@ -84,10 +82,15 @@ def print_memory(result: MemoryResult, console: Any) -> None:
             format_mb(m.team_pss_bytes),
             "" if share is None else f"{100 * share:.0f} %",
             format_mb(m.team_unique_bytes),
+            *(("" if m.gpu_bytes is None else format_mb(m.gpu_bytes),) * has_gpu),
+        )
+        kinds.add_row(
+            m.server,
+            str(m.workers),
             *(format_mb(m.team_pages[kind].pss_bytes) for kind in KINDS),
-            "" if m.gpu_bytes is None else format_mb(m.gpu_bytes),
         )
     console.print(table)
+    console.print(kinds)
     for name, reason in result.failures.items():
         console.print(f"[yellow]{name}:[/] {escape(reason)}", highlight=False)
 

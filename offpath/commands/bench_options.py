@@ -89,12 +89,10 @@ def command_line() -> str:
 
 def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
     """The result to continue, None for a new one; never overwrites one silently."""
-    from profiling.result import load_result
+    from profiling.result import BENCH
 
     return (
-        load_result(json_path)
-        if json_path and is_continued(json_path, append)
-        else None
+        BENCH.load(json_path) if json_path and is_continued(json_path, append) else None
     )
 
 

@@ -12,8 +12,6 @@ from offpath.commands import bench_options as options
 if TYPE_CHECKING:
     from profiling.start import StartResult
 
-FORMAT = "offpath-start/1"
-
 
 @click.command("start")
 @click.option(
@@ -37,8 +35,7 @@ def command(servers: str, baseline: str, json_path: Path | None, **asked: Any) -
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.result import write_json
-    from profiling.start import StartChoices, run_start
+    from profiling.start import START, StartChoices, run_start
 
     choices = StartChoices(
         servers=options.split_names(servers), command=options.command_line(), **asked
@@ -46,7 +43,7 @@ def command(servers: str, baseline: str, json_path: Path | None, **asked: Any) -
 
     def save(finished: StartResult) -> None:
         if json_path is not None:
-            write_json(FORMAT, finished, json_path)
+            START.save(finished, json_path)
 
     with options.keeping(json_path, "starts"), LiveProgress() as progress:
         result = run_start(choices, progress, save)
@@ -67,17 +64,17 @@ def print_starts(result: StartResult, baseline: str, console: Any) -> None:
     for row in summarise_starts(result, baseline):
         table.add_row(
             row.server,
-            f"{row.ready_s:.2f}",
+            f"{row.ready_s:.1f}",
             format_ratio(row.ready_ratio),
-            "" if row.worker_s is None else f"{row.worker_s:.2f}",
+            "" if row.worker_s is None else f"{row.worker_s:.1f}",
             (
                 ""
                 if row.worker_range is None
-                else "{:.2f}-{:.2f}".format(*row.worker_range)
+                else "{:.1f}-{:.1f}".format(*row.worker_range)
             ),
             format_ratio(row.worker_ratio),
-            f"{row.first_ms:.1f}",
-            f"{row.steady_ms:.1f}",
+            f"{row.first_ms:.0f}",
+            f"{row.steady_ms:.0f}",
             f"{row.first_ratio:.2f}",
         )
     console.print(table)

@@ -75,7 +75,7 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.sweep import SweepChoices, run_sweep
-    from profiling.sweep_result import save_sweep
+    from profiling.sweep_result import SWEEP
 
     choices = SweepChoices(
         users=options.read_numbers("--users", users, USERS),
@@ -88,7 +88,7 @@ def command(
 
     def save(finished: SweepResult) -> None:
         if json_path is not None:
-            save_sweep(finished, json_path)
+            SWEEP.save(finished, json_path)
 
     options.say_estimate(choices.estimated_s)
     with options.keeping(json_path, "steps"), LiveProgress() as progress:

@@ -79,7 +79,7 @@ def command(
 
     from offpath.commands.bench_progress import LiveProgress
     from profiling.tradeoff import DELAY, SIZE, WORKERS, TradeoffChoices, run_tradeoff
-    from profiling.tradeoff_result import save_tradeoff
+    from profiling.tradeoff_result import TRADEOFF
     from profiling.tuning.plot import check_suffix
 
     choices = TradeoffChoices(
@@ -97,7 +97,7 @@ def command(
 
     def save(finished: TradeoffResult) -> None:
         if json_path is not None:
-            save_tradeoff(finished, json_path)
+            TRADEOFF.save(finished, json_path)
 
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
         result = run_tradeoff(choices, progress, save)

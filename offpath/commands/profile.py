@@ -183,12 +183,12 @@ def _show(
 
     from profiling.profile_page import write_page
     from profiling.profile_report import print_profile
-    from profiling.profile_result import save_profile
+    from profiling.profile_result import PROFILE
 
     console = Console()
     print_profile(result, console)
     if json_path is not None:
-        save_profile(result, json_path)
+        PROFILE.save(result, json_path)
         console.print(f"raw samples: {json_path}", highlight=False, soft_wrap=True)
     if html_path is not None:
         write_page(result, html_path)

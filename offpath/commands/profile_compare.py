@@ -41,9 +41,9 @@ def compare(
         find_unlike,
         pair_handlers,
     )
-    from profiling.profile_result import load_profile
+    from profiling.profile_result import PROFILE
 
-    results = load_profile(first), load_profile(second)
+    results = PROFILE.load(first), PROFILE.load(second)
     comparisons = compare_profiles(*results, force=force)
     notes = [*find_unlike(*results, pair_handlers(*results)), *find_notes(*results)]
     console = Console()
@@ -68,10 +68,10 @@ def show(json_path: Path, html_path: Path | None, svg_path: Path | None) -> None
 
     from profiling.profile_page import write_page
     from profiling.profile_report import print_profile
-    from profiling.profile_result import load_profile
+    from profiling.profile_result import PROFILE
     from profiling.profile_svg import save_svg
 
-    result = load_profile(json_path)
+    result = PROFILE.load(json_path)
     console = Console()
     print_profile(result, console)
     if html_path is not None:

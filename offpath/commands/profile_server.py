@@ -116,7 +116,7 @@ def server(ctx: click.Context, /, **chosen: Any) -> None:
     from offpath.commands.bench_progress import LiveProgress
     from profiling.profile_page import write_page
     from profiling.profile_report import print_profile
-    from profiling.profile_result import save_profile
+    from profiling.profile_result import PROFILE
     from profiling.server_session import ServerChoices, run_server_profile
 
     choices = ServerChoices(
@@ -130,7 +130,7 @@ def server(ctx: click.Context, /, **chosen: Any) -> None:
     console = Console()
     print_profile(result, console)
     if json_path is not None:
-        save_profile(result, json_path)
+        PROFILE.save(result, json_path)
         console.print(f"raw samples: {json_path}", highlight=False, soft_wrap=True)
     if html_path is not None:
         write_page(result, html_path)

@@ -14,6 +14,8 @@ from offpath.errors import ExpectedError
 from offpath.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from profiling.tuning.result import TuneResult
     from profiling.tuning.search import TuneChoices
 
@@ -182,31 +184,27 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
     from rich.console import Console
 
     from offpath.commands.tune_progress import TuneProgress
-    from profiling.tuning import choice, plot, report
+    from profiling.tuning import choice, report
     from profiling.tuning.preset import write_preset
-    from profiling.tuning.result import load_tuning, save_tuning
+    from profiling.tuning.result import TUNING
     from profiling.tuning.search import run_tuning
 
-    earlier = load_tuning(study) if study.exists() else None
+    earlier = TUNING.load(study) if study.exists() else None
     with keeping(study), stopping(), TuneProgress() as progress:
         result, archive = run_tuning(
             choices,
             progress,
-            lambda measured: save_tuning(measured, study),
+            lambda measured: TUNING.save(measured, study),
             earlier,
             study,
         )
     p95_ms = choice.find_bound(choices.p95_ms, result.trials, result.reference)
     verdict = judge_result(result, p95_ms)
-    console = Console()
-    report.print_tuning(result, p95_ms, verdict, console)
     if verdict is not None and verdict.winner is not None:
         # Before the plots: what was searched for must not hang on a drawing.
         write_preset(options["output"], archive.preset, result, verdict)
-    if options["html_path"]:
-        plot.save_html(result, p95_ms, verdict, options["html_path"])
-    if options["plot_path"]:
-        plot.save_plot(result, p95_ms, verdict, options["plot_path"])
+    console = Console()
+    render_tuning(result, p95_ms, options["plot_path"], options["html_path"], console)
     console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
     if verdict is None:
         summaries = choice.summarise_trials(result.trials)
@@ -217,6 +215,25 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
         raise ExpectedError(verdict.text)
     outcome = report.format_outcome(result, verdict, p95_ms, str(options["output"]))
     console.print(outcome, highlight=False, soft_wrap=True)
+
+
+def render_tuning(
+    result: TuneResult,
+    p95_ms: float,
+    plot_path: Path | None,
+    html_path: Path | None,
+    console: Console,
+) -> None:
+    """Prints the tables, draws what was asked for."""
+    from profiling.tuning.plot import save_html, save_plot
+    from profiling.tuning.report import print_tuning
+
+    verdict = judge_result(result, p95_ms)
+    print_tuning(result, p95_ms, verdict, console)
+    if html_path is not None:
+        save_html(result, p95_ms, verdict, html_path)
+    if plot_path is not None:
+        save_plot(result, p95_ms, verdict, plot_path)
 
 
 def judge_result(result: TuneResult, p95_ms: float) -> Any:

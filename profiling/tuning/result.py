@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from offpath.errors import ExpectedError
-from profiling.result import find_differences, reading, write_json
+from profiling.result import find_differences
+from profiling.saved import Saved
 from profiling.tuning.space import Candidate
-
-FORMAT = "offpath-tune/1"
 
 
 @dataclass(frozen=True)
@@ -73,38 +72,7 @@ class TuneResult:
     finals: list[FinalRound] = field(default_factory=list)
 
 
-def save_tuning(result: TuneResult, path: Path) -> None:
-    """Writes the JSON, replacing the file as a whole."""
-    write_json(FORMAT, result, path)
-
-
-def load_tuning(path: Path) -> TuneResult:
-    """Reads a saved search.
-
-    Raises:
-        ExpectedError: no such file, or not one of ours.
-    """
-    with reading(FORMAT, path, "tune") as content:
-        content["reference"] = Candidate(**content["reference"])
-        content["trials"] = [read_trial(row) for row in content["trials"]]
-        content["finals"] = [read_final(row) for row in content["finals"]]
-        return TuneResult(**content)
-
-
-def read_trial(row: dict[str, Any]) -> Trial:
-    """A trial from its JSON."""
-    return Trial(
-        Candidate(**row.pop("candidate")),
-        [Window(**window) for window in row.pop("windows")],
-        **row,
-    )
-
-
-def read_final(row: dict[str, Any]) -> FinalRound:
-    """A final round from its JSON."""
-    return FinalRound(
-        row["round"], Candidate(**row["candidate"]), Window(**row["window"])
-    )
+TUNING = Saved("offpath-tune/1", TuneResult, "tune")
 
 
 def check_same_search(earlier: TuneResult, search: dict[str, Any], path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from archive.model_config import format_model_config, load_preset, make_model_config
 from offpath.commands.tune import command
 from offpath.errors import ExpectedError
-from profiling.tuning.result import load_tuning
+from profiling.tuning.result import TUNING
 
 TINY = (
     *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),
@@ -81,7 +81,7 @@ def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
     done = run(*TINY, "--preset", "small.yaml", "--trials", "2", "--html", "tune.html")
 
     assert done.exit_code == 0, done.output
-    study = load_tuning(Path(".offpath/tune/near-free-photos-55k.json"))
+    study = TUNING.load(Path(".offpath/tune/near-free-photos-55k.json"))
     preset, other = study.trials
     assert preset.candidate == study.reference and preset.candidate.batch_size == 8
     assert (other.candidate.batch_size, other.candidate.workers) == (4, 1)

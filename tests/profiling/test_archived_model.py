@@ -15,7 +15,7 @@ from offpath.cli import run
 from offpath.errors import ExpectedError
 from profiling.archived_model import load_archived_model
 from profiling.model_under_test import load_model
-from profiling.result import load_result
+from profiling.result import BENCH
 from tests.archive.conftest import THREE_CLASSES
 from tests.photographs import find_photograph
 
@@ -115,7 +115,7 @@ def test_servers_answer_alike_with_the_users_model(
     with pytest.raises(SystemExit) as ended:
         run([*argv, "--workload", str(photographs), *options, "--json", str(result)])
     assert not ended.value.code
-    measured = load_result(result)
+    measured = BENCH.load(result)
     assert measured.settings["model"].startswith("tiny-")
     assert [m.server for m in measured.measurements] == servers
     ours, *stock_way = [m.answer_difference for m in measured.measurements]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from profiling.bench_page import SweepPoint, make_sweep_sections, write_bench_page
-from profiling.result import Failure, Start
+from profiling.result import Failure, LimitMeasurement, Start
 from tests.profiling.pages import list_requests, read_page
 from tests.profiling.results import make_measurement, make_result
 
@@ -31,6 +31,17 @@ def test_rates_ratios_limits_and_percentiles_are_on_the_page(page):
     assert "120 (10.9 x)" in text
     assert "decode alone, 200 a second" in text and "allow 150 (the limit)" in text
     assert "photos: latency" in text and "p99 ms" in text and "50.5" in text
+
+
+def test_each_engine_has_its_limit_in_words(tmp_path):
+    limits = [
+        LimitMeasurement(0, "decode", "photos", 2000, 10.0, 20.0),
+        LimitMeasurement(0, "forward", None, 500, 10.0, 20.0),
+        LimitMeasurement(0, "forward", None, 1000, 10.0, 20.0, engine="openvino"),
+    ]
+    write_bench_page(make_result(limits=limits), tmp_path / "page.html", None)
+    text = find_text((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "allow 40.0 by eager, 66.7 by openvino (each server's limit" in text
 
 
 def test_servers_that_did_not_run_and_why_are_on_the_page(page):

@@ -8,8 +8,8 @@ import pytest
 
 from offpath.cli import run
 from offpath.commands.bench_options import keeping
-from profiling.result import save_result
-from profiling.sweep_result import save_sweep
+from profiling.result import BENCH
+from profiling.sweep_result import SWEEP
 from tests.profiling.results import make_result, make_sweep
 
 
@@ -21,7 +21,7 @@ def exit_code(argv: list[str]) -> int:
 
 def test_a_result_is_never_overwritten(tmp_path, capsys):
     path = tmp_path / "result.json"
-    save_result(make_result(), path)
+    BENCH.save(make_result(), path)
     before = path.read_bytes()
     assert exit_code(["compare", "--json", str(path)]) == 1
     assert "--append" in capsys.readouterr().err
@@ -30,7 +30,7 @@ def test_a_result_is_never_overwritten(tmp_path, capsys):
 
 def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     path = tmp_path / "result.json"
-    save_result(make_result(), path)
+    BENCH.save(make_result(), path)
     (tmp_path / "a.jpg").write_bytes(b"x")
     argv = ["compare", "--json", str(path), "--append", "--workload", str(tmp_path)]
     assert exit_code(argv) == 1
@@ -89,7 +89,7 @@ def test_an_empty_folder_is_said(tmp_path, capsys):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
     path = tmp_path / "result.json"
-    save_result(make_result(), path)
+    BENCH.save(make_result(), path)
     with pytest.raises(KeyboardInterrupt), keeping(path, "rounds"):
         signal.raise_signal(number)
     assert f"finished rounds are in {path}" in capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_wrong_usage_is_said(argv, said, capsys):
 
 def test_a_saved_sweep_is_shown(tmp_path, capsys):
     path = tmp_path / "sweep.json"
-    save_sweep(make_sweep(), path)
+    SWEEP.save(make_sweep(), path)
     assert exit_code(["show", str(path), "--html", str(tmp_path / "a.html")]) == 0
     assert "users" in capsys.readouterr().out
     assert "triton" in (tmp_path / "a.html").read_text()
@@ -120,7 +120,7 @@ def test_a_saved_sweep_is_shown(tmp_path, capsys):
 
 def test_a_saved_result_is_shown(tmp_path, capsys):
     path = tmp_path / "result.json"
-    save_result(make_result(), path)
+    BENCH.save(make_result(), path)
     assert exit_code(["show", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
     assert "120.0" in capsys.readouterr().out
     assert (tmp_path / "a.svg").stat().st_size > 1000

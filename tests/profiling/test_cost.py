@@ -21,7 +21,7 @@ from profiling.cost import (
 from profiling.cost_rates import rates_of_result
 from profiling.cost_report import draw_conclusions
 from profiling.prices import PRICES_FILE, load_prices
-from profiling.result import save_result
+from profiling.result import BENCH
 from tests.profiling.results import make_measurement, make_result
 
 PRICES = load_prices()
@@ -145,7 +145,7 @@ def test_rates_come_from_a_result_file(tmp_path):
     result = make_result()
     result.servers["dead"] = {}
     result.measurements.append(dead)
-    save_result(result, path)
+    BENCH.save(result, path)
     assert rates_of_result(path, None) == {"torchserve-stock": 11.0, "offpath": 120.0}
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         rates_of_result(path, "photos-55k")

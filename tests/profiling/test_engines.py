@@ -9,7 +9,7 @@ import pytest
 
 from offpath.cli import run
 from profiling.engines_choice import EnginesChoices
-from profiling.engines_result import EnginesResult, save_engines
+from profiling.engines_result import ENGINES, EnginesResult
 from profiling.engines_session import run_engines
 from tests.photographs import PHOTOGRAPHS, encode
 from tests.profiling.test_engines_result import make_engines
@@ -130,7 +130,7 @@ def test_wrong_input_is_said_before_anything_is_built(argv, code, said, folder, 
 
 def test_a_saved_result_is_shown_and_never_overwritten(tmp_path, capsys):
     path = tmp_path / "engines.json"
-    save_engines(make_engines(), path)
+    ENGINES.save(make_engines(), path)
     for argv, code in (
         (["show", str(path), "--html", str(tmp_path / "a.html")], 0),
         (["engines", "--json", str(path)], 1),

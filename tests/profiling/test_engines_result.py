@@ -14,15 +14,14 @@ from profiling.engines_page import write_engines_page
 from profiling.engines_plot import save_engines_plot
 from profiling.engines_report import print_engines
 from profiling.engines_result import (
+    ENGINES,
     Artefact,
     EngineFailure,
     EnginesResult,
     Load,
     Parity,
     Window,
-    load_engines,
     merge_engines,
-    save_engines,
 )
 from profiling.engines_summary import find_best, find_noise, summarise_engines
 
@@ -77,15 +76,15 @@ def make_engines(**changes) -> EnginesResult:
 
 def test_a_result_is_read_as_it_was_saved(tmp_path):
     path = tmp_path / "engines.json"
-    save_engines(make_engines(), path)
-    assert load_engines(path) == make_engines()
+    ENGINES.save(make_engines(), path)
+    assert ENGINES.load(path) == make_engines()
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "other.json"
     path.write_text('{"format": "offpath-bench/1"}')
     with pytest.raises(ExpectedError, match="offpath bench engines"):
-        load_engines(path)
+        ENGINES.load(path)
 
 
 def test_rounds_of_like_runs_are_numbered_on_and_unlike_ones_refused():

@@ -14,7 +14,13 @@ from click.testing import CliRunner
 from offpath.commands.bench_jvm import command
 from offpath.errors import ExpectedError
 from profiling import jvm
-from profiling.jvm import COLUMNS, JvmResult, VariantMeasurement, format_table
+from profiling.jvm import (
+    COLUMNS,
+    JvmChoices,
+    JvmResult,
+    VariantMeasurement,
+    format_table,
+)
 from profiling.jvm_variants import (
     SERIAL,
     Variant,
@@ -41,9 +47,26 @@ def test_the_table_has_medians_their_range_and_ratios_to_the_first_variant():
     assert "| b | 2.40 | 200-300 | 240.0 |" in text
 
 
+def test_a_figure_that_an_older_result_lacks_is_left_empty():
+    result = JvmResult("", "", {}, {}, {"a": {}})
+    figures = {"req/s": 100.0, "failed": 0.0}
+    result.measurements = [VariantMeasurement(0, "a", "photos-55k", figures)]
+    assert "| a | 1.00 | 100-100 | 100.0 |  |" in format_table(result)
+
+
+def test_a_ratio_is_of_rounds_that_both_have():
+    result = JvmResult("", "", {}, {}, {"a": {}, "b": {}})
+    result.measurements = [
+        *(make_measurement(n, "a", rate) for n, rate in enumerate([100, 200, 100])),
+        # 1.2 times a in each round that it has.
+        *(make_measurement(n, "b", rate) for n, rate in enumerate([120, 240])),
+    ]
+    assert "| b | 1.20 | 120-240 | 180.0 |" in format_table(result)
+
+
 @dataclass
 class ServerThatFails:
-    """Starts unless its settings say `fails`."""
+    """Starts unless its settings say `fails`; takes any load."""
 
     overrides: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,15 +80,30 @@ class ServerThatFails:
         yield self
 
 
-def test_a_variant_that_fails_is_left_out_and_the_others_go_on(monkeypatch):
+class ReadyLoad:
+    """A load generator that has nothing to do."""
+
+    def check(self, *_: object) -> None:
+        pass
+
+    def run(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_variant_that_fails_is_left_out_and_the_others_go_on(
+    side_by_side, monkeypatch
+):
     monkeypatch.setattr(jvm, "make_offpath", lambda *_: ServerThatFails())
     monkeypatch.setattr(jvm, "load_model", lambda _: None)
+    monkeypatch.setattr(jvm, "make_plan", lambda *_: None)
+    monkeypatch.setattr(jvm, "CpuCost", lambda _: None)
+    monkeypatch.setattr(jvm, "find_generator", lambda _: ReadyLoad())
     monkeypatch.setattr(jvm, "measure", lambda *_: dict.fromkeys(COLUMNS, 1.0))
     variants = {"bad": Variant({"fails": "yes"}), "good": Variant()}
     said: list[str] = []
-    result = jvm.measure_variants(
-        variants, 2, 1.0, "locust", "", said.append, lambda _: None
-    )
+    choices = JvmChoices(variants, 2, 1.0, "locust", side_by_side, "")
+    result = jvm.measure_variants(choices, said.append, lambda _: None)
     assert result.left_out == {"bad": "it does not start"}
     assert said.count("bad is left out: it does not start") == 1
     assert {(m.round, m.variant) for m in result.measurements} == {

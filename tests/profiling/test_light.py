@@ -15,7 +15,7 @@ from profiling.known_server import Behaviour, run_known_server
 from profiling.light import LightChoices, LoneClient, adjust, list_delays, transpose
 from profiling.light_alone import run_alone
 from profiling.light_report import print_light, write_light_page
-from profiling.light_result import ALONE, TOTAL, load_light, save_light
+from profiling.light_result import ALONE, LIGHT, TOTAL
 from profiling.light_summary import (
     CLIENT,
     DELAY,
@@ -87,11 +87,11 @@ def test_the_bound_counts_the_medians_difference():
 
 def test_a_saved_result_reads_back_and_another_file_is_refused(tmp_path):
     path = tmp_path / "light.json"
-    save_light(make_light(), path)
-    assert load_light(path) == make_light()
+    LIGHT.save(make_light(), path)
+    assert LIGHT.load(path) == make_light()
     path.write_text('{"format": "other/1"}')
     with pytest.raises(ExpectedError, match="cannot read"):
-        load_light(path)
+        LIGHT.load(path)
 
 
 def test_the_tables_have_the_account_and_the_stages():

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from offpath.commands.bench import command
 from profiling.markdown import MarkdownConsole
-from profiling.result import save_result
+from profiling.result import BENCH
 from tests.profiling.results import make_result
 
 
@@ -40,7 +40,7 @@ def test_text_stays_in_one_line_without_markup():
 
 def test_show_prints_a_saved_result_as_markdown(tmp_path):
     path = tmp_path / "result.json"
-    save_result(make_result(), path)
+    BENCH.save(make_result(), path)
     done = CliRunner().invoke(
         command, ["show", str(path), "--markdown"], catch_exceptions=False
     )

@@ -21,7 +21,7 @@ from offpath.cli import run
 from offpath.mar_file import MANIFEST, read_mar
 from offpath.processes import find_session_members
 from profiling.model_under_test import load_model
-from profiling.profile_result import load_profile
+from profiling.profile_result import PROFILE
 from profiling.profiled_archive import ENTRY_NAME, wrap_archive
 from profiling.server_target import start_server
 from profiling.servers import archives
@@ -67,7 +67,7 @@ def profiled(tmp_path_factory):
         *("--output", str(folder), "--json", str(folder / "result.json")),
         *("--html", str(folder / "page.html")),
     )
-    return load_profile(folder / "result.json"), folder, out
+    return PROFILE.load(folder / "result.json"), folder, out
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_pa
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--warm-up", "0", "--clients", "4", "--json", str(path)]
     profile(*attach_options(stock_server), *argv)
-    server = load_profile(path).handlers[0].server
+    server = PROFILE.load(path).handlers[0].server
     account = {row["part"]: row["ms"] for row in server["account"]}
     assert account["handler"] > 0
     assert sum(account.values()) == pytest.approx(server["mean_ms"], rel=1e-9)

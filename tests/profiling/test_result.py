@@ -5,14 +5,14 @@ import json
 import pytest
 
 from offpath.errors import ExpectedError
-from profiling.result import load_result, merge_results, save_result
+from profiling.result import BENCH, merge_results
 from tests.profiling.results import make_measurement, make_result
 
 
 def test_a_saved_result_reads_back_equal(tmp_path):
     path = tmp_path / "new" / "result.json"
-    save_result(make_result(), path)
-    assert load_result(path) == make_result()
+    BENCH.save(make_result(), path)
+    assert BENCH.load(path) == make_result()
     assert json.loads(path.read_text())["format"] == "offpath-bench/1"
     assert [entry.name for entry in path.parent.iterdir()] == ["result.json"]
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_result_is_refused(tmp_path, text):
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(ExpectedError, match="cannot read"):
-        load_result(path)
+        BENCH.load(path)
 
 
 def test_raw_values_are_kept(tmp_path):
@@ -98,5 +98,5 @@ def test_raw_values_are_kept(tmp_path):
             make_measurement(0, "torchserve-stock", 2, latencies_ms=[1.5, 2.25])
         ]
     )
-    save_result(result, tmp_path / "r.json")
-    assert load_result(tmp_path / "r.json").measurements[0].latencies_ms == [1.5, 2.25]
+    BENCH.save(result, tmp_path / "r.json")
+    assert BENCH.load(tmp_path / "r.json").measurements[0].latencies_ms == [1.5, 2.25]

@@ -43,7 +43,7 @@ def test_table_shows_servers_and_who_is_missing() -> None:
     console = Console(record=True, width=200)
     print_starts(make_result(), "torchserve-stock", console)
     shown = console.export_text()
-    for part in ("offpath", "0.20", "1.00-3.00", "mosec: not installed"):
+    for part in ("offpath", "0.20", "1.0-3.0", "mosec: not installed"):
         assert part in shown
 
 

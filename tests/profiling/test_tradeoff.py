@@ -24,7 +24,7 @@ from profiling.tradeoff_report import (
     save_tradeoff_plot,
     write_tradeoff_page,
 )
-from profiling.tradeoff_result import load_tradeoff, save_tradeoff
+from profiling.tradeoff_result import TRADEOFF
 from profiling.tradeoff_summary import summarise_tradeoff
 from profiling.tuning.server import ServerDied
 from profiling.tuning.space import Candidate
@@ -128,11 +128,11 @@ def test_a_knobs_line_has_its_own_settings_and_the_preset():
 
 def test_a_saved_tradeoff_reads_back_and_another_file_is_refused(tmp_path):
     path = tmp_path / "tradeoff.json"
-    save_tradeoff(make_tradeoff(), path)
-    assert load_tradeoff(path) == make_tradeoff()
+    TRADEOFF.save(make_tradeoff(), path)
+    assert TRADEOFF.load(path) == make_tradeoff()
     path.write_text('{"format": "other/1"}')
     with pytest.raises(ExpectedError, match="cannot read"):
-        load_tradeoff(path)
+        TRADEOFF.load(path)
 
 
 def test_the_tables_have_every_value_and_mark_the_presets():

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from offpath.cli import run
-from profiling.profile_result import HandlerProfile, ProfileResult, load_profile
+from profiling.profile_result import PROFILE, HandlerProfile, ProfileResult
 from tests.offpath.echo_archive import MakeMar
 from tests.photographs import PHOTOGRAPHS, encode
 
@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profile(kind: str, images: Path, path: Path, *argv: object) -> ProfileResult:
     common = ("--images", images, "--warm-up", 2, "--json", path)
     assert exit_code(kind, *common, *argv) == 0
-    return load_profile(path)
+    return PROFILE.load(path)
 
 
 def share(profile: HandlerProfile, *stages: str) -> float:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from offpath.cli import run
-from profiling.profile_result import save_profile
+from profiling.profile_result import PROFILE
 from tests.profiling.profiles import make_handler, make_profile
 
 
@@ -19,10 +19,10 @@ def exit_code(argv: list[str]) -> int:
 
 @pytest.fixture
 def saved(tmp_path):
-    save_profile(make_profile(), tmp_path / "a.json")
-    save_profile(make_profile(make_handler(factor=2)), tmp_path / "b.json")
+    PROFILE.save(make_profile(), tmp_path / "a.json")
+    PROFILE.save(make_profile(make_handler(factor=2)), tmp_path / "b.json")
     other = make_profile(workload={"name": "others", "identity": "zz"})
-    save_profile(other, tmp_path / "c.json")
+    PROFILE.save(other, tmp_path / "c.json")
     return tmp_path
 
 

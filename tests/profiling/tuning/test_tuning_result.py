@@ -8,17 +8,16 @@ import pytest
 
 from offpath.errors import ExpectedError
 from profiling.tuning.result import (
+    TUNING,
     check_same_search,
-    load_tuning,
-    save_tuning,
 )
 from tests.profiling.tunings import make_tuning
 
 
 def test_a_saved_search_is_read_back_whole(tmp_path):
     result = make_tuning()
-    save_tuning(result, tmp_path / "new" / "study.json")
-    assert load_tuning(tmp_path / "new" / "study.json") == result
+    TUNING.save(result, tmp_path / "new" / "study.json")
+    assert TUNING.load(tmp_path / "new" / "study.json") == result
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, content, reason):
     path = tmp_path / "study.json"
     path.write_text(content)
     with pytest.raises(ExpectedError, match=reason):
-        load_tuning(path)
+        TUNING.load(path)
 
 
 @pytest.mark.parametrize(

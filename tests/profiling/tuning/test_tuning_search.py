@@ -10,7 +10,7 @@ import pytest
 
 from offpath.errors import ExpectedError
 from profiling.load import LoadPlan, LoadSample, Watcher
-from profiling.tuning.result import load_tuning, save_tuning
+from profiling.tuning.result import TUNING
 from profiling.tuning.search import (
     Search,
     TuneChoices,
@@ -119,13 +119,13 @@ def test_an_interrupted_search_keeps_its_trials_and_goes_on_after_them(steps, tm
     result = make_tuning(trials=[], finals=[])
 
     def save_and_stop(measured) -> None:
-        save_tuning(measured, study)
+        TUNING.save(measured, study)
         if len(measured.trials) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         search_candidates(steps, QuickServer(), SPACE, result, save_and_stop)
-    earlier = load_tuning(study)
+    earlier = TUNING.load(study)
     first, second = (trial.candidate for trial in earlier.trials)
     assert first == PRESET
 

@@ -1,0 +1,197 @@
+"""`offpath bench show`: the tables, plot and page of a saved result of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from offpath.commands import bench_options as options
+from offpath.errors import ExpectedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a result is to be shown; what a kind has no use for, it leaves."""
+
+    baseline: str
+    p95_ms: float | None
+    plot_path: Path | None
+    html_path: Path | None
+    console: Console
+
+
+def show_bench(path: Path, wish: Wish) -> None:
+    """Of `bench compare`."""
+    from offpath.commands.bench_compare import render
+    from profiling.result import BENCH
+
+    result = BENCH.load(path)
+    base = wish.baseline if wish.baseline in result.servers else None
+    render(result, base, wish.plot_path, wish.html_path, wish.console)
+
+
+def show_sweep(path: Path, wish: Wish) -> None:
+    """Of `bench sweep`."""
+    from offpath.commands.bench_sweep import render_sweep
+    from profiling.sweep_result import SWEEP
+
+    render_sweep(SWEEP.load(path), wish.plot_path, wish.html_path, wish.console)
+
+
+def show_engines(path: Path, wish: Wish) -> None:
+    """Of `bench engines`."""
+    from offpath.commands.bench_engines import render_engines
+    from profiling.engines_result import ENGINES
+
+    render_engines(ENGINES.load(path), wish.plot_path, wish.html_path, wish.console)
+
+
+def show_decoders(path: Path, wish: Wish) -> None:
+    """Of `bench decoders`."""
+    from offpath.commands.bench_decoders import render_decoders
+    from profiling.decoders import DECODERS
+
+    render_decoders(DECODERS.load(path), wish.plot_path, wish.html_path, wish.console)
+
+
+def show_tradeoff(path: Path, wish: Wish) -> None:
+    """Of `bench tradeoff`."""
+    from offpath.commands.bench_tradeoff import render_tradeoff
+    from profiling.tradeoff_result import TRADEOFF
+
+    render_tradeoff(TRADEOFF.load(path), wish.plot_path, wish.html_path, wish.console)
+
+
+def show_tuning(path: Path, wish: Wish) -> None:
+    """Of `offpath tune`."""
+    from offpath.commands.tune import render_tuning
+    from profiling.tuning.choice import find_bound
+    from profiling.tuning.result import TUNING
+
+    result = TUNING.load(path)
+    p95_ms = find_bound(wish.p95_ms, result.trials, result.reference)
+    render_tuning(result, p95_ms, wish.plot_path, wish.html_path, wish.console)
+
+
+def show_light(path: Path, wish: Wish) -> None:
+    """Of `bench light`."""
+    from offpath.commands.bench_light import render_light
+    from profiling.light_result import LIGHT
+
+    render_light(LIGHT.load(path), wish.html_path, wish.console)
+
+
+def show_memory(path: Path, wish: Wish) -> None:
+    """Of `bench memory`."""
+    from offpath.commands.bench_memory import print_memory
+    from profiling.memory import MEMORY
+
+    print_memory(MEMORY.load(path), wish.console)
+
+
+def show_start(path: Path, wish: Wish) -> None:
+    """Of `bench start`."""
+    from offpath.commands.bench_start import print_starts
+    from profiling.start import START
+
+    print_starts(START.load(path), wish.baseline, wish.console)
+
+
+def show_jvm(path: Path, wish: Wish) -> None:
+    """Of `bench jvm`, whose tables are Markdown anyway."""
+    from profiling.jvm import JVM, format_table
+
+    wish.console.print(
+        format_table(JVM.load(path)), markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def show_calibration(path: Path, wish: Wish) -> None:
+    """Of `bench calibrate`."""
+    from profiling.calibration import CALIBRATION
+    from profiling.calibration_report import print_calibration
+
+    print_calibration(CALIBRATION.load(path), wish.console)
+
+
+def show_soak(path: Path, wish: Wish) -> None:
+    """Of `bench soak`."""
+    from profiling.soak import SOAK
+    from profiling.soak_report import print_soak
+
+    print_soak(SOAK.load(path), wish.console)
+
+
+Show = Callable[[Path, Wish], None]
+
+# By format, see profiling/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
+PLOTTED: dict[str, Show] = {
+    "offpath-bench": show_bench,
+    "offpath-sweep": show_sweep,
+    "offpath-engines": show_engines,
+    "offpath-decoders": show_decoders,
+    "offpath-tradeoff": show_tradeoff,
+    "offpath-tune": show_tuning,
+}
+PAGED: dict[str, Show] = {**PLOTTED, "offpath-light": show_light}
+SHOWN: dict[str, Show] = {
+    **PAGED,
+    "offpath-memory": show_memory,
+    "offpath-start": show_start,
+    "offpath-jvm": show_jvm,
+    "offpath-calibration": show_calibration,
+    "offpath-soak": show_soak,
+}
+
+
+@click.command("show")
+@click.argument("json_path", type=click.Path(path_type=Path, dir_okay=False))
+@options.baseline_option
+@click.option(
+    "--p95-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Bound on a search by `offpath tune`.  [default: a quarter above the preset's own]",
+)
+@options.plot_option
+@options.html_option
+@click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
+def command(
+    json_path: Path,
+    baseline: str,
+    p95_ms: float | None,
+    plot_path: Path | None,
+    html_path: Path | None,
+    markdown: bool,
+) -> None:
+    """Prints (and draws) a saved result of any `offpath bench` command, or of `offpath tune`."""
+    from rich.console import Console
+
+    from profiling.markdown import MarkdownConsole
+    from profiling.saved import read_format
+
+    kind = read_format(json_path)
+    if kind == "offpath-profile":
+        raise ExpectedError(
+            f"{str(json_path)!r} is a profile: offpath profile show {json_path}"
+        )
+    if kind not in SHOWN:
+        raise ExpectedError(
+            f"cannot read {str(json_path)!r}: no format {kind!r} is known here;"
+            f" there are: {', '.join(SHOWN)}"
+        )
+    for path, drawn, what in (
+        (plot_path, PLOTTED, "plot"),
+        (html_path, PAGED, "page"),
+    ):
+        if path is not None and kind not in drawn:
+            raise ExpectedError(f"a result of kind {kind} has no {what}, only tables")
+    console = MarkdownConsole() if markdown else Console()
+    wish = Wish(baseline, p95_ms, plot_path, html_path, console)
+    SHOWN[kind](json_path, wish)
