@@ -38,8 +38,8 @@ JPEG_MAGIC = b"\xff\xd8\xff"
 MAX_SIDE = 1_000_000
 SCALE_DENOMINATORS = (8, 4, 2)
 # How much larger than the resize size a scaled decode stays by default, in the worker and in a thin
-# client. 1.5 keeps probabilities within 0.03 of the exact decode on photographs as they ship, within
-# 0.06 on camera-sized ones (tests/handler/test_parity.py).
+# client. 1.5 keeps probabilities within 0.03 of the exact decode on photographs as they ship, and
+# within 0.06 on camera-sized ones (tests/handler/test_parity.py).
 SCALE_MARGIN = 1.5
 # The EXIF tag of the orientation (EXIF 2.3, 4.6.4), what turns each value upright, and the values
 # that swap width and height.
