@@ -1,13 +1,15 @@
 """Measures servers side by side in interleaved rounds (A B C A B C); stores and prints nothing.
 
 Each server is started afresh for each of its rounds and runs alone: the others' memory and threads
-cannot touch its figures, and what differs from start to start shows in the spread.
+cannot touch its figures, and what differs from start to start shows in the spread. Or all run side
+by side, idle but the one under load: turns follow within seconds, on cores of nearly one speed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -33,6 +35,8 @@ from profiling.servers import RunningServer, ServerUnderTest
 from profiling.window import Observer, WindowWatcher, own_groups
 from profiling.workload import Workload
 
+# Load before a turn of a server that was warmed up in its first.
+TURN_WARM_UP_S = 2.0
 Measured = TypeVar("Measured")
 Checks = Mapping[str, Sequence[tuple[bytes, Answer]]]
 
@@ -61,6 +65,7 @@ class BenchPlan:
         checks: workload name -> photographs and their reference answers.
         bodies: what is sent of a photograph.
         tries: windows at most, until one is not disturbed by other work on the cores.
+        side_by_side: start each server once and keep all running; they take turns.
     """
 
     workloads: Sequence[Workload]
@@ -72,6 +77,26 @@ class BenchPlan:
     checks: Checks
     bodies: Bodies
     tries: int = 1
+    side_by_side: bool = False
+
+
+@dataclass(frozen=True)
+class Started:
+    """A server that runs, how it started, and by workload how far its answers are off."""
+
+    running: RunningServer
+    start: Start
+    differences: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The round, and who is told."""
+
+    round: int
+    label: str
+    result: BenchResult
+    observer: Observer
 
 
 def run_bench(
@@ -82,20 +107,30 @@ def run_bench(
     A server that does not start, answers wrongly or dies is left out from then on; its finished
     windows stay, and the reason is in `result.failures`.
     """
-    for round_ in range(plan.rounds):
-        label = f"round {round_ + 1}/{plan.rounds}"
-        observer.on_step(f"{label}: limits of the cores")
-        result.limits.extend(measure_limits(plan, meter, round_, observer))
-        observer.on_measured()
-        for server in plan.servers:
-            if any(failure.server == server.name for failure in result.failures):
-                continue
-            try:
-                measure_server(plan, server, round_, label, result, observer)
-            except ExpectedError as error:
-                result.failures.append(Failure(round_, server.name, str(error)))
-                observer.on_failure(server.name, str(error))
+    with ExitStack() as stack:
+        kept: dict[str, Started] = {}
+        for round_ in range(plan.rounds):
+            label = f"round {round_ + 1}/{plan.rounds}"
+            observer.on_step(f"{label}: limits of the cores")
+            result.limits.extend(measure_limits(plan, meter, round_, observer))
             observer.on_measured()
+            for server in plan.servers:
+                if any(failure.server == server.name for failure in result.failures):
+                    continue
+                where = Where(round_, label, result, observer)
+                try:
+                    if plan.side_by_side:
+                        if server.name not in kept:
+                            begun = starting(plan, server, where)
+                            kept[server.name] = stack.enter_context(begun)
+                        measure_server(plan, server, kept[server.name], where)
+                    else:
+                        with starting(plan, server, where) as started:
+                            measure_server(plan, server, started, where)
+                except ExpectedError as error:
+                    result.failures.append(Failure(round_, server.name, str(error)))
+                    observer.on_failure(server.name, str(error))
+                observer.on_measured()
 
 
 def measure_limits(
@@ -151,58 +186,74 @@ def to_limit(
     )
 
 
-def measure_server(
-    plan: BenchPlan,
-    server: ServerUnderTest,
-    round_: int,
-    label: str,
-    result: BenchResult,
-    observer: Observer,
-) -> None:
-    """Starts a server, checks its answers, and measures it on every workload.
+@contextmanager
+def starting(
+    plan: BenchPlan, server: ServerUnderTest, where: Where
+) -> Iterator[Started]:
+    """Starts a server, and checks its answers on every workload.
 
     Raises:
-        ExpectedError: it does not start, answers wrongly or dies.
+        ExpectedError: it does not start, or answers wrongly.
     """
-    observer.on_step(f"{label}: {server.name}: start")
+    where.observer.on_step(f"{where.label}: {server.name}: start")
     begin_s = time.perf_counter()
     with server.running() as running:
         # What runs beside it was started first.
         begin_s = getattr(running, "began_s", None) or begin_s
-        start = measure_start(plan, server, running, round_, begin_s)
-        result.starts.append(start)
-        for workload in plan.workloads:
-            observer.on_step(f"{label}: {server.name}: {workload.name}")
-            checks = make_bodies(plan, server, workload)
-            difference = check_answers(
-                server.name, running.predict_url, server.call, checks
+        start = measure_start(plan, server, running, where.round, begin_s)
+        where.result.starts.append(start)
+        differences = {
+            workload.name: check_answers(
+                server.name,
+                running.predict_url,
+                server.call,
+                make_bodies(plan, server, workload),
             )
-            load = make_load(plan, server, running, workload)
+            for workload in plan.workloads
+        }
+        yield Started(running, start, differences)
 
-            def measure() -> Measurement:
-                watcher = WindowWatcher(server.name, running, observer)
-                with GpuSampler() as gpu:
-                    sample = plan.generator.run(load, watcher)
-                watcher.check_running()
-                return Measurement(
-                    round=round_,
-                    server=server.name,
-                    workload=workload.name,
-                    elapsed_s=round(sample.elapsed_s, 4),
-                    statuses=sample.statuses,
-                    latencies_ms=sample.latencies_ms,
-                    cpu_s=watcher.cpu_s(sample),
-                    rss_bytes=sample_rss_bytes(own_groups(running)),
-                    pss_bytes=sample_pss_bytes(own_groups(running)),
-                    ready_s=start.ready_s,
-                    answer_difference=round(difference, 5),
-                    gpu=watcher.summarise_gpu(gpu.samples),
-                )
 
-            measured, tries = measure_quietly(
-                measure, lambda one: one.other_cores, plan.tries, observer
+def measure_server(
+    plan: BenchPlan, server: ServerUnderTest, started: Started, where: Where
+) -> None:
+    """Measures a running server on every workload.
+
+    Raises:
+        ExpectedError: it dies.
+    """
+    running, observer = started.running, where.observer
+    for workload in plan.workloads:
+        observer.on_step(f"{where.label}: {server.name}: {workload.name}")
+        load = make_load(plan, server, running, workload)
+        if plan.side_by_side and where.round > 0:
+            # It has had all its warm-up, and idles since its last turn.
+            load = replace(load, warm_up_s=min(load.warm_up_s, TURN_WARM_UP_S))
+
+        def measure() -> Measurement:
+            watcher = WindowWatcher(server.name, running, observer)
+            with GpuSampler() as gpu:
+                sample = plan.generator.run(load, watcher)
+            watcher.check_running()
+            return Measurement(
+                round=where.round,
+                server=server.name,
+                workload=workload.name,
+                elapsed_s=round(sample.elapsed_s, 4),
+                statuses=sample.statuses,
+                latencies_ms=sample.latencies_ms,
+                cpu_s=watcher.cpu_s(sample),
+                rss_bytes=sample_rss_bytes(own_groups(running)),
+                pss_bytes=sample_pss_bytes(own_groups(running)),
+                ready_s=started.start.ready_s,
+                answer_difference=round(started.differences[workload.name], 5),
+                gpu=watcher.summarise_gpu(gpu.samples),
             )
-            result.measurements.append(replace(measured, tries=tries))
+
+        measured, tries = measure_quietly(
+            measure, lambda one: one.other_cores, plan.tries, observer
+        )
+        where.result.measurements.append(replace(measured, tries=tries))
 
 
 def measure_quietly(

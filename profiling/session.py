@@ -10,7 +10,7 @@ from typing import Any
 
 from offpath.errors import ExpectedError
 from profiling.answers import make_checks
-from profiling.bench import BenchPlan, Windows, run_bench
+from profiling.bench import TURN_WARM_UP_S, BenchPlan, Windows, run_bench
 from profiling.bodies import Bodies
 from profiling.host import count_cores, describe_host
 from profiling.limits import LimitMeter
@@ -42,6 +42,7 @@ class BenchChoices:
     cold_start: bool
     command: str
     tries: int = 1
+    side_by_side: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,16 +54,20 @@ class BenchChoices:
             "cold_start": self.cold_start,
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
+            # Absent from the results of old: they had no such choice.
+            **({"side_by_side": True} if self.side_by_side else {}),
         }
 
 
 def estimate_s(choices: BenchChoices) -> float:
     """How long the rounds take together, roughly; builds and slow servers come on top."""
-    windows = choices.windows
-    window_s = windows.warm_up_s + (windows.seconds or 0.0)
-    each_s = START_S + len(choices.workloads) * window_s
-    limits_s = (len(choices.workloads) + 1) * LIMIT_SECONDS
-    return choices.rounds * (limits_s + len(choices.servers) * each_s)
+    windows, servers = choices.windows, len(choices.servers)
+    seconds, workloads = windows.seconds or 0.0, len(choices.workloads)
+    first_s = START_S + workloads * (windows.warm_up_s + seconds)
+    turn_s = workloads * (min(windows.warm_up_s, TURN_WARM_UP_S) + seconds)
+    next_s = turn_s if choices.side_by_side else first_s
+    limits_s = (workloads + 1) * LIMIT_SECONDS * choices.rounds
+    return limits_s + servers * (first_s + (choices.rounds - 1) * next_s)
 
 
 def run_session(
@@ -120,6 +125,7 @@ def run_session(
             checks,
             Bodies(folder, model.config),
             choices.tries,
+            choices.side_by_side,
         )
         run_bench(plan, result, meter, saving)
     return combined()

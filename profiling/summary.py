@@ -78,7 +78,7 @@ def summarise(result: BenchResult, baseline: str | None) -> list[Row]:
     """One row per workload and server, in the order of the run."""
     rows = []
     for workload in result.workloads:
-        base = median_rate(select(result, workload, baseline)) if baseline else None
+        base = select(result, workload, baseline)
         for server in result.servers:
             measured = select(result, workload, server)
             if measured:
@@ -94,9 +94,9 @@ def select(result: BenchResult, workload: str, server: str | None) -> list[Measu
 
 
 def make_row(
-    result: BenchResult, measured: Sequence[Measurement], base: float | None
+    result: BenchResult, measured: Sequence[Measurement], base: Sequence[Measurement]
 ) -> Row:
-    """Summarises the rounds of one server on one workload."""
+    """Summarises the rounds of one server on one workload; `base` are the baseline's."""
     rates = [rate_of(m) for m in measured]
     rate = statistics.median(rates)
     workload = measured[0].workload
@@ -117,7 +117,11 @@ def make_row(
         latency_ms=pooled_percentiles(measured),
         failures=count_failures(measured),
         replies=sum(sum(m.statuses.values()) for m in measured),
-        ratio=rate / base if base else None,
+        ratio=(
+            median_of_ratios(measured, base)
+            if result.settings.get("side_by_side")
+            else ratio_of_medians(measured, base)
+        ),
         decode_share=rate / decode if decode else None,
         limit_share=rate / both if both else None,
         cpu_ms=median_by_group([cpu_ms_per_reply(m) for m in measured]),
@@ -144,9 +148,21 @@ def rate_of(measurement: Measurement) -> float:
     return measurement.statuses.get("200", 0) / measurement.elapsed_s
 
 
-def median_rate(measured: Sequence[Measurement]) -> float | None:
-    """Median of the rounds' rates, None without rounds."""
-    return statistics.median(map(rate_of, measured)) if measured else None
+def ratio_of_medians(
+    measured: Sequence[Measurement], base: Sequence[Measurement]
+) -> float | None:
+    """Of the rounds' rates; None without a baseline that answered."""
+    below = statistics.median(map(rate_of, base)) if base else 0.0
+    return statistics.median(map(rate_of, measured)) / below if below else None
+
+
+def median_of_ratios(
+    measured: Sequence[Measurement], base: Sequence[Measurement]
+) -> float | None:
+    """Of the rounds that both have: turns of one round had cores of nearly one speed."""
+    below = {m.round: rate_of(m) for m in base}
+    ratios = [rate_of(m) / below[m.round] for m in measured if below.get(m.round)]
+    return statistics.median(ratios) if ratios else None
 
 
 def pooled_percentiles(measured: Iterable[Measurement]) -> dict[float, float]:

@@ -72,6 +72,12 @@ MIN_REPLIES = 160
     " at most.",
 )
 @click.option(
+    "--side-by-side",
+    is_flag=True,
+    help="Start each server once, keep all running and let them take turns: on cores whose speed"
+    " changes, short windows in many rounds. Needs the memory of all.",
+)
+@click.option(
     "--cold-start",
     is_flag=True,
     help="Compare the first request after each start with the median of the next 50.",
@@ -96,9 +102,9 @@ def command(
 ) -> None:
     """Requests a second, latencies, CPU and memory of servers on the same photographs and weights.
 
-    Rounds are interleaved; each server starts afresh in each round and its answers are checked
-    before it is measured. One that fails is left out and said; the others go on. Ctrl-C keeps the
-    finished rounds of --json.
+    Rounds are interleaved; each server starts afresh in each round (or once, --side-by-side) and
+    its answers are checked before it is measured. One that fails is left out and said; the others
+    go on. Ctrl-C keeps the finished rounds of --json.
     """
     # Imported here: `offpath bench --help` needs neither torch nor rich's live display.
     from rich.console import Console
@@ -135,6 +141,7 @@ def make_choices(
     rounds: int,
     cold_start: bool,
     tries: int,
+    side_by_side: bool,
     seconds: float | None,
     requests: int | None,
     **load: Any,
@@ -162,6 +169,7 @@ def make_choices(
         cold_start=cold_start,
         command=options.command_line(),
         tries=tries,
+        side_by_side=side_by_side,
     )
 
 

@@ -97,6 +97,24 @@ def test_rounds_are_interleaved_and_saved_after_each_server(tmp_path):
     assert result.failures == []
 
 
+def test_side_by_side_each_server_starts_once_and_all_take_turns(tmp_path):
+    servers = [QuickServer("a"), QuickServer("b")]
+    result, listener = run(make_plan(tmp_path, servers, RIGHT, side_by_side=True))
+    order = [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    assert [(m.round, m.server) for m in result.measurements] == order
+    assert [(s.round, s.server) for s in result.starts] == order[:2]
+    assert [len(server.pids) for server in servers] == [1, 1]
+    assert [limit.kind for limit in result.limits] == ["decode", "forward"] * 2
+    assert listener.saves == 6 and result.failures == []
+
+
+def test_side_by_side_a_server_that_dies_is_left_out_and_the_rest_go_on(tmp_path):
+    servers = [QuickServer("frail", dies=True), QuickServer("steady")]
+    result, _ = run(make_plan(tmp_path, servers, RIGHT, side_by_side=True))
+    assert [m.server for m in result.measurements] == ["steady", "steady"]
+    assert [(f.server, f.round) for f in result.failures] == [("frail", 0)]
+
+
 def measure_in_turn(*others: float, tries: int) -> tuple[float, int, list[str]]:
     """Windows during which so many cores were busy with something else."""
     left, said = list(others), Steps()

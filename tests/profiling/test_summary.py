@@ -59,6 +59,26 @@ def test_the_line_in_a_chart_is_decoding_unless_the_forward_is_most_of_the_work(
     assert drawn_limit(make_result(limits=[]), "photos") is None
 
 
+def test_side_by_side_a_ratio_is_the_median_of_the_rounds_ratios():
+    measurements = [
+        make_measurement(round_, server, ok)
+        for round_, (stock, ours) in enumerate([(100, 300), (50, 250), (200, 800)])
+        for server, ok in (("torchserve-stock", stock), ("offpath", ours))
+    ]
+    apart = make_result(measurements=measurements)
+    together = make_result(measurements=measurements, settings={"side_by_side": True})
+    # 300 / 100 by the medians; 3, 5 and 4 round by round.
+    assert [summarise(r, "torchserve-stock")[1].ratio for r in (apart, together)] == [
+        pytest.approx(3.0),
+        pytest.approx(4.0),
+    ]
+    # A round that the baseline lacks has no ratio.
+    together.measurements = [
+        m for m in measurements if (m.server, m.round) != ("torchserve-stock", 0)
+    ]
+    assert summarise(together, "torchserve-stock")[1].ratio == pytest.approx(4.5)
+
+
 def test_a_thin_server_is_not_measured_by_a_limit_of_decoding():
     servers = {"torchserve-stock": {}, "offpath": {"content": "npy"}}
     _, thin = summarise(make_result(servers=servers), "torchserve-stock")
