@@ -43,7 +43,8 @@ def command(
     Without a VARIANT all of a group run; a wrong name lists them. The first is what the others are
     divided by. One that fails is left out and said; the others go on. docs/jvm.md has our tables.
     """
-    from profiling.jvm import JVM, JvmChoices, format_table, measure_variants
+    from profiling.jvm import JVM, JvmChoices, measure_variants
+    from profiling.jvm_report import format_table
 
     choices = JvmChoices(
         variants=choose_variants(variants, netty),

@@ -106,7 +106,8 @@ def show_start(path: Path, wish: Wish) -> None:
 
 def show_jvm(path: Path, wish: Wish) -> None:
     """Of `bench jvm`, whose tables are Markdown anyway."""
-    from profiling.jvm import JVM, format_table
+    from profiling.jvm import JVM
+    from profiling.jvm_report import format_table
 
     wish.console.print(
         format_table(JVM.load(path)), markup=False, highlight=False, soft_wrap=True

@@ -14,13 +14,8 @@ from click.testing import CliRunner
 from offpath.commands.bench_jvm import command
 from offpath.errors import ExpectedError
 from profiling import jvm
-from profiling.jvm import (
-    COLUMNS,
-    JvmChoices,
-    JvmResult,
-    VariantMeasurement,
-    format_table,
-)
+from profiling.jvm import COLUMNS, JvmChoices, JvmResult, VariantMeasurement
+from profiling.jvm_report import format_table
 from profiling.jvm_variants import (
     SERIAL,
     Variant,
