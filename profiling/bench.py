@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -82,11 +82,11 @@ class BenchPlan:
 
 @dataclass(frozen=True)
 class Started:
-    """A server that runs, how it started, and by workload how far its answers are off."""
+    """A server that runs, how it started, and by checked workload how far its answers are off."""
 
     running: RunningServer
     start: Start
-    differences: Mapping[str, float]
+    differences: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,10 @@ def to_limit(
 def starting(
     plan: BenchPlan, server: ServerUnderTest, where: Where
 ) -> Iterator[Started]:
-    """Starts a server, and checks its answers on every workload.
+    """Starts a server and sends the first request.
 
     Raises:
-        ExpectedError: it does not start, or answers wrongly.
+        ExpectedError: it does not start, or does not answer.
     """
     where.observer.on_step(f"{where.label}: {server.name}: start")
     begin_s = time.perf_counter()
@@ -202,29 +202,27 @@ def starting(
         begin_s = getattr(running, "began_s", None) or begin_s
         start = measure_start(plan, server, running, where.round, begin_s)
         where.result.starts.append(start)
-        differences = {
-            workload.name: check_answers(
-                server.name,
-                running.predict_url,
-                server.call,
-                make_bodies(plan, server, workload),
-            )
-            for workload in plan.workloads
-        }
-        yield Started(running, start, differences)
+        yield Started(running, start)
 
 
 def measure_server(
     plan: BenchPlan, server: ServerUnderTest, started: Started, where: Where
 ) -> None:
-    """Measures a running server on every workload.
+    """Measures a running server on every workload, once its answers there were checked.
 
     Raises:
-        ExpectedError: it dies.
+        ExpectedError: it answers wrongly, or dies.
     """
     running, observer = started.running, where.observer
     for workload in plan.workloads:
         observer.on_step(f"{where.label}: {server.name}: {workload.name}")
+        if workload.name not in started.differences:
+            started.differences[workload.name] = check_answers(
+                server.name,
+                running.predict_url,
+                server.call,
+                make_bodies(plan, server, workload),
+            )
         load = make_load(plan, server, running, workload)
         if plan.side_by_side and where.round > 0:
             # It has had all its warm-up, and idles since its last turn.

@@ -132,9 +132,9 @@ def make_plan(
 
 
 def measure(
-    server: RunningTorchServe, plan: LoadPlan, generator: Generator
+    server: RunningTorchServe, workload: str, plan: LoadPlan, generator: Generator
 ) -> dict[str, float]:
-    """Many clients, then one; figures by COLUMNS.
+    """One workload under many clients, then under one; figures by COLUMNS.
 
     Raises:
         ExpectedError: no reply was a 200.
@@ -142,7 +142,7 @@ def measure(
     cost = CpuCost(server)
     sample = generator.run(plan, cost)
     if not sample.ok:
-        raise ExpectedError(f"no reply was 200: {sample.statuses}")
+        raise ExpectedError(f"{workload}: no reply was 200: {sample.statuses}")
     cpu_ms, rss_mb = cost.cpu_ms(sample.ok), cost.rss_mb()
     plan = replace(plan, clients=1, warm_up_s=LONE_WARM_UP_S, seconds=LONE_SECONDS)
     lone = generator.run(plan, CpuCost(server))
@@ -220,7 +220,7 @@ class Session:
             return
         for workload in WORKLOADS:
             plan = make_plan(running, workload, warm_up_s, self._choices.seconds)
-            figures = measure(running, plan, self._load)
+            figures = measure(running, workload, plan, self._load)
             self.result.measurements.append(
                 VariantMeasurement(round_, name, workload, figures)
             )

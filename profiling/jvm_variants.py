@@ -17,10 +17,10 @@ from offpath.settings import find_config
 
 VMARGS = "vmargs"
 SERIAL = "-Xms1g -Xmx1g -XX:+UseSerialGC"
-# Chunks of Netty's arenas, 8 kB << order; 16 MB is its default, 128 MB what it allows at most.
+# Chunks of Netty's arenas, 8 kB << order; 16 MB is its default. Ours have 128 MB (14), its most.
 CHUNKS = {
     f"{(8 << order) >> 10} MB chunks": f"-Dio.netty.allocator.maxOrder={order}"
-    for order in (11, 13, 14)
+    for order in (11, 13)
 }
 NO_CHECKS = (
     "-Dio.netty.leakDetection.level=disabled -Dio.netty.buffer.checkAccessible=false"

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from profiling.result import NOISY_CORES, BenchResult
-from profiling.summary import PERCENTILES, Row, combined_limit, limit_rate, summarise
+from profiling.summary import PERCENTILES, Row, combined_limits, limit_rate, summarise
 
 NOISY_SPREAD = 0.15
 # Fewer good replies in a window, and its percentiles are a handful of batches.
@@ -133,16 +133,15 @@ def format_failures(failures: Mapping[str, int]) -> str:
 def format_limits(result: BenchResult, workload: str) -> str:
     """The limits' rates in one line."""
     decode, forward = limit_rate(result, workload), limit_rate(result, None)
-    both = combined_limit(result, workload)
-    if decode is None or forward is None or both is None:
+    both = combined_limits(result, workload)
+    if decode is None or forward is None or None not in both:
         return "limits: not measured"
     return (
         f"images/s that {result.host['cores']} cores allow: decode alone {decode:.1f},"
-        f" forward alone {forward:.1f}, both (the limit) {both:.1f}"
+        f" forward alone {forward:.1f}, both (the limit) {both[None]:.1f}"
         + "".join(
-            f"; engine {engine}: {limit_rate(result, None, engine):.1f} and"
-            f" {combined_limit(result, workload, engine):.1f}"
-            for engine in dict.fromkeys(limit.engine for limit in result.limits)
+            f"; engine {engine}: {limit_rate(result, None, engine):.1f} and {rate:.1f}"
+            for engine, rate in both.items()
             if engine is not None
         )
     )

@@ -117,13 +117,11 @@ def command(
     base = baseline if baseline in choices.servers else None
     earlier = options.read_earlier(json_path, append)
 
-    def save(finished: BenchResult) -> None:
-        if json_path is not None:
-            BENCH.save(finished, json_path)
-
     options.say_estimate(estimate_s(choices))
     with options.keeping(json_path, "rounds"), LiveProgress() as progress:
-        result = run_session(choices, progress, save, earlier)
+        result = run_session(
+            choices, progress, options.saving(BENCH, json_path), earlier
+        )
     console = Console()
     render(result, base, plot_path, html_path, console)
     if json_path is not None:

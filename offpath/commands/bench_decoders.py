@@ -50,12 +50,10 @@ def command(
 
     choices = DecodersChoices(command=options.command_line(), **asked)
 
-    def save(finished: DecodersResult) -> None:
-        if json_path is not None:
-            DECODERS.save(finished, json_path)
-
     with options.keeping(json_path, "rounds"), LiveProgress() as progress:
-        result = run_decoders(choices, progress.on_step, save)
+        result = run_decoders(
+            choices, progress.on_step, options.saving(DECODERS, json_path)
+        )
     render_decoders(result, plot_path, html_path, Console())
 
 

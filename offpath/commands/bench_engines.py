@@ -102,12 +102,10 @@ def command(
     is_continued = json_path and options.is_continued(json_path, append)
     earlier = ENGINES.load(json_path) if json_path and is_continued else None
 
-    def save(finished: EnginesResult) -> None:
-        if json_path is not None:
-            ENGINES.save(finished, json_path)
-
     with options.keeping(json_path, "rows"), EnginesProgress() as progress:
-        result = run_engines(choices, progress, save, earlier)
+        result = run_engines(
+            choices, progress, options.saving(ENGINES, json_path), earlier
+        )
     console = Console()
     render_engines(result, plot_path, html_path, console)
     if json_path is not None:

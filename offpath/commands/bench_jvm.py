@@ -11,7 +11,6 @@ from offpath.commands import bench_options as options
 from offpath.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.jvm import JvmResult
     from profiling.jvm_variants import Variant
 
 
@@ -52,13 +51,11 @@ def command(
         **asked,
     )
 
-    def save(finished: JvmResult) -> None:
-        if json_path is not None:
-            JVM.save(finished, json_path)
-
     with options.keeping(json_path, "variants"):
         result = measure_variants(
-            choices, lambda line: click.echo(line, err=True), save
+            choices,
+            lambda line: click.echo(line, err=True),
+            options.saving(JVM, json_path),
         )
     click.echo(format_table(result))
     if result.left_out:

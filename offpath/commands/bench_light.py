@@ -94,12 +94,8 @@ def command(
         **asked,
     )
 
-    def save(finished: LightResult) -> None:
-        if json_path is not None:
-            LIGHT.save(finished, json_path)
-
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
-        result = run_light(choices, progress, save)
+        result = run_light(choices, progress, options.saving(LIGHT, json_path))
     console = Console()
     render_light(result, html_path, console)
     if json_path is not None:

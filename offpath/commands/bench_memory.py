@@ -47,12 +47,8 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
         **asked,
     )
 
-    def save(finished: MemoryResult) -> None:
-        if json_path is not None:
-            MEMORY.save(finished, json_path)
-
     with options.keeping(json_path, "measurements"), LiveProgress() as progress:
-        result = run_memory(choices, progress, save)
+        result = run_memory(choices, progress, options.saving(MEMORY, json_path))
     print_memory(result, Console())
 
 
@@ -73,6 +69,7 @@ def print_memory(result: MemoryResult, console: Any) -> None:
     kinds = new_table("team PSS by kind of page, MB", "workers", *KINDS)
     for m in result.measurements:
         share = share_of_separate(m, result.measurements)
+        gpu = "" if m.gpu_bytes is None else format_mb(m.gpu_bytes)
         table.add_row(
             m.server,
             str(m.workers),
@@ -82,7 +79,7 @@ def print_memory(result: MemoryResult, console: Any) -> None:
             format_mb(m.team_pss_bytes),
             "" if share is None else f"{100 * share:.0f} %",
             format_mb(m.team_unique_bytes),
-            *(("" if m.gpu_bytes is None else format_mb(m.gpu_bytes),) * has_gpu),
+            *((gpu,) if has_gpu else ()),
         )
         kinds.add_row(
             m.server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from offpath.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
     from profiling.result import BenchResult
+    from profiling.saved import Result, Saved
 
 BASELINE = "torchserve-stock"
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
@@ -105,6 +106,16 @@ def is_continued(json_path: Path, append: bool) -> bool:
             f"result {str(json_path)!r} exists: add rounds to it with --append, or name another"
         )
     return True
+
+
+def saving(kind: Saved[Result], json_path: Path | None) -> Callable[[Result], None]:
+    """What a run calls with all that it has so far: it goes to --json where that was given."""
+
+    def save(finished: Result) -> None:
+        if json_path is not None:
+            kind.save(finished, json_path)
+
+    return save
 
 
 def say_estimate(seconds: float) -> None:

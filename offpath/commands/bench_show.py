@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from offpath.commands import bench_options as options
+from offpath.commands.bench_compare import render
+from offpath.commands.bench_decoders import render_decoders
+from offpath.commands.bench_engines import render_engines
+from offpath.commands.bench_light import render_light
+from offpath.commands.bench_memory import print_memory
+from offpath.commands.bench_start import print_starts
+from offpath.commands.bench_sweep import render_sweep
+from offpath.commands.bench_tradeoff import render_tradeoff
+from offpath.commands.tune import judge_result, render_tuning
 from offpath.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -29,7 +38,6 @@ class Wish:
 
 def show_bench(path: Path, wish: Wish) -> None:
     """Of `bench compare`."""
-    from offpath.commands.bench_compare import render
     from profiling.result import BENCH
 
     result = BENCH.load(path)
@@ -39,7 +47,6 @@ def show_bench(path: Path, wish: Wish) -> None:
 
 def show_sweep(path: Path, wish: Wish) -> None:
     """Of `bench sweep`."""
-    from offpath.commands.bench_sweep import render_sweep
     from profiling.sweep_result import SWEEP
 
     render_sweep(SWEEP.load(path), wish.plot_path, wish.html_path, wish.console)
@@ -47,7 +54,6 @@ def show_sweep(path: Path, wish: Wish) -> None:
 
 def show_engines(path: Path, wish: Wish) -> None:
     """Of `bench engines`."""
-    from offpath.commands.bench_engines import render_engines
     from profiling.engines_result import ENGINES
 
     render_engines(ENGINES.load(path), wish.plot_path, wish.html_path, wish.console)
@@ -55,7 +61,6 @@ def show_engines(path: Path, wish: Wish) -> None:
 
 def show_decoders(path: Path, wish: Wish) -> None:
     """Of `bench decoders`."""
-    from offpath.commands.bench_decoders import render_decoders
     from profiling.decoders import DECODERS
 
     render_decoders(DECODERS.load(path), wish.plot_path, wish.html_path, wish.console)
@@ -63,7 +68,6 @@ def show_decoders(path: Path, wish: Wish) -> None:
 
 def show_tradeoff(path: Path, wish: Wish) -> None:
     """Of `bench tradeoff`."""
-    from offpath.commands.bench_tradeoff import render_tradeoff
     from profiling.tradeoff_result import TRADEOFF
 
     render_tradeoff(TRADEOFF.load(path), wish.plot_path, wish.html_path, wish.console)
@@ -71,18 +75,17 @@ def show_tradeoff(path: Path, wish: Wish) -> None:
 
 def show_tuning(path: Path, wish: Wish) -> None:
     """Of `offpath tune`."""
-    from offpath.commands.tune import render_tuning
     from profiling.tuning.choice import find_bound
     from profiling.tuning.result import TUNING
 
     result = TUNING.load(path)
     p95_ms = find_bound(wish.p95_ms, result.trials, result.reference)
-    render_tuning(result, p95_ms, wish.plot_path, wish.html_path, wish.console)
+    verdict = judge_result(result, p95_ms)
+    render_tuning(result, p95_ms, verdict, wish.plot_path, wish.html_path, wish.console)
 
 
 def show_light(path: Path, wish: Wish) -> None:
     """Of `bench light`."""
-    from offpath.commands.bench_light import render_light
     from profiling.light_result import LIGHT
 
     render_light(LIGHT.load(path), wish.html_path, wish.console)
@@ -90,7 +93,6 @@ def show_light(path: Path, wish: Wish) -> None:
 
 def show_memory(path: Path, wish: Wish) -> None:
     """Of `bench memory`."""
-    from offpath.commands.bench_memory import print_memory
     from profiling.memory import MEMORY
 
     print_memory(MEMORY.load(path), wish.console)
@@ -98,7 +100,6 @@ def show_memory(path: Path, wish: Wish) -> None:
 
 def show_start(path: Path, wish: Wish) -> None:
     """Of `bench start`."""
-    from offpath.commands.bench_start import print_starts
     from profiling.start import START
 
     print_starts(START.load(path), wish.baseline, wish.console)

@@ -41,12 +41,8 @@ def command(servers: str, baseline: str, json_path: Path | None, **asked: Any) -
         servers=options.split_names(servers), command=options.command_line(), **asked
     )
 
-    def save(finished: StartResult) -> None:
-        if json_path is not None:
-            START.save(finished, json_path)
-
     with options.keeping(json_path, "starts"), LiveProgress() as progress:
-        result = run_start(choices, progress, save)
+        result = run_start(choices, progress, options.saving(START, json_path))
     print_starts(result, baseline, Console())
 
 

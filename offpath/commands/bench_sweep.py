@@ -86,13 +86,9 @@ def command(
     if json_path is not None and json_path.exists():
         raise ExpectedError(f"result {str(json_path)!r} exists: name another")
 
-    def save(finished: SweepResult) -> None:
-        if json_path is not None:
-            SWEEP.save(finished, json_path)
-
     options.say_estimate(choices.estimated_s)
     with options.keeping(json_path, "steps"), LiveProgress() as progress:
-        result = run_sweep(choices, progress, save)
+        result = run_sweep(choices, progress, options.saving(SWEEP, json_path))
     console = Console()
     render_sweep(result, plot_path, html_path, console)
     if json_path is not None:

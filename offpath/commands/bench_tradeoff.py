@@ -95,12 +95,8 @@ def command(
     if plot_path is not None:
         check_suffix(plot_path)
 
-    def save(finished: TradeoffResult) -> None:
-        if json_path is not None:
-            TRADEOFF.save(finished, json_path)
-
     with options.keeping(json_path, "windows"), LiveProgress() as progress:
-        result = run_tradeoff(choices, progress, save)
+        result = run_tradeoff(choices, progress, options.saving(TRADEOFF, json_path))
     console = Console()
     render_tradeoff(result, plot_path, html_path, console)
     if json_path is not None:

@@ -16,6 +16,7 @@ from offpath.interrupts import Terminated, stopping_on_signals
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from profiling.tuning.choice import Verdict
     from profiling.tuning.result import TuneResult
     from profiling.tuning.search import TuneChoices
 
@@ -204,7 +205,9 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
         # Before the plots: what was searched for must not hang on a drawing.
         write_preset(options["output"], archive.preset, result, verdict)
     console = Console()
-    render_tuning(result, p95_ms, options["plot_path"], options["html_path"], console)
+    render_tuning(
+        result, p95_ms, verdict, options["plot_path"], options["html_path"], console
+    )
     console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
     if verdict is None:
         summaries = choice.summarise_trials(result.trials)
@@ -220,6 +223,7 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
 def render_tuning(
     result: TuneResult,
     p95_ms: float,
+    verdict: Verdict | None,
     plot_path: Path | None,
     html_path: Path | None,
     console: Console,
@@ -228,7 +232,6 @@ def render_tuning(
     from profiling.tuning.plot import save_html, save_plot
     from profiling.tuning.report import print_tuning
 
-    verdict = judge_result(result, p95_ms)
     print_tuning(result, p95_ms, verdict, console)
     if html_path is not None:
         save_html(result, p95_ms, verdict, html_path)
@@ -236,7 +239,7 @@ def render_tuning(
         save_plot(result, p95_ms, verdict, plot_path)
 
 
-def judge_result(result: TuneResult, p95_ms: float) -> Any:
+def judge_result(result: TuneResult, p95_ms: float) -> Verdict | None:
     """The verdict of the fresh rounds, None where there were none."""
     from profiling.tuning.choice import judge
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -143,6 +144,20 @@ def test_a_server_that_dies_is_left_out_and_the_rest_go_on(tmp_path):
     assert (failure.server, failure.round) == ("frail", 0)
     assert "died under load" in failure.reason and "the.log" in failure.reason
     assert [name for name, _ in listener.failures] == ["frail"]
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_workload_answered_wrongly_leaves_the_window_before_it(
+    side_by_side, tmp_path
+):
+    plan = make_plan(tmp_path, [QuickServer("a")], RIGHT, side_by_side=side_by_side)
+    (first,) = plan.workloads
+    second = replace(first, name="others")
+    wrong = [(body, Answer("dog", 0.74, lead=3.0)) for body, _ in plan.checks["photos"]]
+    checks = {**plan.checks, "others": wrong}
+    result, _ = run(replace(plan, workloads=[first, second], checks=checks))
+    assert [(m.round, m.workload) for m in result.measurements] == [(0, "photos")]
+    assert [failure.server for failure in result.failures] == ["a"]
 
 
 def test_a_server_that_does_not_start_is_left_out(tmp_path):
