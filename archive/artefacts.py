@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from archive.calibration import PhotographSets, load_photographs
-from archive.exporters import (
+from offpath.archive.calibration import PhotographSets, load_photographs
+from offpath.archive.exporters import (
     EXAMPLE_BATCH,
     export_compiled,
     export_onnx,
@@ -27,15 +27,15 @@ from archive.exporters import (
     export_torchscript,
     wrap_model,
 )
-from archive.parity import make_parity_set, write_parity_file
-from archive.quantisation import quantise
-from handler.backends import PRECISIONS, BackendUnavailable
-from handler.backends.artefacts import PARITY_FILE, artefact_name
-from handler.backends.choose import make_backend
-from handler.config import HandlerConfig
-from handler.decode import Pixels
-from handler.parity import Parity, ParitySet, measure_parity
-from offpath.errors import ExpectedError
+from offpath.archive.parity import make_parity_set, write_parity_file
+from offpath.archive.quantisation import quantise
+from offpath.handler.backends import PRECISIONS, BackendUnavailable
+from offpath.handler.backends.artefacts import PARITY_FILE, artefact_name
+from offpath.handler.backends.choose import make_backend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import Pixels
+from offpath.handler.errors import ExpectedError
+from offpath.handler.parity import Parity, ParitySet, measure_parity
 
 # Floating-point operations per picture from which OpenVINO's quicker kernels outweigh its call.
 HEAVY_FLOP = 50_000_000

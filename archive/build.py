@@ -18,15 +18,16 @@ from typing import Any
 
 import torch
 
-from archive.artefacts import EngineBuild, Say, build_engine_folder
-from archive.labels import check_label_count, format_index_to_name
-from archive.model_config import format_model_config
-from archive.model_source import ModelSource, check_shadowing, count_classes
-from handler.backends.artefacts import FOLDER
-from handler.config import HandlerConfig
-from offpath.errors import ExpectedError
+from offpath.archive.artefacts import EngineBuild, Say, build_engine_folder
+from offpath.archive.labels import check_label_count, format_index_to_name
+from offpath.archive.model_config import format_model_config
+from offpath.archive.model_source import ModelSource, check_shadowing, count_classes
+from offpath.handler.backends.artefacts import FOLDER
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
 
-HANDLER_DIR = Path(__file__).parent.parent / "handler"
+PACKAGE_DIR = Path(__file__).parent.parent
+HANDLER_DIR = PACKAGE_DIR / "handler"
 # TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the long part.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # zip has no earlier date; the archiver's own would make every build differ.
@@ -169,7 +170,7 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
         "--model-name", spec.name, "--version", spec.version,
         "--serialized-file", str(serialized),
         "--handler", str(HANDLER_DIR / ENTRY_FILE),
-        # The parent of handler/: passing handler/ itself would flatten it.
+        # The parent of offpath/: passing offpath/ itself would flatten it.
         "--extra-files", str(stage),
         "--config-file", str(config_file),
         "--export-path", str(out), "--archive-format", "zip-store", "--force",
@@ -189,8 +190,9 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
 
 
 def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", "client.py")
-    shutil.copytree(HANDLER_DIR, stage / "handler", ignore=ignore)
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(HANDLER_DIR, stage / "offpath" / "handler", ignore=ignore)
+    shutil.copyfile(PACKAGE_DIR / "__init__.py", stage / "offpath" / "__init__.py")
     if spec.labels is not None:
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from handler.config import HandlerConfig
-from handler.decode import Pixels, decode_image
-from handler.errors import ItemError
-from handler.resample import transform_with_torch
-from handler.transform import transform_image
-from offpath.errors import ExpectedError
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import Pixels, decode_image
+from offpath.handler.errors import ExpectedError, ItemError
+from offpath.handler.resample import transform_with_torch
+from offpath.handler.transform import transform_image
 
 # Of a folder's photographs, spread evenly over the names. NNCF's own default is 300.
 MOST_PICTURES = 300
@@ -79,7 +78,7 @@ def _spread(files: list[Path]) -> list[Path]:
 
 def _load_bundled(config: HandlerConfig) -> PhotographSets:
     # Imported here: the packages belong to the benchmark and need not be installed.
-    from profiling.photographs import find_sources
+    from offpath.archive.photographs import find_sources
 
     try:
         sources = find_sources()
@@ -99,8 +98,7 @@ def _cut_windows(path: Path, index: int) -> Iterator[bytes]:
     """Seeded windows of a photograph, as JPEG."""
     from PIL import Image
 
-    from profiling.photographs import cut_window
-    from profiling.workload import encode_jpeg
+    from offpath.archive.photographs import cut_window, encode_jpeg
 
     rng = np.random.default_rng((SEED, index))
     with Image.open(path) as file:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 MODELS_DIR = Path(__file__).parent / "models"
 RANDOM_SEED = 0

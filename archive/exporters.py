@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from handler.backends.artefacts import INPUT, OUTPUT
-from handler.backends.eager import DTYPES
-from handler.backends.open_vino import forbid_telemetry
-from handler.backends.pictures import PictureModel
-from handler.config import HandlerConfig
-from offpath.errors import ExpectedError
+from offpath.handler.backends.artefacts import INPUT, OUTPUT
+from offpath.handler.backends.eager import DTYPES
+from offpath.handler.backends.open_vino import forbid_telemetry
+from offpath.handler.backends.pictures import PictureModel
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
 
 # Any batch above 1 does: a dimension of 1 is taken for a constant.
 EXAMPLE_BATCH = 2

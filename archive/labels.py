@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 def read_labels(path: Path) -> list[str]:

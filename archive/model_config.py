@@ -12,9 +12,8 @@ from typing import Any
 
 import yaml
 
-from handler.config import HandlerConfig
-from handler.errors import ConfigError
-from offpath.errors import ExpectedError
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError, ExpectedError
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from archive.catalog import MODELS, RANDOM_SEED, StateDict, imagenet_labels
-from offpath.errors import ExpectedError
+from offpath.archive.catalog import MODELS, RANDOM_SEED, StateDict, imagenet_labels
+from offpath.handler.errors import ExpectedError
 
 # Modules of the worker itself; an archive's folder comes first on its path.
 RESERVED_MODULES = frozenset(

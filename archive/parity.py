@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from handler.backends.eager import EagerBackend
-from handler.config import HandlerConfig
-from handler.decode import Pixels
-from handler.parity import ParitySet
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import Pixels
+from offpath.handler.parity import ParitySet
 
 PICTURES = 16
 BATCH = 8

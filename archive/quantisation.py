@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from archive.exporters import import_package
-from handler.backends.artefacts import INPUT
-from handler.decode import Pixels
-from handler.parity import Parity
-from offpath.errors import ExpectedError
+from offpath.archive.exporters import import_package
+from offpath.handler.backends.artefacts import INPUT
+from offpath.handler.decode import Pixels
+from offpath.handler.errors import ExpectedError
+from offpath.handler.parity import Parity
 
 # How many of the first convolutions and matrix products stay in fp32; tried in turn.
 FP32_LAYERS = (0, 2, 5, 9, 17)

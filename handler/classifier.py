@@ -18,22 +18,22 @@ from ts.context import Context
 from ts.protocol import otf_message_handler
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from handler.allocator import give_back_freed_memory, keep_freed_memory
-from handler.backends.artefacts import FOLDER
-from handler.backends.choose import Choice, choose_backend
-from handler.config import HandlerConfig
-from handler.engine import Engine
-from handler.errors import BadTarget
-from handler.metrics import MetricsEmitter
-from handler.normalise import Normaliser
-from handler.pipeline import Batch, Item, Pipeline, set_threads
-from handler.prediction_log import open_prediction_log
-from handler.protocol_reader import install_buffered_reader
-from handler.records import make_records
-from handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
-from handler.stages import BatchTimings, Stage, format_server_timing
-from handler.warmup import warm_up_payloads
-from handler.weights import make_with_weights
+from offpath.handler.allocator import give_back_freed_memory, keep_freed_memory
+from offpath.handler.backends.artefacts import FOLDER
+from offpath.handler.backends.choose import Choice, choose_backend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.engine import Engine
+from offpath.handler.errors import BadTarget
+from offpath.handler.metrics import MetricsEmitter
+from offpath.handler.normalise import Normaliser
+from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
+from offpath.handler.prediction_log import open_prediction_log
+from offpath.handler.protocol_reader import install_buffered_reader
+from offpath.handler.records import make_records
+from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.stages import BatchTimings, Stage, format_server_timing
+from offpath.handler.warmup import warm_up_payloads
+from offpath.handler.weights import make_with_weights
 
 logger = logging.getLogger(__name__)
 

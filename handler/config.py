@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from handler.backends import ENGINES, PRECISIONS
-from handler.decode import SCALE_MARGIN, DecodeOptions
-from handler.errors import ConfigError
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.backends import ENGINES, PRECISIONS
+from offpath.handler.decode import SCALE_MARGIN, DecodeOptions
+from offpath.handler.errors import ConfigError
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
 # `auto`: backends/choose.py says what it stands for.

@@ -21,13 +21,13 @@ from PIL import MpoImagePlugin  # noqa: F401  isort: skip
 from PIL import TiffImagePlugin  # noqa: F401  isort: skip
 from PIL import WebPImagePlugin  # noqa: F401  isort: skip
 
-from handler.errors import (
+from offpath.handler.errors import (
     ImageTooLarge,
     ItemError,
     UndecodableImage,
     UnsupportedFormat,
 )
-from handler.payload import Payload
+from offpath.handler.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from handler.backends import Backend
-from handler.config import HandlerConfig
-from handler.decode import Pixels
-from handler.stages import Stage, StageTimer
+from offpath.handler.backends import Backend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import Pixels
+from offpath.handler.stages import Stage, StageTimer
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,13 @@ A client sees what is here and nothing else; details of bugs go to the worker's 
 from __future__ import annotations
 
 
+class ExpectedError(Exception):
+    """Something the user can put right: the message says what was wrong and what to do.
+
+    The command line prints it without a traceback and exits with 1.
+    """
+
+
 class ConfigError(ValueError):
     """A wrong `handler:` section: the worker refuses to load and the log says which key."""
 

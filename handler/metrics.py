@@ -16,8 +16,8 @@ from typing import Any
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 
-from handler.prediction_log.counters import LogCounters
-from handler.stages import BatchTimings
+from offpath.handler.prediction_log.counters import LogCounters
+from offpath.handler.stages import BatchTimings
 
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 LOG_COUNTERS = ("appended", "shipped", "dropped", "retries")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from handler.decode import Pixels
-from handler.errors import BadTensor
-from handler.payload import Payload
+from offpath.handler.decode import Pixels
+from offpath.handler.errors import BadTensor
+from offpath.handler.payload import Payload
 
 NPY_MAGIC = b"\x93NUMPY"
 # Version 3 is for field names that are not ASCII: never a plain array.

@@ -13,15 +13,15 @@ import numpy as np
 import simplejpeg
 import torch
 
-from handler.decode import (
+from offpath.handler.decode import (
     JPEG_MAGIC,
     TURNS,
     DecodeOptions,
     check_pixels,
     read_orientation,
 )
-from handler.errors import ImageTooLarge
-from handler.payload import Payload
+from offpath.handler.errors import ImageTooLarge
+from offpath.handler.payload import Payload
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from handler.backends import Backend
-from handler.errors import ConfigError
+from offpath.handler.backends import Backend
+from offpath.handler.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
+from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
 
 Payload = bytes | bytearray | memoryview
 

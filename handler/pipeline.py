@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from handler.config import HandlerConfig
-from handler.decode import decode_image, silence_decoders
-from handler.engine import Engine
-from handler.errors import ItemError
-from handler.npy import is_npy, read_npy
-from handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
-from handler.payload import Payload, read_payload
-from handler.resample import transform_on_device, transform_with_torch
-from handler.response import Reply, encode_error, encode_prediction
-from handler.stages import Stage, StageTimer
-from handler.transform import transform_image
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import decode_image, silence_decoders
+from offpath.handler.engine import Engine
+from offpath.handler.errors import ItemError
+from offpath.handler.npy import is_npy, read_npy
+from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
+from offpath.handler.payload import Payload, read_payload
+from offpath.handler.resample import transform_on_device, transform_with_torch
+from offpath.handler.response import Reply, encode_error, encode_prediction
+from offpath.handler.stages import Stage, StageTimer
+from offpath.handler.transform import transform_image
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import hashlib
 import xxhash
 from ts.context import Context
 
-from handler.payload import Payload
-from handler.pipeline import Batch
-from handler.prediction_log.record import Record, format_inference_time
-from handler.prediction_log.settings import PredictionLogSettings
-from handler.stages import BatchTimings
+from offpath.handler.payload import Payload
+from offpath.handler.pipeline import Batch
+from offpath.handler.prediction_log.record import Record, format_inference_time
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.stages import BatchTimings
 
 
 def make_records(

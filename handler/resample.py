@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from handler.decode import DecodedImage, Pixels
-from handler.transform import plan_resize, transform_image
+from offpath.handler.decode import DecodedImage, Pixels
+from offpath.handler.transform import plan_resize, transform_image
 
 # torch resizes from the first pixel of what it gets, so the picture is cut before the crop where a
 # resized pixel's edge meets a decoded pixel's. At most so many resized pixels before the crop: each

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from handler.errors import ItemError
+from offpath.handler.errors import ItemError
 
 JSON_CONTENT_TYPE = "application/json"
 

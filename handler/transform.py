@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from handler.decode import DecodedImage, Pixels
+from offpath.handler.decode import DecodedImage, Pixels
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import traceback
 
 import click
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 # Subcommand -> module that holds it as `command`; imported when called, so that `offpath predict`
 # never pays for torch.

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from archive.build import ArchiveSpec, build_archive
-from archive.model_config import load_preset, make_model_config
-from archive.model_source import load_model_source
-from offpath.settings import ServerSettings
-from offpath.torchserve import TorchServe
-from offpath.warm_up import warm_up
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.model_source import load_model_source
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from offpath.serving.warm_up import warm_up
+from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")
 
@@ -65,3 +66,16 @@ def server(model_store: Path) -> Iterator[TorchServe]:
         for name in running.model_names():
             warm_up(running.inference_url, name, workers=2)
         yield running
+
+
+@pytest.fixture
+def make_mar(tmp_path: Path) -> MakeMar:
+    """Writes an archive with an echo handler to `<tmp_path>/store`: `make_mar(name, config)`.
+
+    A server with it starts in seconds.
+    """
+
+    def make(*args: object, **kwargs: object) -> Path:
+        return write_mar(tmp_path / "store", *args, **kwargs)
+
+    return make

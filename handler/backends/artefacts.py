@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from handler.backends import BackendUnavailable
+from offpath.handler.backends import BackendUnavailable
 
 FOLDER = "engine"
 INPUT, OUTPUT = "pictures", "logits"

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import torch
 
-from handler.backends import PRECISIONS, Backend, BackendUnavailable
-from handler.backends.artefacts import PARITY_FILE
-from handler.backends.compiled import CompiledBackend
-from handler.backends.eager import EagerBackend
-from handler.backends.onnx_runtime import OnnxRuntimeBackend
-from handler.backends.open_vino import OpenVinoBackend
-from handler.backends.torch_script import TorchScriptBackend
-from handler.config import HandlerConfig
-from handler.errors import ConfigError
-from handler.parity import Parity, load_parity_set, measure_parity
+from offpath.handler.backends import PRECISIONS, Backend, BackendUnavailable
+from offpath.handler.backends.artefacts import PARITY_FILE
+from offpath.handler.backends.compiled import CompiledBackend
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.backends.onnx_runtime import OnnxRuntimeBackend
+from offpath.handler.backends.open_vino import OpenVinoBackend
+from offpath.handler.backends.torch_script import TorchScriptBackend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
+from offpath.handler.parity import Parity, load_parity_set, measure_parity
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from handler.backends import BackendUnavailable
-from handler.backends.artefacts import find_artefact
+from offpath.handler.backends import BackendUnavailable
+from offpath.handler.backends.artefacts import find_artefact
 
 
 class CompiledBackend:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from handler.backends.folding import fold_normalisation
-from handler.config import HandlerConfig
-from handler.normalise import Normaliser
+from offpath.handler.backends.folding import fold_normalisation
+from offpath.handler.config import HandlerConfig
+from offpath.handler.normalise import Normaliser
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -15,8 +15,8 @@ from typing import cast
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from handler.config import HandlerConfig
-from handler.normalise import CHANNELS, PIXEL_MAX, Normaliser, scale_and_bias
+from offpath.handler.config import HandlerConfig
+from offpath.handler.normalise import CHANNELS, PIXEL_MAX, Normaliser, scale_and_bias
 
 logger = logging.getLogger(__name__)
 

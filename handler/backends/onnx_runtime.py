@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from handler.backends import BackendUnavailable
-from handler.backends.artefacts import INPUT, OUTPUT, find_artefact
+from offpath.handler.backends import BackendUnavailable
+from offpath.handler.backends.artefacts import INPUT, OUTPUT, find_artefact
 
 CPU, CUDA, TENSORRT = (
     f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from handler.backends import BackendUnavailable
-from handler.backends.artefacts import find_artefact
+from offpath.handler.backends import BackendUnavailable
+from offpath.handler.backends.artefacts import find_artefact
 
 # precision -> what layers that are not quantised compute in.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}

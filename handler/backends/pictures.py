@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from handler.normalise import CHANNELS, scale_and_bias
+from offpath.handler.normalise import CHANNELS, scale_and_bias
 
 
 class PictureModel(torch.nn.Module):

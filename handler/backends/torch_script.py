@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from handler.backends.artefacts import find_artefact
+from offpath.handler.backends.artefacts import find_artefact
 
 
 class TorchScriptBackend:

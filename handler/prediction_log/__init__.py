@@ -12,15 +12,15 @@ import weakref
 import zlib
 from collections.abc import Sequence
 
-from handler.prediction_log import sink_file
-from handler.prediction_log.announcer import Announcer
-from handler.prediction_log.compression import check_compression
-from handler.prediction_log.counters import LogCounters
-from handler.prediction_log.recent import RecentIds
-from handler.prediction_log.record import Record, encode_records
-from handler.prediction_log.settings import PredictionLogSettings
-from handler.prediction_log.shipper import Shipper
-from handler.prediction_log.spool import Spool
+from offpath.handler.prediction_log import sink_file
+from offpath.handler.prediction_log.announcer import Announcer
+from offpath.handler.prediction_log.compression import check_compression
+from offpath.handler.prediction_log.counters import LogCounters
+from offpath.handler.prediction_log.recent import RecentIds
+from offpath.handler.prediction_log.record import Record, encode_records
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.shipper import Shipper
+from offpath.handler.prediction_log.spool import Spool
 
 __all__ = ["LogCounters", "PredictionLog", "Record", "open_prediction_log"]
 

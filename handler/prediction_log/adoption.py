@@ -6,13 +6,13 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from handler.prediction_log.owner import (
+from offpath.handler.prediction_log.owner import (
     OwnerFolder,
     claim_owner_folder,
     list_owner_folders,
     remove_stale,
 )
-from handler.prediction_log.segment import SealedSegment, list_segments
+from offpath.handler.prediction_log.segment import SealedSegment, list_segments
 
 
 class AdoptedFolders:

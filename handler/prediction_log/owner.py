@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from handler.prediction_log.naming import make_owner_name
+from offpath.handler.prediction_log.naming import make_owner_name
 
 # A folder gets its final name only once it is locked; adopters look at final names only.
 NEW_PREFIX = ".new-"

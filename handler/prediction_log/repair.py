@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from handler.prediction_log.naming import SPOOL_SUFFIX, TORN_SUFFIX
-from handler.prediction_log.segment import SealedSegment
+from offpath.handler.prediction_log.naming import SPOOL_SUFFIX, TORN_SUFFIX
+from offpath.handler.prediction_log.segment import SealedSegment
 
 LOGGER = logging.getLogger(__name__)
 

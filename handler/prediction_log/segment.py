@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from handler.prediction_log.naming import SegmentName, parse_segment_name
-from handler.prediction_log.owner import OwnerFolder
+from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
+from offpath.handler.prediction_log.owner import OwnerFolder
 
 
 class OpenSegment:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from handler.prediction_log.record import FIELDS
+from offpath.handler.prediction_log.record import FIELDS
 
 MIB = 1 << 20
 OFF = "off"

@@ -13,14 +13,14 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from handler.prediction_log import sink_file
-from handler.prediction_log.announcer import Announcer
-from handler.prediction_log.backoff import pause_s
-from handler.prediction_log.compression import compress
-from handler.prediction_log.repair import read_segment
-from handler.prediction_log.segment import SealedSegment
-from handler.prediction_log.sinks import Sink, describe_error, open_sink
-from handler.prediction_log.spool import Spool, SpoolFull
+from offpath.handler.prediction_log import sink_file
+from offpath.handler.prediction_log.announcer import Announcer
+from offpath.handler.prediction_log.backoff import pause_s
+from offpath.handler.prediction_log.compression import compress
+from offpath.handler.prediction_log.repair import read_segment
+from offpath.handler.prediction_log.segment import SealedSegment
+from offpath.handler.prediction_log.sinks import Sink, describe_error, open_sink
+from offpath.handler.prediction_log.spool import Spool, SpoolFull
 
 TICK_S = 0.2
 RESCAN_S = 1.0

@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from handler.prediction_log.record import format_inference_time
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 SINK_FILE = "sink.json"
 ERROR_FILE = "last-error.json"

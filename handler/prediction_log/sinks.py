@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from handler.prediction_log.compression import CONTENT_ENCODINGS
-from handler.prediction_log.settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.compression import CONTENT_ENCODINGS
+from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0

@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from handler.prediction_log.adoption import AdoptedFolders, count_bytes
-from handler.prediction_log.naming import (
+from offpath.handler.prediction_log.adoption import AdoptedFolders, count_bytes
+from offpath.handler.prediction_log.naming import (
     SegmentName,
     format_hour,
     make_sink_folder_name,
 )
-from handler.prediction_log.owner import OwnerFolder, create_owner_folder
-from handler.prediction_log.segment import OpenSegment, SealedSegment
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.owner import OwnerFolder, create_owner_folder
+from offpath.handler.prediction_log.segment import OpenSegment, SealedSegment
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 BLOCKED_POLL_S = 0.05
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 @click.command("archive")
@@ -114,11 +114,11 @@ def command(**options: Any) -> None:
 
 def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     # torch is imported here: `offpath archive --help` answers without it.
-    from archive.artefacts import plan_engine
-    from archive.build import ArchiveSpec, build_archive
-    from archive.labels import read_labels
-    from archive.model_config import load_preset, make_model_config
-    from archive.model_source import load_model_source
+    from offpath.archive.artefacts import plan_engine
+    from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.labels import read_labels
+    from offpath.archive.model_config import load_preset, make_model_config
+    from offpath.archive.model_source import load_model_source
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     labels = read_labels(options["labels"]) if options["labels"] else None

@@ -22,7 +22,7 @@ from offpath.commands import (
     bench_tradeoff,
 )
 from offpath.commands.bench_options import command_line as command_line
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 @click.group()
@@ -56,8 +56,8 @@ def soak(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.soak import SOAK, SoakChoices, run_soak
-    from profiling.soak_report import print_soak
+    from offpath.profiling.experiments.soak import SOAK, SoakChoices, run_soak
+    from offpath.profiling.experiments.soak_report import print_soak
 
     choices = SoakChoices(minutes, workload, model, clients, seed, command_line())
     with LiveProgress() as progress:

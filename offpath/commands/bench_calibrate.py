@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from offpath.commands import bench_options as options
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 @click.command("calibrate")
@@ -46,8 +46,8 @@ def command(
     """
     from rich.console import Console
 
-    from profiling.calibration import CALIBRATION, calibrate
-    from profiling.calibration_report import print_calibration
+    from offpath.profiling.experiments.calibration import CALIBRATION, calibrate
+    from offpath.profiling.experiments.calibration_report import print_calibration
 
     fastest = find_fastest(result_paths)
     result = calibrate(
@@ -66,8 +66,8 @@ def command(
 
 def find_fastest(result_paths: tuple[Path, ...]) -> dict[str, float]:
     """Workload -> the fastest rate of all results; thin clients' under "npy"."""
-    from profiling.result import BENCH
-    from profiling.summary import summarise
+    from offpath.profiling.core.result import BENCH
+    from offpath.profiling.core.summary import summarise
 
     fastest: dict[str, float] = {}
     for path in result_paths:

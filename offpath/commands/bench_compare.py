@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.result import BenchResult
-    from profiling.session import BenchChoices
+    from offpath.profiling.core.result import BenchResult
+    from offpath.profiling.experiments.session import BenchChoices
 
 DEFAULT_SECONDS = 10.0
 # 20 batches of 8: a slow model's window goes on until it has them, or for a minute.
@@ -110,8 +110,8 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.result import BENCH
-    from profiling.session import estimate_s, run_session
+    from offpath.profiling.core.result import BENCH
+    from offpath.profiling.experiments.session import estimate_s, run_session
 
     choices = make_choices(**asked)
     base = baseline if baseline in choices.servers else None
@@ -145,8 +145,8 @@ def make_choices(
     **load: Any,
 ) -> BenchChoices:
     """The choices of the command line; raises UsageError when they exclude each other."""
-    from profiling.bench import Windows
-    from profiling.session import BenchChoices
+    from offpath.profiling.experiments.bench import Windows
+    from offpath.profiling.experiments.session import BenchChoices
 
     if seconds is not None and requests is not None:
         raise click.UsageError("--seconds and --requests exclude each other")
@@ -179,16 +179,16 @@ def render(
     console: Any,
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.report import print_report
+    from offpath.profiling.report.report import print_report
 
     print_report(result, baseline, console)
     if plot_path is not None:
-        from profiling.plot import save_plot
+        from offpath.profiling.report.plot import save_plot
 
         save_plot(result, baseline, plot_path)
         console.print(f"plot: {plot_path}")
     if html_path is not None:
-        from profiling.bench_page import write_bench_page
+        from offpath.profiling.report.bench_page import write_bench_page
 
         write_bench_page(result, html_path, baseline)
         console.print(f"page: {html_path}")

@@ -10,7 +10,7 @@ import click
 from offpath.commands import bench_options as options
 
 if TYPE_CHECKING:
-    from profiling.decoders import DecodersResult
+    from offpath.profiling.experiments.decoders import DecodersResult
 
 
 @click.command("decoders")
@@ -46,7 +46,11 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.decoders import DECODERS, DecodersChoices, run_decoders
+    from offpath.profiling.experiments.decoders import (
+        DECODERS,
+        DecodersChoices,
+        run_decoders,
+    )
 
     choices = DecodersChoices(command=options.command_line(), **asked)
 
@@ -61,7 +65,7 @@ def render_decoders(
     result: DecodersResult, plot_path: Path | None, html_path: Path | None, console: Any
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.decoders_report import (
+    from offpath.profiling.experiments.decoders_report import (
         print_decoders,
         save_decoders_plot,
         write_decoders_page,

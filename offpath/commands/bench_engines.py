@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.engines_result import EnginesResult
+    from offpath.profiling.experiments.engines_result import EnginesResult
 
 MODELS = ("resnet50", "efficientnet-lite0")
 
@@ -85,10 +85,10 @@ def command(
     from rich.console import Console
 
     from offpath.commands.engines_progress import EnginesProgress
-    from profiling.engines_choice import EnginesChoices
-    from profiling.engines_result import ENGINES
-    from profiling.engines_session import run_engines
-    from profiling.host import count_cores
+    from offpath.profiling.core.host import count_cores
+    from offpath.profiling.experiments.engines_choice import EnginesChoices
+    from offpath.profiling.experiments.engines_result import ENGINES
+    from offpath.profiling.experiments.engines_session import run_engines
 
     if processes is None:
         processes = count_cores() if asked["device"] == "cpu" else 1
@@ -121,16 +121,16 @@ def render_engines(
     result: EnginesResult, plot_path: Path | None, html_path: Path | None, console: Any
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.engines_report import print_engines
+    from offpath.profiling.experiments.engines_report import print_engines
 
     print_engines(result, console)
     if plot_path is not None:
-        from profiling.engines_plot import save_engines_plot
+        from offpath.profiling.experiments.engines_plot import save_engines_plot
 
         save_engines_plot(result, plot_path)
         console.print(f"plot: {plot_path}")
     if html_path is not None:
-        from profiling.engines_page import write_engines_page
+        from offpath.profiling.experiments.engines_page import write_engines_page
 
         write_engines_page(result, html_path)
         console.print(f"page: {html_path}")

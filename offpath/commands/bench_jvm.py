@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.jvm_variants import Variant
+    from offpath.profiling.experiments.jvm_variants import Variant
 
 
 @click.command("jvm")
@@ -42,8 +42,8 @@ def command(
     Without a VARIANT all of a group run; a wrong name lists them. The first is what the others are
     divided by. One that fails is left out and said; the others go on. docs/jvm.md has our tables.
     """
-    from profiling.jvm import JVM, JvmChoices, measure_variants
-    from profiling.jvm_report import format_table
+    from offpath.profiling.experiments.jvm import JVM, JvmChoices, measure_variants
+    from offpath.profiling.experiments.jvm_report import format_table
 
     choices = JvmChoices(
         variants=choose_variants(variants, netty),
@@ -65,8 +65,11 @@ def command(
 
 def choose_variants(names: tuple[str, ...], netty: bool) -> dict[str, Variant]:
     """The named variants in their order, or all of the group."""
-    from profiling.host import count_cores
-    from profiling.jvm_variants import list_jvm_variants, list_netty_variants
+    from offpath.profiling.core.host import count_cores
+    from offpath.profiling.experiments.jvm_variants import (
+        list_jvm_variants,
+        list_netty_variants,
+    )
 
     known = list_netty_variants(count_cores()) if netty else list_jvm_variants()
     for name in names:

@@ -12,7 +12,7 @@ from offpath.commands import bench_options as options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from profiling.light_result import LightResult
+    from offpath.profiling.experiments.light_result import LightResult
 
 
 @click.command("light")
@@ -84,8 +84,8 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.light import LightChoices, run_light
-    from profiling.light_result import LIGHT
+    from offpath.profiling.experiments.light import LightChoices, run_light
+    from offpath.profiling.experiments.light_result import LIGHT
 
     choices = LightChoices(
         workloads=workloads,
@@ -104,7 +104,7 @@ def command(
 
 def render_light(result: LightResult, html_path: Path | None, console: Console) -> None:
     """Prints the tables, writes the page that was asked for."""
-    from profiling.light_report import print_light, write_light_page
+    from offpath.profiling.experiments.light_report import print_light, write_light_page
 
     print_light(result, console)
     if html_path is not None:

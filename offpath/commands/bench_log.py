@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from offpath.errors import ExpectedError
-from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.handler.errors import ExpectedError
+from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 LISTED_IDS = 10
 
@@ -59,7 +59,7 @@ def log_rounds(
     that a client was answered 200 is looked for in the bucket. About 10 s a round. Exits with 1
     when one is lost or double.
     """
-    from profiling.log_trials.rounds import EVENTS, run_rounds
+    from offpath.profiling.experiments.log_trials.rounds import EVENTS, run_rounds
 
     with _stopping():
         result = run_rounds(rounds, clients, workers, seed, _say, events or EVENTS)
@@ -86,7 +86,7 @@ def log_outage(
     Takes turns with a server whose log is off, and compares p99. Exits with 1 when a request
     failed, or a record is lost or double.
     """
-    from profiling.log_trials.outage import run_outage
+    from offpath.profiling.experiments.log_trials.outage import run_outage
 
     with _stopping():
         result = run_outage(stage_s, clients, workers, turns, _say)
@@ -111,7 +111,7 @@ def log_cost(
     as_json: bool,
 ) -> None:
     """What the log costs: off, on, and one put_object per prediction, in turns."""
-    from profiling.log_trials.cost import run_cost
+    from offpath.profiling.experiments.log_trials.cost import run_cost
 
     with _stopping():
         result = run_cost(turn_s, turns, clients, workers, latency_ms / 1e3, _say)

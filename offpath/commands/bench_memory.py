@@ -10,7 +10,7 @@ import click
 from offpath.commands import bench_options as options
 
 if TYPE_CHECKING:
-    from profiling.memory import MemoryResult
+    from offpath.profiling.experiments.memory import MemoryResult
 
 
 @click.command("memory")
@@ -38,7 +38,7 @@ def command(servers: str, workers: str, json_path: Path | None, **asked: Any) ->
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.memory import MEMORY, MemoryChoices, run_memory
+    from offpath.profiling.experiments.memory import MEMORY, MemoryChoices, run_memory
 
     choices = MemoryChoices(
         servers=options.split_names(servers),
@@ -56,9 +56,9 @@ def print_memory(result: MemoryResult, console: Any) -> None:
     """Two tables, a line per server and number of workers."""
     from rich.markup import escape
 
-    from profiling.memory import share_of_separate
-    from profiling.page_kinds import KINDS
-    from profiling.report import new_table
+    from offpath.profiling.experiments.memory import share_of_separate
+    from offpath.profiling.load.page_kinds import KINDS
+    from offpath.profiling.report.report import new_table
 
     has_gpu = any(m.gpu_bytes is not None for m in result.measurements)
     table = new_table(

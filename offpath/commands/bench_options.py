@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from offpath.errors import ExpectedError
-from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.handler.errors import ExpectedError
+from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
-    from profiling.result import BenchResult
-    from profiling.saved import Result, Saved
+    from offpath.profiling.core.result import BenchResult
+    from offpath.profiling.core.saved import Result, Saved
 
 BASELINE = "torchserve-stock"
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
@@ -90,7 +90,7 @@ def command_line() -> str:
 
 def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
     """The result to continue, None for a new one; never overwrites one silently."""
-    from profiling.result import BENCH
+    from offpath.profiling.core.result import BENCH
 
     return (
         BENCH.load(json_path) if json_path and is_continued(json_path, append) else None

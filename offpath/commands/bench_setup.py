@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 MEGABYTE = 1_000_000
 
@@ -26,7 +26,7 @@ def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
     the same. Delete the folder to undo it. docs/servers.md says what is installed and why.
     """
     # Imported here: `--help` needs no torch.
-    from profiling.servers.registry import ENVIRONMENTS, check_names
+    from offpath.profiling.servers.registry import ENVIRONMENTS, check_names
 
     if is_list:
         if names or is_all:
@@ -52,7 +52,7 @@ def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
 
 def unique(names: Iterable[str]) -> list[str]:
     """The first server of each environment, and those without one."""
-    from profiling.servers.registry import ENVIRONMENTS
+    from offpath.profiling.servers.registry import ENVIRONMENTS
 
     chosen: dict[str, str] = {}
     for name in names:
@@ -67,8 +67,11 @@ def set_up(name: str) -> None:
     Raises:
         ExpectedError: its installation failed.
     """
-    from profiling.servers.environments import ensure_environment, find_environment
-    from profiling.servers.registry import ENVIRONMENTS
+    from offpath.profiling.servers.environments import (
+        ensure_environment,
+        find_environment,
+    )
+    from offpath.profiling.servers.registry import ENVIRONMENTS
 
     if name not in ENVIRONMENTS:
         click.echo(f"{name}: nothing to set up")
@@ -98,9 +101,9 @@ def print_list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from profiling.host import count_cores
-    from profiling.model_under_test import load_model
-    from profiling.servers.registry import ENVIRONMENTS, SERVERS
+    from offpath.profiling.core.host import count_cores
+    from offpath.profiling.load.model_under_test import load_model
+    from offpath.profiling.servers.registry import ENVIRONMENTS, SERVERS
 
     model = load_model("near-free")
     table = Table("server", "set up by", "here")

@@ -19,7 +19,7 @@ from offpath.commands.bench_start import print_starts
 from offpath.commands.bench_sweep import render_sweep
 from offpath.commands.bench_tradeoff import render_tradeoff
 from offpath.commands.tune import judge_result, render_tuning
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ class Wish:
 
 def show_bench(path: Path, wish: Wish) -> None:
     """Of `bench compare`."""
-    from profiling.result import BENCH
+    from offpath.profiling.core.result import BENCH
 
     result = BENCH.load(path)
     base = wish.baseline if wish.baseline in result.servers else None
@@ -47,36 +47,36 @@ def show_bench(path: Path, wish: Wish) -> None:
 
 def show_sweep(path: Path, wish: Wish) -> None:
     """Of `bench sweep`."""
-    from profiling.sweep_result import SWEEP
+    from offpath.profiling.experiments.sweep_result import SWEEP
 
     render_sweep(SWEEP.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_engines(path: Path, wish: Wish) -> None:
     """Of `bench engines`."""
-    from profiling.engines_result import ENGINES
+    from offpath.profiling.experiments.engines_result import ENGINES
 
     render_engines(ENGINES.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_decoders(path: Path, wish: Wish) -> None:
     """Of `bench decoders`."""
-    from profiling.decoders import DECODERS
+    from offpath.profiling.experiments.decoders import DECODERS
 
     render_decoders(DECODERS.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_tradeoff(path: Path, wish: Wish) -> None:
     """Of `bench tradeoff`."""
-    from profiling.tradeoff_result import TRADEOFF
+    from offpath.profiling.experiments.tradeoff_result import TRADEOFF
 
     render_tradeoff(TRADEOFF.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_tuning(path: Path, wish: Wish) -> None:
     """Of `offpath tune`."""
-    from profiling.tuning.choice import find_bound
-    from profiling.tuning.result import TUNING
+    from offpath.profiling.experiments.tuning.choice import find_bound
+    from offpath.profiling.experiments.tuning.result import TUNING
 
     result = TUNING.load(path)
     p95_ms = find_bound(wish.p95_ms, result.trials, result.reference)
@@ -86,29 +86,29 @@ def show_tuning(path: Path, wish: Wish) -> None:
 
 def show_light(path: Path, wish: Wish) -> None:
     """Of `bench light`."""
-    from profiling.light_result import LIGHT
+    from offpath.profiling.experiments.light_result import LIGHT
 
     render_light(LIGHT.load(path), wish.html_path, wish.console)
 
 
 def show_memory(path: Path, wish: Wish) -> None:
     """Of `bench memory`."""
-    from profiling.memory import MEMORY
+    from offpath.profiling.experiments.memory import MEMORY
 
     print_memory(MEMORY.load(path), wish.console)
 
 
 def show_start(path: Path, wish: Wish) -> None:
     """Of `bench start`."""
-    from profiling.start import START
+    from offpath.profiling.experiments.start import START
 
     print_starts(START.load(path), wish.baseline, wish.console)
 
 
 def show_jvm(path: Path, wish: Wish) -> None:
     """Of `bench jvm`, whose tables are Markdown anyway."""
-    from profiling.jvm import JVM
-    from profiling.jvm_report import format_table
+    from offpath.profiling.experiments.jvm import JVM
+    from offpath.profiling.experiments.jvm_report import format_table
 
     wish.console.print(
         format_table(JVM.load(path)), markup=False, highlight=False, soft_wrap=True
@@ -117,16 +117,16 @@ def show_jvm(path: Path, wish: Wish) -> None:
 
 def show_calibration(path: Path, wish: Wish) -> None:
     """Of `bench calibrate`."""
-    from profiling.calibration import CALIBRATION
-    from profiling.calibration_report import print_calibration
+    from offpath.profiling.experiments.calibration import CALIBRATION
+    from offpath.profiling.experiments.calibration_report import print_calibration
 
     print_calibration(CALIBRATION.load(path), wish.console)
 
 
 def show_soak(path: Path, wish: Wish) -> None:
     """Of `bench soak`."""
-    from profiling.soak import SOAK
-    from profiling.soak_report import print_soak
+    from offpath.profiling.experiments.soak import SOAK
+    from offpath.profiling.experiments.soak_report import print_soak
 
     print_soak(SOAK.load(path), wish.console)
 
@@ -175,8 +175,8 @@ def command(
     """Prints (and draws) a saved result of any `offpath bench` command, or of `offpath tune`."""
     from rich.console import Console
 
-    from profiling.markdown import MarkdownConsole
-    from profiling.saved import read_format
+    from offpath.profiling.core.saved import read_format
+    from offpath.profiling.report.markdown import MarkdownConsole
 
     kind = read_format(json_path)
     if kind == "offpath-profile":

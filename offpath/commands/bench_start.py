@@ -10,7 +10,7 @@ import click
 from offpath.commands import bench_options as options
 
 if TYPE_CHECKING:
-    from profiling.start import StartResult
+    from offpath.profiling.experiments.start import StartResult
 
 
 @click.command("start")
@@ -35,7 +35,7 @@ def command(servers: str, baseline: str, json_path: Path | None, **asked: Any) -
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.start import START, StartChoices, run_start
+    from offpath.profiling.experiments.start import START, StartChoices, run_start
 
     choices = StartChoices(
         servers=options.split_names(servers), command=options.command_line(), **asked
@@ -50,8 +50,8 @@ def print_starts(result: StartResult, baseline: str, console: Any) -> None:
     """One line per server: medians of the rounds."""
     from rich.markup import escape
 
-    from profiling.report import new_table
-    from profiling.start import summarise_starts
+    from offpath.profiling.experiments.start import summarise_starts
+    from offpath.profiling.report.report import new_table
 
     table = new_table(
         f"seconds to READY, ms of requests; medians; x: to {baseline}",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.sweep_result import SweepResult
+    from offpath.profiling.experiments.sweep_result import SweepResult
 
 USERS = "1,2,4,8,16,32,64,128,256"
 
@@ -74,8 +74,8 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.sweep import SweepChoices, run_sweep
-    from profiling.sweep_result import SWEEP
+    from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
+    from offpath.profiling.experiments.sweep_result import SWEEP
 
     choices = SweepChoices(
         users=options.read_numbers("--users", users, USERS),
@@ -99,11 +99,11 @@ def render_sweep(
     result: SweepResult, plot_path: Path | None, html_path: Path | None, console: Any
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.sweep_report import print_sweep, write_sweep_page
+    from offpath.profiling.experiments.sweep_report import print_sweep, write_sweep_page
 
     print_sweep(result, console)
     if plot_path is not None:
-        from profiling.plot import save_sweep_plot
+        from offpath.profiling.report.plot import save_sweep_plot
 
         save_sweep_plot(result, plot_path)
         console.print(f"plot: {plot_path}")

@@ -13,7 +13,7 @@ from offpath.commands.tune import read_choices
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from profiling.tradeoff_result import TradeoffResult
+    from offpath.profiling.experiments.tradeoff_result import TradeoffResult
 
 
 @click.command("tradeoff")
@@ -78,9 +78,15 @@ def command(
     from rich.console import Console
 
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.tradeoff import DELAY, SIZE, WORKERS, TradeoffChoices, run_tradeoff
-    from profiling.tradeoff_result import TRADEOFF
-    from profiling.tuning.plot import check_suffix
+    from offpath.profiling.experiments.tradeoff import (
+        DELAY,
+        SIZE,
+        WORKERS,
+        TradeoffChoices,
+        run_tradeoff,
+    )
+    from offpath.profiling.experiments.tradeoff_result import TRADEOFF
+    from offpath.profiling.experiments.tuning.plot import check_suffix
 
     choices = TradeoffChoices(
         knobs={
@@ -110,7 +116,7 @@ def render_tradeoff(
     console: Console,
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.tradeoff_report import (
+    from offpath.profiling.experiments.tradeoff_report import (
         print_tradeoff,
         save_tradeoff_plot,
         write_tradeoff_page,

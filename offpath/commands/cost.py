@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from profiling.cost import Demand, LogShape
-    from profiling.prices import Prices
+    from offpath.profiling.experiments.cost import Demand, LogShape
+    from offpath.profiling.experiments.prices import Prices
 
 
 @click.command("cost")
@@ -119,7 +119,7 @@ def command(**options: Any) -> None:
         --hourly-price 0.526
       offpath cost --example published
     """
-    from profiling.prices import PRICES_FILE, load_prices
+    from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
 
     prices = load_prices(options["prices_path"] or PRICES_FILE)
     if options["example"]:
@@ -132,8 +132,8 @@ def show_costs(options: dict[str, Any], prices: Prices) -> None:
     """Computes and prints what the options ask for."""
     from rich.console import Console
 
-    from profiling import cost_report
-    from profiling.cost import cost_all
+    from offpath.profiling.experiments import cost_report
+    from offpath.profiling.experiments.cost import cost_all
 
     demand = read_demand(options)
     costs = cost_all(
@@ -163,7 +163,7 @@ def show_published(prices: Prices, as_json: bool) -> None:
     """The published example."""
     from rich.console import Console
 
-    from profiling import cost_published, cost_report
+    from offpath.profiling.experiments import cost_published, cost_report
 
     costs = cost_published.published_costs(prices)
     demand = cost_published.published_demand()
@@ -187,7 +187,7 @@ def read_rates(options: dict[str, Any]) -> dict[str, float]:
     """Rates by server: from the result file, then those given by hand."""
     rates: dict[str, float] = {}
     if options["result_path"]:
-        from profiling.cost_rates import rates_of_result
+        from offpath.profiling.experiments.cost_rates import rates_of_result
 
         rates.update(rates_of_result(options["result_path"], options["workload"]))
     elif options["workload"]:
@@ -200,7 +200,7 @@ def read_rates(options: dict[str, Any]) -> dict[str, float]:
 
 def read_demand(options: dict[str, Any]) -> Demand:
     """Peak and mean."""
-    from profiling.cost import Demand
+    from offpath.profiling.experiments.cost import Demand
 
     per_s, per_minute = options["peak_per_s"], options["peak_per_minute"]
     if (per_s is None) == (per_minute is None):
@@ -220,7 +220,7 @@ def read_demand(options: dict[str, Any]) -> Demand:
 
 def read_shape(options: dict[str, Any]) -> LogShape:
     """The log's shape."""
-    from profiling.cost import LogShape
+    from offpath.profiling.experiments.cost import LogShape
 
     names = (
         *("record_bytes", "retention_days", "puts_per_record"),

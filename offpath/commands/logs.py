@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
 
 LISTED_IDS = 20
 
@@ -97,7 +97,7 @@ def ship(
     the same object. Where a sink lies is in the spool; credentials come from the AWS default chain.
     Exits with 1 when something could not be delivered; it is still in the spool.
     """
-    from offpath.log_shipping import ship_spool
+    from offpath.serving.log_shipping import ship_spool
 
     stopped = threading.Event()
     if watch:
@@ -134,7 +134,7 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 @_json_option
 def status(spool: Path, as_json: bool) -> None:
     """What waits in the spool, by sink: segments, bytes, oldest age, last error."""
-    from offpath.log_status import read_status
+    from offpath.serving.log_status import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
     if as_json:
@@ -223,7 +223,7 @@ def verify(
     A request id is the reply header x-request-id. Exits with 1 when a record is missing or double,
     and lists which. A worker delivers after at most segment_max_age_s: wait, or ship first.
     """
-    from offpath.log_reading import compare, parse_request_ids
+    from offpath.serving.log_reading import compare, parse_request_ids
 
     asked = parse_request_ids(ids)
     with _progress("reading objects", as_json) as progress:
@@ -262,8 +262,8 @@ def _records(
     region: str | None,
     progress: Callable[[int, int], None],
 ) -> Iterator[dict[str, Any]]:
-    from offpath.log_reading import Period, parse_time, read_records
-    from offpath.log_store import open_store_at
+    from offpath.serving.log_reading import Period, parse_time, read_records
+    from offpath.serving.log_store import open_store_at
 
     period = Period(
         parse_time(since) if since else None, parse_time(until) if until else None

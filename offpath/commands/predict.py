@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from handler.client import Client, Prediction, ServerUnreachable
-from handler.errors import ItemError
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, ItemError
+from offpath.serving.client import Client, Prediction, ServerUnreachable
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}

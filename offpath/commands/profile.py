@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
-    from profiling.profile_result import ProfileResult
+    from offpath.profiling.in_process.profile_result import ProfileResult
 
 # Subcommand -> module that holds it under its own name; imported when called.
 ELSEWHERE = {
@@ -144,7 +144,7 @@ def flame(**chosen: Any) -> None:
 @_with(*_COMMON)
 def overhead(**chosen: Any) -> None:
     """What our handler's timings cost: batches with and without them, in turns, in one process."""
-    from profiling.profile_session import describe_overhead
+    from offpath.profiling.in_process.profile_session import describe_overhead
 
     if -(-chosen["requests"] // (chosen["batch_size"] or 8)) < 16:
         raise click.UsageError("--requests must be at least 16 batches")
@@ -168,7 +168,7 @@ def _run(kind: str, chosen: dict[str, Any]) -> ProfileResult:
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.bench import command_line
     from offpath.commands.profile_progress import ProfileProgress
-    from profiling.profile_session import ProfileChoices, run_profile
+    from offpath.profiling.in_process.profile_session import ProfileChoices, run_profile
 
     chosen.setdefault("output", Path(os.curdir))
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
@@ -181,9 +181,9 @@ def _show(
 ) -> None:
     from rich.console import Console
 
-    from profiling.profile_page import write_page
-    from profiling.profile_report import print_profile
-    from profiling.profile_result import PROFILE
+    from offpath.profiling.in_process.profile_page import write_page
+    from offpath.profiling.in_process.profile_report import print_profile
+    from offpath.profiling.in_process.profile_result import PROFILE
 
     console = Console()
     print_profile(result, console)

@@ -30,18 +30,18 @@ def compare(
     """
     from rich.console import Console
 
-    from profiling.compare_report import (
+    from offpath.profiling.in_process.compare_report import (
         print_comparison,
         to_data,
         write_comparison_page,
     )
-    from profiling.profile_compare import (
+    from offpath.profiling.in_process.profile_compare import (
         compare_profiles,
         find_notes,
         find_unlike,
         pair_handlers,
     )
-    from profiling.profile_result import PROFILE
+    from offpath.profiling.in_process.profile_result import PROFILE
 
     results = PROFILE.load(first), PROFILE.load(second)
     comparisons = compare_profiles(*results, force=force)
@@ -66,10 +66,10 @@ def show(json_path: Path, html_path: Path | None, svg_path: Path | None) -> None
     """Prints (and draws) a saved profile."""
     from rich.console import Console
 
-    from profiling.profile_page import write_page
-    from profiling.profile_report import print_profile
-    from profiling.profile_result import PROFILE
-    from profiling.profile_svg import save_svg
+    from offpath.profiling.in_process.profile_page import write_page
+    from offpath.profiling.in_process.profile_report import print_profile
+    from offpath.profiling.in_process.profile_result import PROFILE
+    from offpath.profiling.in_process.profile_svg import save_svg
 
     result = PROFILE.load(json_path)
     console = Console()

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 FilePath = click.Path(path_type=Path, dir_okay=False)
 
@@ -114,10 +114,13 @@ def server(ctx: click.Context, /, **chosen: Any) -> None:
 
     from offpath.commands.bench import command_line
     from offpath.commands.bench_progress import LiveProgress
-    from profiling.profile_page import write_page
-    from profiling.profile_report import print_profile
-    from profiling.profile_result import PROFILE
-    from profiling.server_session import ServerChoices, run_server_profile
+    from offpath.profiling.experiments.server_session import (
+        ServerChoices,
+        run_server_profile,
+    )
+    from offpath.profiling.in_process.profile_page import write_page
+    from offpath.profiling.in_process.profile_report import print_profile
+    from offpath.profiling.in_process.profile_result import PROFILE
 
     choices = ServerChoices(
         command=command_line(), profile_dir=output if with_cprofile else None, **chosen

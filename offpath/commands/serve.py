@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from offpath.errors import ExpectedError
-from offpath.interrupts import Terminated, stopping_on_signals
-from offpath.properties import read_properties
-from offpath.serve_view import ServeView
-from offpath.serving import serve
-from offpath.settings import ServerSettings
+from offpath.handler.errors import ExpectedError
+from offpath.serving.interrupts import Terminated, stopping_on_signals
+from offpath.serving.properties import read_properties
+from offpath.serving.serve_view import ServeView
+from offpath.serving.session import serve
+from offpath.serving.settings import ServerSettings
 
 DEFAULT_STORE = Path(".offpath/model-store")
 DEFAULT_LOG_DIR = Path(".offpath/logs")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.bench_options import command_line
-from offpath.errors import ExpectedError
-from offpath.interrupts import Terminated, stopping_on_signals
+from offpath.handler.errors import ExpectedError
+from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from profiling.tuning.choice import Verdict
-    from profiling.tuning.result import TuneResult
-    from profiling.tuning.search import TuneChoices
+    from offpath.profiling.experiments.tuning.choice import Verdict
+    from offpath.profiling.experiments.tuning.result import TuneResult
+    from offpath.profiling.experiments.tuning.search import TuneChoices
 
 STUDY_DIR = Path(".offpath/tune")
 # Option -> setting of the search space.
@@ -148,9 +148,9 @@ def command(**options: Any) -> None:
       offpath tune --mar store/classifier.mar --workload ~/photographs --clients 8 --html tune.html
       offpath archive --preset tuned.yaml --force
     """
-    from profiling.tuning.plot import check_suffix
-    from profiling.tuning.preset import check_writable
-    from profiling.tuning.search import TuneChoices
+    from offpath.profiling.experiments.tuning.plot import check_suffix
+    from offpath.profiling.experiments.tuning.preset import check_writable
+    from offpath.profiling.experiments.tuning.search import TuneChoices
 
     choices = TuneChoices(
         command=command_line(),
@@ -185,10 +185,10 @@ def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
     from rich.console import Console
 
     from offpath.commands.tune_progress import TuneProgress
-    from profiling.tuning import choice, report
-    from profiling.tuning.preset import write_preset
-    from profiling.tuning.result import TUNING
-    from profiling.tuning.search import run_tuning
+    from offpath.profiling.experiments.tuning import choice, report
+    from offpath.profiling.experiments.tuning.preset import write_preset
+    from offpath.profiling.experiments.tuning.result import TUNING
+    from offpath.profiling.experiments.tuning.search import run_tuning
 
     earlier = TUNING.load(study) if study.exists() else None
     with keeping(study), stopping(), TuneProgress() as progress:
@@ -229,8 +229,8 @@ def render_tuning(
     console: Console,
 ) -> None:
     """Prints the tables, draws what was asked for."""
-    from profiling.tuning.plot import save_html, save_plot
-    from profiling.tuning.report import print_tuning
+    from offpath.profiling.experiments.tuning.plot import save_html, save_plot
+    from offpath.profiling.experiments.tuning.report import print_tuning
 
     print_tuning(result, p95_ms, verdict, console)
     if html_path is not None:
@@ -241,7 +241,7 @@ def render_tuning(
 
 def judge_result(result: TuneResult, p95_ms: float) -> Verdict | None:
     """The verdict of the fresh rounds, None where there were none."""
-    from profiling.tuning.choice import judge
+    from offpath.profiling.experiments.tuning.choice import judge
 
     return judge(result.finals, result.reference, p95_ms) if result.finals else None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from profiling.model_under_test import ModelUnderTest
-from profiling.servers import archives
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers import archives
 
 CONFIG_NAME = "naive_config.json"
 

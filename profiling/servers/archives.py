@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from archive.artefacts import plan_engine
-from archive.build import ArchiveSpec, build_archive
-from archive.labels import format_index_to_name
-from archive.model_config import format_model_config, load_preset, make_model_config
-from offpath.errors import ExpectedError
-from profiling.model_under_test import ModelUnderTest
+from offpath.archive.artefacts import plan_engine
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.labels import format_index_to_name
+from offpath.archive.model_config import (
+    format_model_config,
+    load_preset,
+    make_model_config,
+)
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import ModelUnderTest
 
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"

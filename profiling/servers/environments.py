@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from offpath.errors import ExpectedError
-from profiling.workload import cache_folder
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.workload import cache_folder
 
 Progress = Callable[[str], None]
 
@@ -42,7 +42,7 @@ SHARED = {
     "simplejpeg": "simplejpeg",
 }
 # Our own code, which some servers run inside their model files.
-OWN_PACKAGE = "handler"
+OWN_PACKAGE = "offpath"
 PTH_FILE = "offpath_shared.pth"
 CONSTRAINTS_FILE = "offpath-constraints.txt"
 # Of the pip log, in an error message.

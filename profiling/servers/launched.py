@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import httpx
 
-from offpath.errors import ExpectedError
-from offpath.guard import Guard
-from offpath.processes import end_session, find_session_members
-from profiling.load import child_environment
-from profiling.sampling import Groups
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.plan import child_environment
+from offpath.profiling.load.sampling import Groups
+from offpath.serving.guard import Guard
+from offpath.serving.processes import end_session, find_session_members
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0

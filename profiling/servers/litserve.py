@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiling.model_under_test import ModelUnderTest
-from profiling.servers.launched import is_ok
-from profiling.servers.python_server import SERVICES, PythonServer
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers.launched import is_ok
+from offpath.profiling.servers.python_server import SERVICES, PythonServer
 
 ENVIRONMENT = "litserve"
 REQUIREMENTS = (

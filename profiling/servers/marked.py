@@ -12,10 +12,10 @@ import sys
 
 import psutil
 
-from offpath.guard import STOP_TIMEOUT_S, await_end
-from offpath.processes import is_running
+from offpath.serving.guard import STOP_TIMEOUT_S, await_end
+from offpath.serving.processes import is_running
 
-MODULE = "profiling.servers.marked"
+MODULE = "offpath.profiling.servers.marked"
 VARIABLE = "OFFPATH_SERVER_ID"
 
 

@@ -15,17 +15,13 @@ from typing import Any
 
 import httpx
 
-from offpath.errors import ExpectedError
-from offpath.java import find_java
-from offpath.ports import check_port_free
-from offpath.processes import find_workers
-from offpath.properties import format_properties
-from profiling.model_under_test import ModelUnderTest
-from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from profiling.servers.call import Call
-from profiling.servers.environments import find_environment
-from profiling.servers.launched import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
+from offpath.profiling.servers.environments import find_environment
+from offpath.profiling.servers.launched import (
     Launch,
     ServerProcess,
     environment_path_variable,
@@ -34,7 +30,11 @@ from profiling.servers.launched import (
     on_free_ports,
     server_environment,
 )
-from profiling.servers.models.mms_service import SETTINGS_FILE
+from offpath.profiling.servers.models.mms_service import SETTINGS_FILE
+from offpath.serving.java import find_java
+from offpath.serving.ports import check_port_free
+from offpath.serving.processes import find_workers
+from offpath.serving.properties import format_properties
 
 ENVIRONMENT = "mms"
 REQUIREMENTS = (

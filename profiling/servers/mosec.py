@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiling.model_under_test import ModelUnderTest
-from profiling.servers.launched import is_ok
-from profiling.servers.python_server import LOOPBACK, SERVICES, PythonServer
-from profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers.launched import is_ok
+from offpath.profiling.servers.python_server import LOOPBACK, SERVICES, PythonServer
+from offpath.profiling.servers.services.settings import ServiceSettings
 
 ENVIRONMENT = "mosec"
 # It brings its own HTTP server and needs two small packages.

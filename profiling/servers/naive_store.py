@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from offpath.errors import ExpectedError
-from profiling.s3_faults import ANSWERS_PER_PUT, FaultProxy
-from profiling.s3_servers import find_weed, run_seaweedfs
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.s3_faults import ANSWERS_PER_PUT, FaultProxy
+from offpath.profiling.servers.s3_servers import find_weed, run_seaweedfs
 
 BUCKET = "offpath-naive"
 # As `offpath profile --s3-latency-ms`.

@@ -15,14 +15,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from offpath.guard import Guard
-from offpath.ports import resolve_ports
-from profiling.model_under_test import ModelUnderTest
-from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from profiling.servers.call import Call
-from profiling.servers.environments import find_environment
-from profiling.servers.launched import (
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
+from offpath.profiling.servers.environments import find_environment
+from offpath.profiling.servers.launched import (
     STOP_TIMEOUT_S,
     Launch,
     ServerProcess,
@@ -30,17 +28,19 @@ from profiling.servers.launched import (
     launched,
     on_free_ports,
 )
-from profiling.servers.marked import (
+from offpath.profiling.servers.marked import (
     MODULE,
     VARIABLE,
     command_line,
     find_marked,
     kill_marked,
 )
-from profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.servers.services.settings import ServiceSettings
+from offpath.serving.guard import Guard
+from offpath.serving.ports import resolve_ports
 
 LOOPBACK = "127.0.0.1"
-SERVICES = "profiling.servers.services"
+SERVICES = "offpath.profiling.servers.services"
 
 
 class RunningPythonServer:

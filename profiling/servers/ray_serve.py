@@ -10,10 +10,10 @@ import os
 import secrets
 from pathlib import Path
 
-from profiling.model_under_test import ModelUnderTest
-from profiling.servers.confined import MODULE, confine, why_no_namespace
-from profiling.servers.python_server import SERVICES, PythonServer
-from profiling.servers.services.settings import READY
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
+from offpath.profiling.servers.python_server import SERVICES, PythonServer
+from offpath.profiling.servers.services.settings import READY
 
 ENVIRONMENT = "ray-serve"
 REQUIREMENTS = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from offpath.errors import ExpectedError
-from profiling.model_under_test import ModelUnderTest
-from profiling.servers import (
-    ServerUnderTest,
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.target import ServerUnderTest
+from offpath.profiling.servers import (
     bentoml,
     litserve,
     mms,

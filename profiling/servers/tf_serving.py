@@ -18,13 +18,13 @@ from typing import Any
 
 import httpx
 
-from offpath.errors import ExpectedError
-from offpath.ports import resolve_ports
-from profiling.model_under_test import ModelUnderTest
-from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from profiling.servers.call import Call
-from profiling.servers.launched import Launch, ServerProcess, is_ok, launched
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
+from offpath.profiling.servers.launched import Launch, ServerProcess, is_ok, launched
+from offpath.serving.ports import resolve_ports
 
 # Of the model: http://host:8501/v1/models/classifier
 URL_VARIABLE = "OFFPATH_TF_SERVING_URL"

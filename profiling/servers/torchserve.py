@@ -12,26 +12,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from handler.backends.artefacts import FOLDER as ENGINE_FOLDER
-from offpath.errors import ExpectedError
-from offpath.java import find_java
-from offpath.management import ManagementClient
-from offpath.processes import find_fork_helpers
-from offpath.torchserve import ServerSettings, TorchServe
-from offpath.warm_up import warm_up
-from profiling.baselines.naive_archive import build_naive
-from profiling.limits import OwnForward
-from profiling.model_under_test import ModelUnderTest
-from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, BESIDE, archives
-from profiling.servers.call import NPY, Call
-from profiling.servers.launched import on_free_ports
-from profiling.servers.naive_store import (
+from offpath.handler.backends.artefacts import FOLDER as ENGINE_FOLDER
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.baselines.naive_archive import build_naive
+from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.limits import OwnForward
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.target import BATCH_SIZE, BESIDE
+from offpath.profiling.servers import archives
+from offpath.profiling.servers.launched import on_free_ports
+from offpath.profiling.servers.naive_store import (
     PUT_LATENCY_MS,
     Beside,
     run_store,
     why_no_store,
 )
+from offpath.serving.java import find_java
+from offpath.serving.management import ManagementClient
+from offpath.serving.processes import find_fork_helpers
+from offpath.serving.torchserve import ServerSettings, TorchServe
+from offpath.serving.warm_up import warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"

@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from handler.npy import read_npy
-from offpath.ports import resolve_ports
-from profiling.model_under_test import ModelUnderTest
-from profiling.sampling import Groups
-from profiling.servers import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from profiling.servers.call import JPEG, NPY, Call
-from profiling.servers.environments import find_environment, site_packages
-from profiling.servers.launched import (
+from offpath.handler.npy import read_npy
+from offpath.profiling.load.call import JPEG, NPY, Call
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
+from offpath.profiling.servers.environments import find_environment, site_packages
+from offpath.profiling.servers.launched import (
     Launch,
     ServerProcess,
     environment_path_variable,
@@ -34,6 +33,7 @@ from profiling.servers.launched import (
     launched,
     on_free_ports,
 )
+from offpath.serving.ports import resolve_ports
 
 ENVIRONMENT = "triton"
 REQUIREMENTS = (

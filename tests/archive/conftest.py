@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from archive.build import ArchiveSpec
-from archive.model_config import load_preset, make_model_config
-from archive.model_source import load_model_source
+from offpath.archive.build import ArchiveSpec
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.model_source import load_model_source
 
 MakeSpec = Callable[..., ArchiveSpec]
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from archive import artefacts
-from archive.artefacts import (
+from offpath.archive import artefacts
+from offpath.archive.artefacts import (
     EngineBuild,
     build_engine_folder,
     count_flop,
     plan_engine,
 )
-from archive.calibration import load_photographs
-from handler.backends.choose import make_backend
-from handler.config import HandlerConfig
-from handler.parity import load_parity_set
-from offpath.errors import ExpectedError
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.archive.calibration import load_photographs
+from offpath.handler.backends.choose import make_backend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
+from offpath.handler.parity import load_parity_set
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
 CPU = torch.device("cpu")
@@ -324,7 +324,7 @@ def test_nothing_reports_use_over_the_network() -> None:
     # A process of its own: other tests may have imported what reports.
     script = """
 import sys
-from archive.exporters import import_package
+from offpath.archive.exporters import import_package
 for name in ("openvino", "nncf"):
     import_package(name, name, "a test")
 print([n for n in sys.modules if n.startswith("openvino_telemetry.")])

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archive import calibration
-from archive.calibration import load_photographs
-from handler.config import HandlerConfig
-from offpath.errors import ExpectedError
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.archive import calibration
+from offpath.archive.calibration import load_photographs
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from archive.catalog import MODELS, imagenet_labels
-from archive.model_config import load_preset, make_model_config
-from archive.model_source import _instantiate, count_classes, load_model_source
-from offpath.errors import ExpectedError
+from offpath.archive.catalog import MODELS, imagenet_labels
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.model_source import _instantiate, count_classes, load_model_source
+from offpath.handler.errors import ExpectedError
 
 
 def test_imagenet_labels_are_a_thousand_different_ones() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from archive.labels import check_label_count, format_index_to_name, read_labels
-from offpath.errors import ExpectedError
+from offpath.archive.labels import check_label_count, format_index_to_name, read_labels
+from offpath.handler.errors import ExpectedError
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

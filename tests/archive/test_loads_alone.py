@@ -11,7 +11,7 @@ from pathlib import Path
 PROGRAM = """
 import json, os, sys
 folder = os.getcwd()
-import handler
+import offpath.handler as handler
 import ts
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
@@ -50,6 +50,6 @@ def test_an_unzipped_archive_loads_with_only_its_folder_on_the_path(
     )
     assert done.returncode == 0, done.stderr
     loaded_from, ours, reply = json.loads(done.stdout.strip().splitlines()[-1])
-    assert loaded_from == str(folder / "handler" / "__init__.py")
+    assert loaded_from == str(folder / "offpath" / "handler" / "__init__.py")
     assert all(path.startswith(str(folder)) for path in ours)
     assert "espresso" in reply

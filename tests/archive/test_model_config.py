@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from archive.model_config import (
+from offpath.archive.model_config import (
     SERVER_SETTINGS,
     format_model_config,
     load_preset,
     make_model_config,
 )
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 @pytest.mark.parametrize("name", ["cpu", "t4"])

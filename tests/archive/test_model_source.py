@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from archive.model_source import check_shadowing, count_classes, load_model_source
-from offpath.errors import ExpectedError
+from offpath.archive.model_source import (
+    check_shadowing,
+    count_classes,
+    load_model_source,
+)
+from offpath.handler.errors import ExpectedError
 
 
 def test_own_model_is_loaded_with_its_weights(

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archive.parity import choose_clear, make_parity_set, write_parity_file
-from handler.config import HandlerConfig
-from handler.parity import load_parity_set
+from offpath.archive.parity import choose_clear, make_parity_set, write_parity_file
+from offpath.handler.config import HandlerConfig
+from offpath.handler.parity import load_parity_set
 
 CONFIG = HandlerConfig(image_size=32, resize_size=32)
 

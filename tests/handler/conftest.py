@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from archive.models.near_free import NearFree
-from handler.backends.eager import EagerBackend
-from handler.config import HandlerConfig
-from handler.engine import Engine
-from handler.pipeline import Pipeline
-from tests.photographs import encode, find_photograph
+from offpath.archive.models.near_free import NearFree
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.engine import Engine
+from offpath.handler.pipeline import Pipeline
+from tests.support.photographs import encode, find_photograph
 
 MakePipeline = Callable[..., Pipeline]
 

@@ -14,7 +14,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
 from ts.service import Service
 
-from tests.photographs import PHOTOGRAPHS, encode
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 BATCH_SIZE = 8
 

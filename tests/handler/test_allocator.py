@@ -7,7 +7,7 @@ from pathlib import Path
 # In a process of its own: the thresholds hold for the rest of it.
 PROGRAM = """
 import ctypes
-from handler.allocator import give_back_freed_memory, keep_freed_memory
+from offpath.handler.allocator import give_back_freed_memory, keep_freed_memory
 
 def resident_mb():
     with open("/proc/self/statm") as file:

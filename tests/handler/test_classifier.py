@@ -13,12 +13,16 @@ import ts
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
-import archive.models
-from archive.models.near_free import NearFree
-from handler.classifier import OffpathClassifier, parse_target, threads_per_worker
-from handler.client import parse_server_timing
-from handler.errors import BadTarget, ConfigError
-from tests.photographs import encode, find_photograph
+from offpath.archive import models
+from offpath.archive.models.near_free import NearFree
+from offpath.handler.classifier import (
+    OffpathClassifier,
+    parse_target,
+    threads_per_worker,
+)
+from offpath.handler.errors import BadTarget, ConfigError
+from offpath.serving.client import parse_server_timing
+from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb, "PNG")
@@ -55,7 +59,7 @@ def request(context: Context, *headers: dict[str, str]) -> Context:
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    source = Path(archive.models.__file__).parent / "near_free.py"
+    source = Path(models.__file__).parent / "near_free.py"
     (folder / "near_free.py").write_text(source.read_text())
     torch.manual_seed(0)
     torch.save(NearFree().state_dict(), folder / "weights.pt")

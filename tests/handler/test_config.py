@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handler.config import HandlerConfig
-from handler.decode import DecodeOptions
-from handler.errors import ConfigError
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import DecodeOptions
+from offpath.handler.errors import ConfigError
 
 NAN, INF = math.nan, math.inf
 

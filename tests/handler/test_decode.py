@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from handler.decode import (
+from offpath.handler.decode import (
     DecodeOptions,
     Pixels,
     choose_scale,
     decode_image,
 )
-from handler.errors import (
+from offpath.handler.errors import (
     ImageTooLarge,
     ItemError,
     UndecodableImage,
     UnsupportedFormat,
 )
-from handler.transform import transform_image
-from tests.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+from offpath.handler.transform import transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
 EXACT = DecodeOptions()
 ORIENTATION = 0x0112
@@ -312,9 +312,9 @@ def test_one_pixel_over_the_limit_is_refused_by_the_header(format: str) -> None:
 BOMBS = """
 import resource, sys
 from pathlib import Path
-from handler.decode import DecodeOptions, decode_image
-from handler.errors import ItemError
-from handler.warmup import warm_up_payloads
+from offpath.handler.decode import DecodeOptions, decode_image
+from offpath.handler.errors import ItemError
+from offpath.handler.warmup import warm_up_payloads
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

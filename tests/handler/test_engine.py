@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from handler.backends.eager import EagerBackend
-from handler.config import HandlerConfig
-from handler.decode import Pixels
-from handler.engine import Engine, batch_buckets, choose_bucket
-from handler.stages import Stage, StageTimer
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import Pixels
+from offpath.handler.engine import Engine, batch_buckets, choose_bucket
+from offpath.handler.stages import Stage, StageTimer
 from tests.handler.conftest import make_engine
-from tests.photographs import PHOTOGRAPHS
+from tests.support.photographs import PHOTOGRAPHS
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handler import lazy_imports
-from handler.lazy_imports import unused_imports_deferred
+from offpath.handler import lazy_imports
+from offpath.handler.lazy_imports import unused_imports_deferred
 
 # A worker's life: loads the archive through ts, answers, explains.
 PROGRAM = """

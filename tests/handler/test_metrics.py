@@ -11,14 +11,14 @@ import ts
 import yaml
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
-from handler import metrics as metrics_module
-from handler.metrics import DIMENSIONS, MetricsEmitter
-from handler.prediction_log.counters import LogCounters
-from handler.stages import BatchTimings, Stage
+from offpath.handler import metrics as metrics_module
+from offpath.handler.metrics import DIMENSIONS, MetricsEmitter
+from offpath.handler.prediction_log.counters import LogCounters
+from offpath.handler.stages import BatchTimings, Stage
 
 Totals = dict[tuple[str, str], float]
 LINE = re.compile(r"\[METRICS\](\w+)\.\w+:([\d.e+-]+)\|#(.*?)\|#type:(\w+)\|")
-METRICS_YAML = Path(metrics_module.__file__).parent.parent / "offpath/conf/metrics.yaml"
+METRICS_YAML = Path(metrics_module.__file__).parent.parent / "serving/conf/metrics.yaml"
 ONE_SECOND = BatchTimings(dict.fromkeys(Stage, 0.125), 1.0)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from handler.backends.pictures import PictureModel
-from handler.config import HandlerConfig
-from handler.normalise import Normaliser
+from offpath.handler.backends.pictures import PictureModel
+from offpath.handler.config import HandlerConfig
+from offpath.handler.normalise import Normaliser
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
 CPU = torch.device("cpu")

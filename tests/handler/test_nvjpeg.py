@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from handler.config import HandlerConfig
-from handler.decode import DecodeOptions, decode_image
-from handler.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
-from handler.pipeline import Pipeline
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import DecodeOptions, decode_image
+from offpath.handler.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
+from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import make_engine
-from tests.photographs import PHOTOGRAPHS, encode, find_photograph
+from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 COFFEE = find_photograph("coffee").rgb
 JPEG = encode(COFFEE, "JPEG")

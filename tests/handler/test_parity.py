@@ -16,12 +16,12 @@ from PIL import Image
 from torchvision import transforms
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from archive.model_source import ModelSource, load_model_source
-from handler.backends.eager import EagerBackend
-from handler.config import HandlerConfig
-from handler.engine import Engine
-from handler.pipeline import Pipeline
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.archive.model_source import ModelSource, load_model_source
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.config import HandlerConfig
+from offpath.handler.engine import Engine
+from offpath.handler.pipeline import Pipeline
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 EXACT_BOUND = 0.01
 SCALED_BOUND = 0.03

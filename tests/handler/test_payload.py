@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from handler.errors import BadEnvelope, EmptyPayload, ItemError, PayloadTooLarge
-from handler.payload import read_payload
-from tests.photographs import encode, find_photograph
+from offpath.handler.errors import BadEnvelope, EmptyPayload, ItemError, PayloadTooLarge
+from offpath.handler.payload import read_payload
+from tests.support.photographs import encode, find_photograph
 
 LIMIT = 20 * 2**20
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

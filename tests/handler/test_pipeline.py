@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from handler import pipeline as pipeline_module
-from handler.client import make_npy
-from handler.decode import silence_decoders
-from handler.pipeline import Pipeline
-from handler.response import Reply
-from handler.stages import Stage
+from offpath.handler import pipeline as pipeline_module
+from offpath.handler.decode import silence_decoders
+from offpath.handler.pipeline import Pipeline
+from offpath.handler.response import Reply
+from offpath.handler.stages import Stage
+from offpath.serving.client import make_npy
 from tests.handler.conftest import MakePipeline
-from tests.photographs import PHOTOGRAPHS, encode, find_photograph
+from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 PNG = encode(find_photograph("chelsea").rgb.resize((90, 60)), "PNG")

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from ts.protocol import otf_message_handler
 
-from handler.protocol_reader import (
+from offpath.handler.protocol_reader import (
     BUFFER_BYTES,
     BufferedReader,
     install_buffered_reader,

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from ts.context import Context, RequestProcessor
 
-from handler.prediction_log.record import Record
-from handler.prediction_log.settings import PredictionLogSettings
-from handler.records import make_records
-from handler.stages import BatchTimings, Stage
+from offpath.handler.prediction_log.record import Record
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.records import make_records
+from offpath.handler.stages import BatchTimings, Stage
 from tests.handler.conftest import MakePipeline
-from tests.photographs import encode, find_photograph
+from tests.support.photographs import encode, find_photograph
 
 JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
 TIMINGS = BatchTimings({Stage.DECODE: 0.0112}, 0.02)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from handler.decode import DecodedImage, DecodeOptions, decode_image
-from handler.resample import (
+from offpath.handler.decode import DecodedImage, DecodeOptions, decode_image
+from offpath.handler.resample import (
     MAX_LEAD_PX,
     MAX_SHIFT_PX,
     REACH_PX,
@@ -17,8 +17,8 @@ from handler.resample import (
     transform_on_device,
     transform_with_torch,
 )
-from handler.transform import transform_image
-from tests.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+from offpath.handler.transform import transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
 # HandlerConfig's resize_size * scale_margin.
 MIN_SIZE = 384

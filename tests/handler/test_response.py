@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from handler import errors
-from handler.response import encode_error, encode_json, encode_prediction
+from offpath.handler import errors
+from offpath.handler.response import encode_error, encode_json, encode_prediction
 
 ITEM_ERRORS = errors.ItemError.__subclasses__()
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from handler.client import parse_server_timing
-from handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
+from offpath.handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
+from offpath.serving.client import parse_server_timing
 
 
 class FakeClock:

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from handler.decode import DecodedImage, DecodeOptions, Pixels, decode_image
-from handler.transform import plan_resize, transform_image
-from tests.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+from offpath.handler.decode import DecodedImage, DecodeOptions, Pixels, decode_image
+from offpath.handler.transform import plan_resize, transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
 
 def decoded(image: Image.Image) -> DecodedImage:

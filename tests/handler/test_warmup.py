@@ -6,8 +6,8 @@ import json
 import pytest
 from PIL import Image
 
-from handler.decode import DecodeOptions, decode_image
-from handler.warmup import warm_up_payloads
+from offpath.handler.decode import DecodeOptions, decode_image
+from offpath.handler.warmup import warm_up_payloads
 from tests.handler.conftest import MakePipeline
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from archive.models.near_free import NearFree
-from handler.weights import RandomFillsSkipped, make_with_weights
+from offpath.archive.models.near_free import NearFree
+from offpath.handler.weights import RandomFillsSkipped, make_with_weights
 
 # Loads the weights as a worker does, runs the model, and stays until it is told to end.
 PROGRAM = """
 import json, sys, torch
 sys.path.insert(0, {folder!r})
 from efficientnet_lite0 import EfficientNetLite0
-from handler.weights import make_with_weights
+from offpath.handler.weights import make_with_weights
 
 model = make_with_weights(EfficientNetLite0, {folder!r} + "/weights.pt").eval()
 model.to(memory_format=torch.channels_last)

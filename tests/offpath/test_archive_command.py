@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from offpath import cli
-from tests.photographs import PHOTOGRAPHS, encode
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 Run = Callable[..., tuple[int, str, str]]
 TINY = """

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from offpath import cli
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from offpath.commands.cost import command
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 RATE = ("--rate-per-instance", "ours=100")
 PEAK = ("--peak-per-s", "10")

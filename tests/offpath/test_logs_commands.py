@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log import Record, open_prediction_log
-from handler.prediction_log.record import format_inference_time
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 pytestmark = pytest.mark.timing
 
 ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys, time
-from handler.prediction_log import Record, open_prediction_log
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 mapping = {"uri": sys.argv[1], "spool_dir": sys.argv[2]}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")
 log.append([Record(name, sys.argv[4], "m", "1") for name in sys.argv[3].split()])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from profiling.s3_servers import S3Server, run_seaweedfs
+from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 
 pytestmark = pytest.mark.s3
 

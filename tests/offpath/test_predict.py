@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from handler.npy import read_npy
 from offpath import cli
 from offpath.commands.predict import find_images
-from offpath.errors import ExpectedError
-from tests.answering_server import Answers, answering_server
-from tests.photographs import encode, find_photograph
+from offpath.handler.errors import ExpectedError
+from offpath.handler.npy import read_npy
+from tests.support.answering_server import Answers, answering_server
+from tests.support.photographs import encode, find_photograph
 
 Run = Callable[..., tuple[int, str, str]]
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

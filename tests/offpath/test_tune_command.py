@@ -8,10 +8,14 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from archive.model_config import format_model_config, load_preset, make_model_config
+from offpath.archive.model_config import (
+    format_model_config,
+    load_preset,
+    make_model_config,
+)
 from offpath.commands.tune import command
-from offpath.errors import ExpectedError
-from profiling.tuning.result import TUNING
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tuning.result import TUNING
 
 TINY = (
     *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from profiling.light_result import ALONE, LOOPBACK, LightResult, LoneWindow
+from offpath.profiling.experiments.light_result import (
+    ALONE,
+    LOOPBACK,
+    LightResult,
+    LoneWindow,
+)
 
 ALONE_STAGES = {"decode": 10.0, "transform": 1.0, "inference": 4.0, "log": 0.0}
 SERVED_STAGES = {"decode": 10.5, "transform": 1.1, "inference": 4.2, "log": 0.1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling.profile_result import (
+from offpath.profiling.in_process.profile_result import (
     BatchSample,
     FunctionSample,
     HandlerProfile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from profiling.child_process import obey
+from offpath.profiling.core.child_process import obey
 
 PARITY = {"largest_move": 0.01, "top1_changes": 0, "pictures": 4}
 

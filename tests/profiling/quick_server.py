@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from offpath.errors import ExpectedError
-from profiling.known_server import Behaviour, KnownServer, run_known_server
-from profiling.servers.call import Call
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.known_server import Behaviour, KnownServer, run_known_server
 
 
 class QuickServer:

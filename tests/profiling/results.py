@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling.result import BenchResult, LimitMeasurement, Measurement
-from profiling.sweep_result import Step, SweepResult
+from offpath.profiling.core.result import BenchResult, LimitMeasurement, Measurement
+from offpath.profiling.experiments.sweep_result import Step, SweepResult
 
 
 def make_measurement(round_: int, server: str, ok: int, **changes: Any) -> Measurement:

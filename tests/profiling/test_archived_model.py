@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from archive.build import ArchiveSpec, build_archive
-from archive.model_config import load_preset, make_model_config
-from archive.model_source import load_model_source
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.model_source import load_model_source
 from offpath.cli import run
-from offpath.errors import ExpectedError
-from profiling.archived_model import load_archived_model
-from profiling.model_under_test import load_model
-from profiling.result import BENCH
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.result import BENCH
+from offpath.profiling.load.archived_model import load_archived_model
+from offpath.profiling.load.model_under_test import load_model
 from tests.archive.conftest import THREE_CLASSES
-from tests.photographs import find_photograph
+from tests.support.photographs import find_photograph
 
 HANDLER = {
     "image_size": 96,

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.bars import COLOUR_OF, StackedBar, assign_colours, list_segments
-from profiling.buckets import BUCKETS
+from offpath.profiling.in_process.buckets import BUCKETS
+from offpath.profiling.report.bars import (
+    COLOUR_OF,
+    StackedBar,
+    assign_colours,
+    list_segments,
+)
 
 
 def test_the_same_work_has_the_same_colour_in_every_chart():

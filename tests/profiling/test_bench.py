@@ -8,18 +8,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from handler.client import make_npy
-from handler.config import HandlerConfig
-from profiling.bench import BenchPlan, Windows, measure_quietly, run_bench
-from profiling.bodies import Bodies
-from profiling.limits import Rate
-from profiling.load import find_generator
-from profiling.model_under_test import Answer
-from profiling.servers.call import NPY, Call
-from profiling.workload import describe
-from tests.photographs import find_photograph
+from offpath.handler.config import HandlerConfig
+from offpath.profiling.experiments.bench import (
+    BenchPlan,
+    Windows,
+    measure_quietly,
+    run_bench,
+)
+from offpath.profiling.load.bodies import Bodies
+from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.limits import Rate
+from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.plan import find_generator
+from offpath.profiling.load.workload import describe
+from offpath.serving.client import make_npy
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.results import make_result
+from tests.support.photographs import find_photograph
 
 pytestmark = pytest.mark.timing
 

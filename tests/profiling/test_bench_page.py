@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.bench_page import SweepPoint, make_sweep_sections, write_bench_page
-from profiling.result import Failure, LimitMeasurement, Start
+from offpath.profiling.core.result import Failure, LimitMeasurement, Start
+from offpath.profiling.report.bench_page import (
+    SweepPoint,
+    make_sweep_sections,
+    write_bench_page,
+)
 from tests.profiling.pages import list_requests, read_page
 from tests.profiling.results import make_measurement, make_result
 

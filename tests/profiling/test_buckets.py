@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profiling.buckets import BUCKETS, find_buckets
+from offpath.profiling.in_process.buckets import BUCKETS, find_buckets
 
 
 def builtin(name: str) -> tuple[str, int, str]:

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from offpath.errors import ExpectedError
-from profiling.calibration import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.calibration import (
     Calibration,
     Delay,
     Instant,
@@ -18,8 +18,8 @@ from profiling.calibration import (
     measure_instant,
     write_body,
 )
-from profiling.calibration_report import print_calibration
-from profiling.load import find_generator
+from offpath.profiling.experiments.calibration_report import print_calibration
+from offpath.profiling.load.plan import find_generator
 
 pytestmark = pytest.mark.timing
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from profiling.call_profiler import (
+from offpath.profiling.in_process.call_profiler import (
     CallProfiler,
     CProfile,
     StackProfile,
     ThreadProfile,
     save_stats,
 )
-from profiling.cprofile import REST, CallCollector, make_samples
+from offpath.profiling.in_process.cprofile import REST, CallCollector, make_samples
 
 pytestmark = pytest.mark.timing
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from profiling.charts import (
+from offpath.profiling.report.charts import (
     LETTER_WIDTH,
     Dot,
     Series,
@@ -15,7 +15,12 @@ from profiling.charts import (
     place_x_ticks,
     x_axis,
 )
-from profiling.line_charts import histograms, line_chart, pareto_front, scatter
+from offpath.profiling.report.line_charts import (
+    histograms,
+    line_chart,
+    pareto_front,
+    scatter,
+)
 
 
 def test_a_linear_axis_begins_at_nothing_and_holds_every_value():

@@ -8,8 +8,8 @@ import pytest
 
 from offpath.cli import run
 from offpath.commands.bench_options import keeping
-from profiling.result import BENCH
-from profiling.sweep_result import SWEEP
+from offpath.profiling.core.result import BENCH
+from offpath.profiling.experiments.sweep_result import SWEEP
 from tests.profiling.results import make_result, make_sweep
 
 

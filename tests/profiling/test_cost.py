@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling import cost_published
-from profiling.cost import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.result import BENCH
+from offpath.profiling.experiments import cost_published
+from offpath.profiling.experiments.cost import (
     GB,
     Demand,
     LogShape,
@@ -18,10 +19,9 @@ from profiling.cost import (
     count_instances,
     records_per_object,
 )
-from profiling.cost_rates import rates_of_result
-from profiling.cost_report import draw_conclusions
-from profiling.prices import PRICES_FILE, load_prices
-from profiling.result import BENCH
+from offpath.profiling.experiments.cost_rates import rates_of_result
+from offpath.profiling.experiments.cost_report import draw_conclusions
+from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
 from tests.profiling.results import make_measurement, make_result
 
 PRICES = load_prices()

@@ -11,20 +11,34 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from offpath.commands.bench_decoders import command
-from offpath.errors import ExpectedError
-from profiling import decoders
-from profiling.decoders import DecodersMeasurement, DecodersResult, Parity, read_jpegs
-from profiling.decoders_report import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments import decoders
+from offpath.profiling.experiments.decoders import (
+    DecodersMeasurement,
+    DecodersResult,
+    Parity,
+    read_jpegs,
+)
+from offpath.profiling.experiments.decoders_report import (
     print_decoders,
     save_decoders_plot,
     write_decoders_page,
 )
-from profiling.decoders_summary import find_decoder_warnings, summarise_decoders
-from profiling.decoders_ways import DECODER, PAIR, WAYS, Way, prepare_ways
-from profiling.model_under_test import load_model
-from profiling.workload import load_folder
-from tests.photographs import encode, find_photograph
+from offpath.profiling.experiments.decoders_summary import (
+    find_decoder_warnings,
+    summarise_decoders,
+)
+from offpath.profiling.experiments.decoders_ways import (
+    DECODER,
+    PAIR,
+    WAYS,
+    Way,
+    prepare_ways,
+)
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.workload import load_folder
 from tests.profiling.pages import list_requests, read_page
+from tests.support.photographs import encode, find_photograph
 
 ALWAYS = {"pillow", "simplejpeg", "torchvision"}
 

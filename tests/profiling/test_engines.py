@@ -8,11 +8,11 @@ import psutil
 import pytest
 
 from offpath.cli import run
-from profiling.engines_choice import EnginesChoices
-from profiling.engines_result import ENGINES, EnginesResult
-from profiling.engines_session import run_engines
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.profiling.experiments.engines_choice import EnginesChoices
+from offpath.profiling.experiments.engines_result import ENGINES, EnginesResult
+from offpath.profiling.experiments.engines_session import run_engines
 from tests.profiling.test_engines_result import make_engines
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 BREAKS = "eager bf16"
 

@@ -8,12 +8,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from offpath.errors import ExpectedError
-from profiling.engines_choice import choose_variants, drop_missing
-from profiling.engines_page import write_engines_page
-from profiling.engines_plot import save_engines_plot
-from profiling.engines_report import print_engines
-from profiling.engines_result import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.engines_choice import choose_variants, drop_missing
+from offpath.profiling.experiments.engines_page import write_engines_page
+from offpath.profiling.experiments.engines_plot import save_engines_plot
+from offpath.profiling.experiments.engines_report import print_engines
+from offpath.profiling.experiments.engines_result import (
     ENGINES,
     Artefact,
     EngineFailure,
@@ -23,7 +23,11 @@ from profiling.engines_result import (
     Window,
     merge_engines,
 )
-from profiling.engines_summary import find_best, find_noise, summarise_engines
+from offpath.profiling.experiments.engines_summary import (
+    find_best,
+    find_noise,
+    summarise_engines,
+)
 
 
 def make_window(round_: int, variant: str, images: list[int], **changes) -> Window:

@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.engines_choice import EnginesChoices, Subject
-from profiling.engines_team import Team
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.engines_choice import EnginesChoices, Subject
+from offpath.profiling.experiments.engines_team import Team
 
 PROCESSES = 3
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from profiling.figures import (
+from offpath.profiling.core.figures import (
     format_bytes,
     format_figure,
     format_ms,

@@ -7,7 +7,13 @@ import time
 
 import pytest
 
-from profiling.gpu import GpuReading, GpuSampler, NoGpu, NvmlReader, format_gpu
+from offpath.profiling.load.gpu import (
+    GpuReading,
+    GpuSampler,
+    NoGpu,
+    NvmlReader,
+    format_gpu,
+)
 
 HAS_GPU = False
 if importlib.util.find_spec("pynvml"):

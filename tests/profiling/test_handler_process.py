@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.handler_process import HandlerProcess
-from profiling.handlers import HandlerSpec
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.handler_process import HandlerProcess
+from offpath.profiling.in_process.handlers import HandlerSpec
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.timing
 

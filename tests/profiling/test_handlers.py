@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.handlers import choose_handlers
-from tests.offpath.echo_archive import write_mar
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.handlers import choose_handlers
+from tests.support.echo_archive import write_mar
 
 
 def write_manifest(path: Path, model: dict[str, str]) -> Path:

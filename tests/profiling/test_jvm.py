@@ -12,11 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from offpath.commands.bench_jvm import command
-from offpath.errors import ExpectedError
-from profiling import jvm
-from profiling.jvm import COLUMNS, JvmChoices, JvmResult, VariantMeasurement
-from profiling.jvm_report import format_table
-from profiling.jvm_variants import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments import jvm
+from offpath.profiling.experiments.jvm import (
+    COLUMNS,
+    JvmChoices,
+    JvmResult,
+    VariantMeasurement,
+)
+from offpath.profiling.experiments.jvm_report import format_table
+from offpath.profiling.experiments.jvm_variants import (
     SERIAL,
     Variant,
     list_jvm_variants,

@@ -8,15 +8,18 @@ from contextlib import ExitStack
 import pytest
 from rich.console import Console
 
-from offpath.errors import ExpectedError
-from offpath.warm_up import PHOTOGRAPH
-from profiling.cold_start import FirstClient
-from profiling.known_server import Behaviour, run_known_server
-from profiling.light import LightChoices, LoneClient, adjust, list_delays, transpose
-from profiling.light_alone import run_alone
-from profiling.light_report import print_light, write_light_page
-from profiling.light_result import ALONE, LIGHT, TOTAL
-from profiling.light_summary import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.light import (
+    LightChoices,
+    LoneClient,
+    adjust,
+    list_delays,
+    transpose,
+)
+from offpath.profiling.experiments.light_alone import run_alone
+from offpath.profiling.experiments.light_report import print_light, write_light_page
+from offpath.profiling.experiments.light_result import ALONE, LIGHT, TOTAL
+from offpath.profiling.experiments.light_summary import (
     CLIENT,
     DELAY,
     FRONT_END,
@@ -26,9 +29,12 @@ from profiling.light_summary import (
     WORK_SLOWER,
     summarise_light,
 )
-from profiling.model_under_test import load_model
-from profiling.servers.call import Call
-from profiling.servers.torchserve import ARCHIVE, make_offpath, make_stock
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.cold_start import FirstClient
+from offpath.profiling.load.known_server import Behaviour, run_known_server
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath, make_stock
+from offpath.serving.warm_up import PHOTOGRAPH
 from tests.profiling.lights import make_light
 from tests.profiling.pages import list_requests
 from tests.profiling.quick_server import QuickServer

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.limits import LimitMeter
-from profiling.workload import encode_all
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.workload import encode_all
 from tests.profiling.test_workload import TINY
 
 pytestmark = pytest.mark.timing

@@ -8,10 +8,14 @@ from types import ModuleType
 import pytest
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from offpath.errors import ExpectedError
-from profiling.lines import LineCollector, choose_functions, find_function
-from profiling.loaded_handler import LoadedHandler
-from profiling.source_paths import shorten_path
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.lines import (
+    LineCollector,
+    choose_functions,
+    find_function,
+)
+from offpath.profiling.in_process.loaded_handler import LoadedHandler
+from offpath.profiling.in_process.source_paths import shorten_path
 
 
 def test_a_named_function_is_found_through_its_class():
@@ -24,7 +28,11 @@ def test_a_named_function_is_found_through_its_class():
     [
         pytest.param("no_such_module:f", "No module named", id="no-module"),
         pytest.param("profiling.drive:f", "no attribute 'f'", id="no-function"),
-        pytest.param("profiling.drive", "expected module:qualified", id="no-colon"),
+        pytest.param(
+            "offpath.profiling.in_process.drive",
+            "expected module:qualified",
+            id="no-colon",
+        ),
         pytest.param("profiling.drive:Driver", "a Python function", id="a-class"),
     ],
 )
@@ -46,7 +54,7 @@ def test_the_stock_handlers_stages_are_found_inside_torchserves_decorator():
 
 
 def test_ours_are_the_functions_of_the_request_path():
-    from handler.classifier import OffpathClassifier
+    from offpath.handler.classifier import OffpathClassifier
 
     instance = OffpathClassifier()
     handler = LoadedHandler(instance.handle, None, instance, ModuleType("entry"))

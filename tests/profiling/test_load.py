@@ -13,10 +13,10 @@ from threading import Thread
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.known_server import Behaviour, run_known_server
-from profiling.load import NO_REPLY, LoadPlan, find_generator
-from profiling.summary import percentile
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.summary import percentile
+from offpath.profiling.load.known_server import Behaviour, run_known_server
+from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
 
 pytestmark = pytest.mark.timing
 

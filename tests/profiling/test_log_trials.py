@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.log_trials.cost import measure_append_us
-from profiling.log_trials.rounds import EVENTS, run_rounds
+from offpath.profiling.experiments.log_trials.cost import measure_append_us
+from offpath.profiling.experiments.log_trials.rounds import EVENTS, run_rounds
 
 
 @pytest.mark.server

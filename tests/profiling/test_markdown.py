@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from rich.table import Table
 
 from offpath.commands.bench import command
-from profiling.markdown import MarkdownConsole
-from profiling.result import BENCH
+from offpath.profiling.core.result import BENCH
+from offpath.profiling.report.markdown import MarkdownConsole
 from tests.profiling.results import make_result
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.page import (
+from offpath.profiling.report.page import (
     Bar,
     Dot,
     Section,

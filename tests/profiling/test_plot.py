@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from offpath.errors import ExpectedError
-from profiling.plot import save_plot
-from profiling.report import print_report
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.report.plot import save_plot
+from offpath.profiling.report.report import print_report
 from tests.profiling.results import make_result
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.compare_report import to_data
-from profiling.profile_compare import compare_profiles, find_notes
-from profiling.profile_result import BatchSample
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.compare_report import to_data
+from offpath.profiling.in_process.profile_compare import compare_profiles, find_notes
+from offpath.profiling.in_process.profile_result import BatchSample
 from tests.profiling.profiles import (
     make_function,
     make_handler,

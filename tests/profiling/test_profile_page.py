@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from profiling.profile_page import make_page, write_page
+from offpath.profiling.in_process.profile_page import make_page, write_page
 from tests.profiling.pages import find_browser, list_requests, measure_widths, read_page
 from tests.profiling.profiles import (
     make_function,

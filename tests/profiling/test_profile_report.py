@@ -4,8 +4,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from profiling.profile_report import print_profile
-from profiling.profile_result import BatchSample
+from offpath.profiling.in_process.profile_report import print_profile
+from offpath.profiling.in_process.profile_result import BatchSample
 from tests.profiling.profiles import (
     make_function,
     make_handler,

@@ -18,13 +18,13 @@ import psutil
 import pytest
 
 from offpath.cli import run
-from offpath.mar_file import MANIFEST, read_mar
-from offpath.processes import find_session_members
-from profiling.model_under_test import load_model
-from profiling.profile_result import PROFILE
-from profiling.profiled_archive import ENTRY_NAME, wrap_archive
-from profiling.server_target import start_server
-from profiling.servers import archives
+from offpath.profiling.experiments.server_target import start_server
+from offpath.profiling.in_process.profile_result import PROFILE
+from offpath.profiling.in_process.profiled_archive import ENTRY_NAME, wrap_archive
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers import archives
+from offpath.serving.mar_file import MANIFEST, read_mar
+from offpath.serving.processes import find_session_members
 from tests.profiling.fixed_reply import fixed_reply
 
 CHECKOUT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from ts.context import Context
 
-from offpath.errors import ExpectedError
-from profiling.drive import Driver, make_requests
-from profiling.loaded_handler import LoadedHandler, make_metrics
-from profiling.stages import StageClock, StageRecorder, clock_stages
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.drive import Driver, make_requests
+from offpath.profiling.in_process.loaded_handler import LoadedHandler, make_metrics
+from offpath.profiling.in_process.stages import StageClock, StageRecorder, clock_stages
 
 
 class FakeClock:
@@ -119,8 +119,8 @@ def test_functions_of_the_handlers_module_are_stages_and_those_of_others_are_not
 
 
 def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
-    from handler.classifier import OffpathClassifier
-    from handler.stages import BatchTimings, Stage, StageTimer
+    from offpath.handler.classifier import OffpathClassifier
+    from offpath.handler.stages import BatchTimings, Stage, StageTimer
 
     class Metrics:
         batches = 0

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from profiling.profile_result import BatchSample
-from profiling.profile_summary import (
+from offpath.profiling.in_process.profile_result import BatchSample
+from offpath.profiling.in_process.profile_summary import (
     find_hot_functions,
     find_hot_lines,
     find_typical_batch,

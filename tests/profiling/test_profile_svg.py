@@ -4,9 +4,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.profile_result import BatchSample
-from profiling.profile_svg import LETTER_WIDTH, MARGIN, WIDTH, save_svg
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.profile_result import BatchSample
+from offpath.profiling.in_process.profile_svg import (
+    LETTER_WIDTH,
+    MARGIN,
+    WIDTH,
+    save_svg,
+)
 from tests.profiling.profiles import make_handler, make_profile
 
 SVG = "{http://www.w3.org/2000/svg}"

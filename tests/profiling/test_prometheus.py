@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.prometheus import parse_metrics, read_metrics
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.prometheus import parse_metrics, read_metrics
 from tests.profiling.fixed_reply import fixed_reply
 
 # As TorchServe 0.12.0 wrote it: labels end in a comma, a counter's name need not end in _total.

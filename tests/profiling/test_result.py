@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.result import BENCH, merge_results
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.result import BENCH, merge_results
 from tests.profiling.results import make_measurement, make_result
 
 

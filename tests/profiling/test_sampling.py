@@ -5,7 +5,12 @@ import sys
 
 import pytest
 
-from profiling.sampling import Ticker, sample_cpu_s, sample_rss_bytes, subtract
+from offpath.profiling.load.sampling import (
+    Ticker,
+    sample_cpu_s,
+    sample_rss_bytes,
+    subtract,
+)
 
 pytestmark = pytest.mark.timing
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.load import LoadSample
-from profiling.prometheus import Series, Snapshot
-from profiling.server_profile import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.server_profile import (
     account_ms,
     batch_weight,
     bucket_shares,
@@ -15,6 +13,8 @@ from profiling.server_profile import (
     make_server_profile,
     read_counters,
 )
+from offpath.profiling.load.plan import LoadSample
+from offpath.profiling.load.prometheus import Series, Snapshot
 
 # 800 requests in 100 batches of 8; per request: 40 ms by Java, 10 of them in the queue;
 # per batch: 26 ms around `handle`, of which the stages know 24 and `other` 1.

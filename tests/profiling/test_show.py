@@ -9,7 +9,7 @@ import pytest
 
 from offpath.cli import run
 from offpath.commands.bench_show import PAGED, PLOTTED, SHOWN
-from profiling.saved import read_format
+from offpath.profiling.core.saved import read_format
 
 FOLDER = Path(__file__).parents[2] / "profiling" / "results"
 RESULTS = sorted(FOLDER.glob("*.json"))

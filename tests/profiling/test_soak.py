@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from profiling.bad_items import make_bad_items
-from profiling.soak import (
+from offpath.profiling.experiments.soak import (
     MemorySample,
     SoakChoices,
     SoakResult,
     find_problems,
     memory_slope_bytes_per_min,
 )
+from offpath.profiling.load.bad_items import make_bad_items
 
 
 def make_soak(statuses: dict[str, int], pids: list[tuple[int, ...]]) -> SoakResult:

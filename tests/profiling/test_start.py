@@ -4,9 +4,13 @@ import pytest
 from rich.console import Console
 
 from offpath.commands.bench_start import print_starts
-from profiling.memory import MemoryMeasurement, share_of_separate
-from profiling.page_kinds import Pages
-from profiling.start import StartMeasurement, StartResult, summarise_starts
+from offpath.profiling.experiments.memory import MemoryMeasurement, share_of_separate
+from offpath.profiling.experiments.start import (
+    StartMeasurement,
+    StartResult,
+    summarise_starts,
+)
+from offpath.profiling.load.page_kinds import Pages
 
 
 def make_result() -> StartResult:

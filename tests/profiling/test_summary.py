@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from profiling.report import find_noisy_limits, find_warnings
-from profiling.result import LimitMeasurement
-from profiling.summary import drawn_limit, percentile, summarise
+from offpath.profiling.core.result import LimitMeasurement
+from offpath.profiling.core.summary import drawn_limit, percentile, summarise
+from offpath.profiling.report.report import find_noisy_limits, find_warnings
 from tests.profiling.results import make_measurement, make_result
 
 

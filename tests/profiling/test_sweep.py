@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from offpath.errors import ExpectedError
-from profiling.model_under_test import Answer
-from profiling.plot import save_sweep_plot
-from profiling.sweep import Sweep, SweepChoices, begin_result
-from profiling.sweep_report import print_sweep, write_sweep_page
-from profiling.sweep_result import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.sweep import Sweep, SweepChoices, begin_result
+from offpath.profiling.experiments.sweep_report import print_sweep, write_sweep_page
+from offpath.profiling.experiments.sweep_result import (
     SWEEP,
     SweepResult,
 )
-from profiling.workload import describe
+from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.workload import describe
+from offpath.profiling.report.plot import save_sweep_plot
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.results import make_sweep
 

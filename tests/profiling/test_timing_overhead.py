@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.profile_result import BatchSample
-from profiling.timing_overhead import BLOCK, is_off, split_batches, summarise_overhead
+from offpath.profiling.in_process.profile_result import BatchSample
+from offpath.profiling.in_process.timing_overhead import (
+    BLOCK,
+    is_off,
+    split_batches,
+    summarise_overhead,
+)
 
 
 def make_batches(count: int, on_s: float, off_s: float) -> list[BatchSample]:

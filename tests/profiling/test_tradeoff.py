@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from offpath.commands.bench_tradeoff import command
-from offpath.errors import ExpectedError
-from profiling.tradeoff import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tradeoff import (
     DELAY,
     SIZE,
     WORKERS,
@@ -19,16 +19,16 @@ from profiling.tradeoff import (
     estimate_s,
     list_candidates,
 )
-from profiling.tradeoff_report import (
+from offpath.profiling.experiments.tradeoff_report import (
     print_tradeoff,
     save_tradeoff_plot,
     write_tradeoff_page,
 )
-from profiling.tradeoff_result import TRADEOFF
-from profiling.tradeoff_summary import summarise_tradeoff
-from profiling.tuning.server import ServerDied
-from profiling.tuning.space import Candidate
-from profiling.workload import describe
+from offpath.profiling.experiments.tradeoff_result import TRADEOFF
+from offpath.profiling.experiments.tradeoff_summary import summarise_tradeoff
+from offpath.profiling.experiments.tuning.server import ServerDied
+from offpath.profiling.experiments.tuning.space import Candidate
+from offpath.profiling.load.workload import describe
 from tests.profiling.pages import list_requests
 from tests.profiling.tradeoffs import KNOBS, make_tradeoff
 from tests.profiling.tuning.test_tuning_search import (

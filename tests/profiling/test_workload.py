@@ -6,9 +6,10 @@ import json
 import pytest
 from PIL import Image
 
-from offpath.errors import ExpectedError
-from profiling import photographs, workload
-from profiling.workload import WorkloadSpec, load_workload
+from offpath.archive import photographs
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load import workload
+from offpath.profiling.load.workload import WorkloadSpec, load_workload
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profiling.tradeoff import DELAY, SIZE, WORKERS, list_candidates
-from profiling.tradeoff_result import TradeoffPoint, TradeoffResult
+from offpath.profiling.experiments.tradeoff import DELAY, SIZE, WORKERS, list_candidates
+from offpath.profiling.experiments.tradeoff_result import TradeoffPoint, TradeoffResult
 from tests.profiling.tunings import PRESET, make_window
 
 KNOBS = {DELAY: [1, 2, 20], SIZE: [1, 8], WORKERS: [1, 2, 4]}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling.tuning.result import FinalRound, Trial, TuneResult, Window
-from profiling.tuning.space import Candidate
+from offpath.profiling.experiments.tuning.result import (
+    FinalRound,
+    Trial,
+    TuneResult,
+    Window,
+)
+from offpath.profiling.experiments.tuning.space import Candidate
 
 PRESET = Candidate(8, 2, 2, 1)
 OTHER = Candidate(16, 5, 2, 1)

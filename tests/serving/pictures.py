@@ -9,8 +9,8 @@ import zlib
 
 import numpy as np
 
-from handler.client import make_npy
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.serving.client import make_npy
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
 

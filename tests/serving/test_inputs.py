@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from handler.client import Client
-from offpath.torchserve import TorchServe
+from offpath.serving.client import Client
+from offpath.serving.torchserve import TorchServe
 from tests.serving.pictures import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server

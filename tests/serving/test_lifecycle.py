@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.torchserve import TorchServe
+from offpath.serving.torchserve import TorchServe
 from tests.conftest import build
 from tests.serving.pictures import jpeg
 

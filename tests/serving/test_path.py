@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from handler.client import Client
-from offpath.settings import ServerSettings
-from offpath.torchserve import TorchServe
-from offpath.warm_up import warm_up
+from offpath.serving.client import Client
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from offpath.serving.warm_up import warm_up
 from tests.serving.pictures import jpeg
 from tests.serving.scrape import read_metrics, wait_for_items
 

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from handler.backends.eager import EagerBackend
-from handler.engine import Engine
-from handler.pipeline import Pipeline, set_threads
-from profiling.model_under_test import ModelUnderTest, load_model
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.engine import Engine
+from offpath.handler.pipeline import Pipeline, set_threads
+from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
 
 # Label -> probability, best first.
 Labels = dict[str, float]

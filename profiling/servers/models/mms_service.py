@@ -9,7 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from profiling.servers.models.classifiers import Classify, Labels, load_classifier
+from offpath.profiling.servers.models.classifiers import (
+    Classify,
+    Labels,
+    load_classifier,
+)
 
 # In the archive; MMS has no place for a service's own settings.
 SETTINGS_FILE = "classifier_settings.json"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
-from profiling.servers.models.classifiers import Labels, load_classifier
+from offpath.profiling.servers.models.classifiers import Labels, load_classifier
 
 
 class TritonPythonModel:

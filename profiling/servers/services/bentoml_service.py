@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bentoml
 
-from profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.servers.services.settings import ServiceSettings
 
 SETTINGS = ServiceSettings.from_environment()
 # Two lines a request otherwise.

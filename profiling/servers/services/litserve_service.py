@@ -10,7 +10,7 @@ from typing import Annotated
 import litserve
 from fastapi import Depends, Request
 
-from profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.servers.services.settings import ServiceSettings
 
 SETTINGS = ServiceSettings.from_environment()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mosec import Server, Worker
 
-from profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.servers.services.settings import ServiceSettings
 
 SETTINGS = ServiceSettings.from_environment()
 

@@ -11,7 +11,7 @@ import ray
 from ray import serve
 from starlette.requests import Request
 
-from profiling.servers.services.settings import READY, ServiceSettings
+from offpath.profiling.servers.services.settings import READY, ServiceSettings
 
 SETTINGS = ServiceSettings.from_environment()
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiling.servers.models.classifiers import Classify
+    from offpath.profiling.servers.models.classifiers import Classify
 
 VARIABLE = "OFFPATH_SERVICE"
 # A service prints this line where no request tells that all its workers are ready.
@@ -50,6 +50,6 @@ class ServiceSettings:
     def load_classifier(self) -> Classify:
         """The model with Pillow preprocessing: what the examples of all these servers show."""
         # Imported here: the processes that only serve HTTP need no torch.
-        from profiling.servers.models.classifiers import load_classifier
+        from offpath.profiling.servers.models.classifiers import load_classifier
 
         return load_classifier("pillow", self.model, self.threads, self.batch_size)

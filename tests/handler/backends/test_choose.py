@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from handler.backends import choose
-from handler.backends.artefacts import PARITY_FILE, artefact_name
-from handler.backends.choose import Choice, choose_backend
-from handler.backends.eager import EagerBackend
-from handler.backends.pictures import PictureModel
-from handler.config import HandlerConfig
-from handler.errors import ConfigError
-from tests.photographs import PHOTOGRAPHS
+from offpath.handler.backends import choose
+from offpath.handler.backends.artefacts import PARITY_FILE, artefact_name
+from offpath.handler.backends.choose import Choice, choose_backend
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.backends.pictures import PictureModel
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
+from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
 SIZE = 32

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from archive.model_source import load_model_source
-from handler.backends.eager import EagerBackend
-from handler.backends.folding import fold_normalisation
-from handler.config import HandlerConfig
-from handler.normalise import Normaliser
+from offpath.archive.model_source import load_model_source
+from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.backends.folding import fold_normalisation
+from offpath.handler.config import HandlerConfig
+from offpath.handler.normalise import Normaliser
 from tests.handler.conftest import make_engine
 
 CONFIG = HandlerConfig.from_mapping({"image_size": 32, "resize_size": 36}, environ={})

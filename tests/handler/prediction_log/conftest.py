@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log import PredictionLog, Record, open_prediction_log
-from handler.prediction_log.compression import decompress
-from handler.prediction_log.settings import PredictionLogSettings
-from profiling.s3_servers import S3Server, run_moto, run_seaweedfs
+from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
+from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.profiling.servers.s3_servers import S3Server, run_moto, run_seaweedfs
 
 WRITER = Path(__file__).with_name("spool_writer.py")
 ROOT = Path(__file__).parents[3]

@@ -9,9 +9,9 @@ import sys
 import time
 import uuid
 
-from handler.prediction_log import Record, open_prediction_log
-from handler.prediction_log.record import format_inference_time
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from handler.prediction_log.announcer import REPEAT_S, Announcer
-from handler.prediction_log.backoff import pause_s
+from offpath.handler.prediction_log.announcer import REPEAT_S, Announcer
+from offpath.handler.prediction_log.backoff import pause_s
 
 LOGGER = logging.getLogger("test")
 

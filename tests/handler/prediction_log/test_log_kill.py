@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log import PredictionLog, Record
-from profiling.s3_servers import S3Server
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.profiling.servers.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 

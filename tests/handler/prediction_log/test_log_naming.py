@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from handler.prediction_log.naming import (
+from offpath.handler.prediction_log.naming import (
     SegmentName,
     format_hour,
     make_owner_name,

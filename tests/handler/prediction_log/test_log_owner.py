@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log.adoption import AdoptedFolders, count_bytes
-from handler.prediction_log.naming import make_sink_folder_name
-from handler.prediction_log.owner import (
+from offpath.handler.prediction_log.adoption import AdoptedFolders, count_bytes
+from offpath.handler.prediction_log.naming import make_sink_folder_name
+from offpath.handler.prediction_log.owner import (
     NEW_PREFIX,
     claim_owner_folder,
     create_owner_folder,
@@ -30,7 +30,7 @@ StartWriter = Callable[..., Any]
 CLAIM = """
 import sys
 from pathlib import Path
-from handler.prediction_log.adoption import AdoptedFolders
+from offpath.handler.prediction_log.adoption import AdoptedFolders
 adopted = AdoptedFolders(Path(sys.argv[1]))
 sys.stdin.readline()
 print(len(adopted.adopt()), flush=True)

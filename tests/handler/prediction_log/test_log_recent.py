@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log import PredictionLog, Record
-from handler.prediction_log.compression import decompress
-from handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
 
 pytestmark = pytest.mark.timing
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from handler.prediction_log.record import (
+from offpath.handler.prediction_log.record import (
     FIELDS,
     Record,
     encode_records,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from handler.prediction_log.naming import SegmentName
-from handler.prediction_log.repair import read_segment, split_torn
-from handler.prediction_log.segment import SealedSegment
+from offpath.handler.prediction_log.naming import SegmentName
+from offpath.handler.prediction_log.repair import read_segment, split_torn
+from offpath.handler.prediction_log.segment import SealedSegment
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from handler.prediction_log import PredictionLog, Record
-from profiling.s3_faults import DENIED, HANGING, OUTAGES, PASS, REFUSED, FaultProxy
-from profiling.s3_servers import S3Server
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.profiling.servers.s3_faults import (
+    DENIED,
+    HANGING,
+    OUTAGES,
+    PASS,
+    REFUSED,
+    FaultProxy,
+)
+from offpath.profiling.servers.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 
 def make(

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from handler.prediction_log import PredictionLog, Record
-from handler.prediction_log.adoption import count_bytes
-from handler.prediction_log.compression import decompress
-from handler.prediction_log.settings import PredictionLogSettings
-from handler.prediction_log.spool import Spool
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.adoption import count_bytes
+from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.spool import Spool
 
 pytestmark = pytest.mark.timing
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from offpath.commands.bench_setup import setup, unique
-from offpath.errors import ExpectedError
+from offpath.handler.errors import ExpectedError
 
 
 def invoke(*arguments: str) -> Result:

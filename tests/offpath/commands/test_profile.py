@@ -14,9 +14,13 @@ import psutil
 import pytest
 
 from offpath.cli import run
-from profiling.profile_result import PROFILE, HandlerProfile, ProfileResult
-from tests.offpath.echo_archive import MakeMar
-from tests.photographs import PHOTOGRAPHS, encode
+from offpath.profiling.in_process.profile_result import (
+    PROFILE,
+    HandlerProfile,
+    ProfileResult,
+)
+from tests.support.echo_archive import MakeMar
+from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.timing
 

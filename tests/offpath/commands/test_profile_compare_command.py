@@ -7,7 +7,7 @@ import json
 import pytest
 
 from offpath.cli import run
-from profiling.profile_result import PROFILE
+from offpath.profiling.in_process.profile_result import PROFILE
 from tests.profiling.profiles import make_handler, make_profile
 
 

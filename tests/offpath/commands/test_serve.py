@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from offpath.commands.serve import check_host, find_models, wants_tokens
-from offpath.errors import ExpectedError
-from offpath.processes import find_session_members
-from tests.offpath.echo_archive import MODEL_CONFIG, MakeMar
+from offpath.handler.errors import ExpectedError
+from offpath.serving.processes import find_session_members
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
 FREE_PORTS = ["--port", "0", "--management-port", "0", "--metrics-port", "0"]
 READY_S = 120

@@ -8,9 +8,9 @@ import httpx
 import psutil
 import pytest
 
-from offpath.ports import resolve_ports
-from profiling.servers.confined import confine, why_no_namespace
-from profiling.servers.launched import Launch, is_ok, launched
+from offpath.profiling.servers.confined import confine, why_no_namespace
+from offpath.profiling.servers.launched import Launch, is_ok, launched
+from offpath.serving.ports import resolve_ports
 
 pytestmark = [
     pytest.mark.timing,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.servers.environments import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.environments import (
     ensure_environment,
     environment_path,
     environments_folder,

@@ -10,10 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from offpath.errors import ExpectedError
-from offpath.ports import resolve_ports
-from offpath.processes import find_session_members
-from profiling.servers.launched import Launch, is_ok, launched, server_environment
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.launched import (
+    Launch,
+    is_ok,
+    launched,
+    server_environment,
+)
+from offpath.serving.ports import resolve_ports
+from offpath.serving.processes import find_session_members
 
 pytestmark = pytest.mark.timing
 

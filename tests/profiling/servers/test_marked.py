@@ -8,8 +8,8 @@ import uuid
 import psutil
 import pytest
 
-from profiling.servers.launched import server_environment
-from profiling.servers.marked import VARIABLE, find_marked, kill_marked
+from offpath.profiling.servers.launched import server_environment
+from offpath.profiling.servers.marked import VARIABLE, find_marked, kill_marked
 
 pytestmark = pytest.mark.timing
 

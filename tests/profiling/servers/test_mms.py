@@ -10,10 +10,10 @@ import httpx
 import psutil
 import pytest
 
-from profiling.answers import check_answers, make_checks
-from profiling.model_under_test import load_model
-from profiling.photographs import find_sources
-from profiling.servers.mms import choose_low_ports, make_mms
+from offpath.archive.photographs import find_sources
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.mms import choose_low_ports, make_mms
 
 
 def test_ports_are_such_as_mms_accepts() -> None:

@@ -9,13 +9,13 @@ import httpx
 import psutil
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.answers import check_answers, make_checks
-from profiling.model_under_test import load_model
-from profiling.servers import bentoml, confined, environments, marked, ray_serve
-from profiling.servers.registry import ENVIRONMENTS, make_servers
-from profiling.servers.services.settings import VARIABLE, ServiceSettings
-from profiling.workload import load_workload
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.workload import load_workload
+from offpath.profiling.servers import bentoml, confined, environments, marked, ray_serve
+from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
+from offpath.profiling.servers.services.settings import VARIABLE, ServiceSettings
 
 NAMES = ("bentoml", "ray-serve", "litserve", "mosec")
 PYTHON = Path("/environment/bin/python")

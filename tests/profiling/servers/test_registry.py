@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.model_under_test import ModelUnderTest, load_model
-from profiling.servers.registry import ENVIRONMENTS, SERVERS, make_servers
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
+from offpath.profiling.servers.registry import ENVIRONMENTS, SERVERS, make_servers
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.answers import check_answers, make_checks
-from profiling.model_under_test import ModelUnderTest, classify_reference, load_model
-from profiling.photographs import find_sources
-from profiling.servers.tf_serving import (
+from offpath.archive.photographs import find_sources
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.model_under_test import (
+    ModelUnderTest,
+    classify_reference,
+    load_model,
+)
+from offpath.profiling.servers.tf_serving import (
     MODEL_VARIABLE,
     URL_VARIABLE,
     make_tf_serving,

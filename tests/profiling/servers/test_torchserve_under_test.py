@@ -10,16 +10,16 @@ import httpx
 import psutil
 import pytest
 
-import offpath.torchserve
-from offpath.errors import ExpectedError
-from offpath.settings import Ports
-from profiling.model_under_test import load_model
-from profiling.photographs import find_sources
-from profiling.s3_servers import S3Server, make_environ
-from profiling.servers.naive_store import BUCKET, why_no_store
-from profiling.servers.torchserve import TorchServeUnderTest, make_naive_s3
-from profiling.window import own_groups
-from tests.offpath.echo_archive import write_mar
+import offpath.serving.torchserve
+from offpath.archive.photographs import find_sources
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.window import own_groups
+from offpath.profiling.servers.naive_store import BUCKET, why_no_store
+from offpath.profiling.servers.s3_servers import S3Server, make_environ
+from offpath.profiling.servers.torchserve import TorchServeUnderTest, make_naive_s3
+from offpath.serving.settings import Ports
+from tests.support.echo_archive import write_mar
 
 pytestmark = pytest.mark.server
 

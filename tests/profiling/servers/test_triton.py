@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from handler.client import make_npy
-from profiling.answers import check_answers, make_checks
-from profiling.model_under_test import ModelUnderTest, load_model
-from profiling.photographs import find_sources
-from profiling.servers.triton import (
+from offpath.archive.photographs import find_sources
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
+from offpath.profiling.servers.triton import (
     TritonUnderTest,
     make_triton,
     make_triton_offpath_decode,
     make_triton_thin,
     read_outputs,
 )
+from offpath.serving.client import make_npy
 
 MAKERS = [make_triton, make_triton_offpath_decode, make_triton_thin]
 

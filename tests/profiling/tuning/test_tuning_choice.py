@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from profiling.tuning.choice import (
+from offpath.profiling.experiments.tuning.choice import (
     choose_finalists,
     explain_nothing_within,
     find_bound,
@@ -18,8 +18,8 @@ from profiling.tuning.choice import (
     summarise,
     summarise_trials,
 )
-from profiling.tuning.result import FinalRound, Trial
-from profiling.tuning.space import Candidate
+from offpath.profiling.experiments.tuning.result import FinalRound, Trial
+from offpath.profiling.experiments.tuning.space import Candidate
 from tests.profiling.tunings import (
     OTHER,
     PRESET,

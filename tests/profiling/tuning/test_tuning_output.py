@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from archive.model_config import load_preset, make_model_config
-from offpath.errors import ExpectedError
-from profiling.tuning.choice import judge, summarise_trials
-from profiling.tuning.plot import save_html, save_plot
-from profiling.tuning.preset import check_writable, write_preset
-from profiling.tuning.report import (
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tuning.choice import judge, summarise_trials
+from offpath.profiling.experiments.tuning.plot import save_html, save_plot
+from offpath.profiling.experiments.tuning.preset import check_writable, write_preset
+from offpath.profiling.experiments.tuning.report import (
     format_outcome,
     front_candidates,
     print_tuning,
 )
-from profiling.tuning.space import Candidate
+from offpath.profiling.experiments.tuning.space import Candidate
 from tests.profiling.tunings import OTHER, PRESET, make_finals, make_tuning
 
 RESULT = make_tuning()

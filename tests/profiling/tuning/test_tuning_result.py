@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.tuning.result import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tuning.result import (
     TUNING,
     check_same_search,
 )

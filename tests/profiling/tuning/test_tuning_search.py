@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from offpath.errors import ExpectedError
-from profiling.load import LoadPlan, LoadSample, Watcher
-from profiling.tuning.result import TUNING
-from profiling.tuning.search import (
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tuning.result import TUNING
+from offpath.profiling.experiments.tuning.search import (
     Search,
     TuneChoices,
     estimate_s,
     measure_finals,
     search_candidates,
 )
-from profiling.tuning.server import ServerDied
-from profiling.tuning.space import SearchSpace
-from profiling.workload import describe
+from offpath.profiling.experiments.tuning.server import ServerDied
+from offpath.profiling.experiments.tuning.space import SearchSpace
+from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.workload import describe
 from tests.profiling.tunings import PRESET, make_tuning
 
 SPACE = SearchSpace((4, 8), (2,), (1, 2), (1,))

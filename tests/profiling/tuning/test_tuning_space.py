@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from archive.model_config import load_preset
-from offpath.errors import ExpectedError
-from profiling.tuning.choice import summarise
-from profiling.tuning.sampler import next_candidate
-from profiling.tuning.space import Candidate, SearchSpace, make_space, read_candidate
+from offpath.archive.model_config import load_preset
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments.tuning.choice import summarise
+from offpath.profiling.experiments.tuning.sampler import next_candidate
+from offpath.profiling.experiments.tuning.space import (
+    Candidate,
+    SearchSpace,
+    make_space,
+    read_candidate,
+)
 from tests.profiling.tunings import make_window
 
 SPACE = SearchSpace((1, 2, 4, 8, 16), (1, 5), (1, 2), (1, 2))

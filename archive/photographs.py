@@ -1,0 +1,105 @@
+"""Makes camera-like photographs from the real ones that ship inside PyPI packages.
+
+Nothing is downloaded: the sources are files of the scikit-image and scikit-learn wheels. They are
+small (at most 1411 px) and smooth when enlarged, and an enlarged smooth picture compresses to a
+fraction of what a camera writes. So each picture is sharpened and gets what a sensor adds: shot
+noise that grows with the light, read noise, and the slight blur of demosaicing. What makes JPEG
+decoding slow is the number of bits to Huffman-decode, and that is set by the file size, which
+`workload.py` holds to its mean by choosing the JPEG quality.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from offpath.handler.errors import ExpectedError
+
+# (package, path inside it). Colour photographs only; all are listed in the wheels' RECORD.
+SOURCES = (
+    ("skimage", "data/astronaut.png"),
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/coffee.png"),
+    ("skimage", "data/hubble_deep_field.jpg"),
+    ("skimage", "data/ihc.png"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/motorcycle_right.png"),
+    ("skimage", "data/retina.jpg"),
+    ("skimage", "data/rocket.jpg"),
+    ("sklearn", "datasets/images/china.jpg"),
+    ("sklearn", "datasets/images/flower.jpg"),
+)
+# 8-bit units at mid grey; with these a 2048 px picture has 1.2 MB at quality 94, as from phones.
+SHOT_NOISE = 8.0
+READ_NOISE = 2.0
+DEMOSAIC_BLUR_PX = 0.35
+
+
+def find_sources() -> list[Path]:
+    """Finds the source photographs of the installed packages, without importing them.
+
+    Raises:
+        ExpectedError: a package or one of its pictures is missing.
+    """
+    found = []
+    for package, inside in SOURCES:
+        spec = importlib.util.find_spec(package)
+        folder = Path(spec.origin).parent if spec and spec.origin else None
+        if folder is None or not (folder / inside).is_file():
+            raise ExpectedError(
+                f"no {inside!r} in package {package!r}, of which the workloads are made;"
+                " install them with: pip install 'torchserve-offpath[bench]'"
+            )
+        found.append(folder / inside)
+    return found
+
+
+def make_photograph(
+    source: Image.Image, size: tuple[int, int], rng: np.random.Generator
+) -> Image.Image:
+    """Cuts a random window of the source, scales it to `size` (width, height) and adds the sensor.
+
+    Cost: about 0.4 s for 2048x1365.
+    """
+    picture = cut_window(source, size, rng).resize(size, Image.Resampling.LANCZOS)
+    if rng.random() < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    picture = picture.filter(ImageFilter.UnsharpMask(radius=2, percent=80, threshold=0))
+    return add_sensor_noise(picture, rng)
+
+
+def cut_window(
+    source: Image.Image, size: tuple[int, int], rng: np.random.Generator
+) -> Image.Image:
+    """A window of the wanted shape, 70-100 % of the largest that fits, somewhere in the source."""
+    width, height = source.size
+    shape = size[0] / size[1]
+    share = rng.uniform(0.7, 1.0)
+    cut_width = int(min(width, height * shape) * share)
+    cut_height = int(cut_width / shape)
+    left = int(rng.integers(0, width - cut_width + 1))
+    top = int(rng.integers(0, height - cut_height + 1))
+    return source.crop((left, top, left + cut_width, top + cut_height))
+
+
+def add_sensor_noise(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Adds shot and read noise, the same for the three channels up to a small colour part."""
+    pixels = np.asarray(picture, np.float32)
+    height, width, _ = pixels.shape
+    grain = rng.standard_normal((height, width, 1), np.float32)
+    colour = rng.standard_normal((height, width, 3), np.float32)
+    noise = 0.8 * grain + 0.6 * colour
+    sigma = np.sqrt(READ_NOISE**2 + SHOT_NOISE**2 * pixels / 128)
+    noisy = np.clip(pixels + sigma * noise, 0, 255).astype(np.uint8)
+    return Image.fromarray(noisy).filter(ImageFilter.GaussianBlur(DEMOSAIC_BLUR_PX))
+
+
+def encode_jpeg(picture: Image.Image, quality: int) -> bytes:
+    """Baseline JPEG, 4:2:0 as phones and cameras write by default."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+    return buffer.getvalue()

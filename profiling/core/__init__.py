@@ -1,0 +1,1 @@
+"""What every measurement shares: host, results, statistics."""

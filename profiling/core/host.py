@@ -1,0 +1,98 @@
+"""What a result must say of the machine and the versions it came from. No names of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.java import find_java
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchserve",
+    "torch-model-archiver",
+    "captum",
+    "numpy",
+    "pillow",
+    "simplejpeg",
+    "locust",
+    "geventhttpclient",
+)
+
+
+def count_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_host() -> dict[str, Any]:
+    """Processor, memory, kernel, Python, Java, packages and our own revision."""
+    return {
+        "cpu": read_cpu_model(),
+        "cores": count_cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "java": read_java(),
+        "packages": read_versions(PACKAGES),
+        "offpath": read_revision(),
+    }
+
+
+def read_cpu_model() -> str:
+    """The processor's name as Linux tells it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def read_java() -> str:
+    """Version and origin of the Java that TorchServe runs on, "none" without one."""
+    try:
+        java = find_java()
+    except ExpectedError:
+        return "none"
+    return f"{java.major} ({java.source})"
+
+
+def read_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of the installed ones."""
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def read_revision() -> str:
+    """The git revision of this checkout, `+` where files differ from it; "not a checkout"."""
+    folder = Path(__file__).parent
+    git = ["git", "-C", str(folder)]
+    try:
+        revision = subprocess.run(
+            [*git, "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "not a checkout"
+    return revision + ("+" if changed else "")

@@ -1,0 +1,1 @@
+"""One module a question: variants, factors, tables, charts."""

@@ -1,0 +1,248 @@
+"""The server that `offpath profile server` loads: one of its own, or one that runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.sampling import Groups
+from offpath.serving.management import ManagementClient
+from offpath.serving.settings import CONF_DIR, ServerSettings
+from offpath.serving.torchserve import TorchServe
+
+TIMEOUT_S = 30.0
+METRICS_PORT, MANAGEMENT_PORT = 8082, 8081
+# Gauges of TorchServe that keep the last value only; as histograms they have sums and counts.
+SUMMED_METRICS = {
+    "ts_metrics": ("QueueTime",),
+    "model_metrics": ("HandlerTime", "PredictionTime"),
+}
+
+
+class Target(Protocol):
+    """A server that answers; the first four members make it a `profiling.servers.RunningServer`."""
+
+    predict_url: str
+    metrics_url: str
+    model: str
+
+    def groups(self) -> Groups:
+        """Process ids by group; empty for a server that we did not start."""
+
+    def is_running(self) -> bool:
+        """Whether it still runs."""
+
+    def log_path(self) -> Path:
+        """Where to look when it does not."""
+
+    def in_force(self) -> dict[str, Any]:
+        """batch_size, max_batch_delay_ms, workers; empty where nobody can be asked."""
+
+
+class OwnServer:
+    """A TorchServe that was started for this."""
+
+    def __init__(self, server: TorchServe) -> None:
+        self._server = server
+        self.model = server.model_names()[0]
+        self.predict_url = f"{server.inference_url}/predictions/{self.model}"
+        self.metrics_url = f"{server.metrics_url}/metrics"
+
+    def groups(self) -> Groups:
+        """See `Target`."""
+        return {
+            "frontend": [self._server.java_pid],
+            "workers": self._server.worker_pids(),
+        }
+
+    def is_running(self) -> bool:
+        """See `Target`."""
+        return self._server.is_running()
+
+    def log_path(self) -> Path:
+        """See `Target`."""
+        return self._server.log_path
+
+    def in_force(self) -> dict[str, Any]:
+        """See `Target`."""
+        with self._server.management() as management:
+            return describe(management, self.model)
+
+
+class AttachedServer:
+    """A TorchServe that somebody else runs."""
+
+    def __init__(
+        self, url: str, metrics_url: str, model: str, in_force: Mapping[str, Any]
+    ) -> None:
+        self.model = model
+        self.predict_url = f"{url}/predictions/{model}"
+        self.metrics_url = metrics_url
+        self._in_force = dict(in_force)
+
+    def groups(self) -> Groups:
+        """See `Target`."""
+        return {}
+
+    def is_running(self) -> bool:
+        """See `Target`: the next reading of its metrics tells."""
+        return True
+
+    def log_path(self) -> Path:
+        """See `Target`."""
+        return Path("its own")
+
+    def in_force(self) -> dict[str, Any]:
+        """See `Target`."""
+        return self._in_force
+
+
+@contextmanager
+def start_server(
+    archive: Path, folder: Path, env: Mapping[str, str]
+) -> Iterator[OwnServer]:
+    """Serves one archive on free ports with our config.properties until the block ends.
+
+    Args:
+        folder: for its logs and its metrics configuration.
+
+    Raises:
+        ExpectedError: it does not start, or the model does not load; with the log's lines.
+    """
+    metrics_config = folder / "metrics.yaml"
+    metrics_config.write_text(summing_metrics_config(), encoding="utf-8")
+    settings = ServerSettings(
+        model_store=archive.parent,
+        models=(archive.name,),
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+        log_dir=folder / "logs",
+        overrides={"metrics_config": str(metrics_config)},
+        env=env,
+    )
+    with TorchServe(settings) as server:
+        yield OwnServer(server)
+
+
+def summing_metrics_config() -> str:
+    """Our metrics.yaml with SUMMED_METRICS as histograms instead of gauges."""
+    config = yaml.safe_load((CONF_DIR / "metrics.yaml").read_text(encoding="utf-8"))
+    for section, names in SUMMED_METRICS.items():
+        gauges = config[section]["gauge"]
+        moved = [metric for metric in gauges if metric["name"] in names]
+        config[section]["gauge"] = [m for m in gauges if m not in moved]
+        config[section].setdefault("histogram", []).extend(moved)
+    return str(yaml.safe_dump(config, sort_keys=False))
+
+
+def attach(
+    url: str,
+    metrics_url: str | None = None,
+    management_url: str | None = None,
+    model: str | None = None,
+) -> AttachedServer:
+    """A running server; addresses that are not given are TorchServe's default ports of its host.
+
+    Raises:
+        ExpectedError: nothing answers, or it is not said which of several models is meant.
+    """
+    url = url.rstrip("/")
+    check_alive(url)
+    metrics_url = (metrics_url or with_port(url, METRICS_PORT)).rstrip("/")
+    if not metrics_url.endswith("/metrics"):
+        metrics_url += "/metrics"
+    management_url = management_url or with_port(url, MANAGEMENT_PORT)
+    in_force: dict[str, Any] = {}
+    with ManagementClient(management_url, timeout_s=TIMEOUT_S) as management:
+        try:
+            model = model or find_only_model(management)
+            in_force = describe(management, model)
+        except ExpectedError as error:
+            # The management API often listens on the server's own loopback only.
+            if model is None:
+                raise ExpectedError(
+                    f"which model? {error}; name it with --served-as, or see --management-url"
+                ) from error
+    return AttachedServer(url, metrics_url, model, in_force)
+
+
+def check_alive(url: str) -> None:
+    """Raises ExpectedError when nothing answers /ping there, or something that is not well."""
+    try:
+        reply = httpx.get(f"{url}/ping", timeout=TIMEOUT_S, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ExpectedError(
+            f"no server at {url!r}: {error}; start one with `offpath serve`, or leave --url out"
+            " and one is started for the profile"
+        ) from error
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"the server at {url!r} answered {reply.status_code} to /ping:"
+            f" {reply.text.strip()[:300]}"
+        )
+
+
+def check_answers(target: Target, photograph: bytes) -> None:
+    """Raises ExpectedError unless the model answers a photograph with 200."""
+    try:
+        reply = httpx.post(
+            target.predict_url,
+            content=photograph,
+            headers={"Content-Type": "application/octet-stream"},
+            timeout=TIMEOUT_S * 4,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise ExpectedError(
+            f"no answer from {target.predict_url}: {error!r}"
+        ) from error
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"the model {target.model!r} answered {reply.status_code} to a photograph:"
+            f" {reply.text.strip()[:300]}; the server's log is {target.log_path()}"
+        )
+
+
+def with_port(url: str, port: int) -> str:
+    """The URL's scheme and host with another port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{port}"
+
+
+def find_only_model(management: ManagementClient) -> str:
+    """Name of the one model that is served."""
+    with only_torchserve():
+        names = sorted(management.list_models())
+    if len(names) != 1:
+        raise ExpectedError(f"the server has {len(names)} models: {', '.join(names)}")
+    return names[0]
+
+
+def describe(management: ManagementClient, model: str) -> dict[str, Any]:
+    """What is in force for a model's first version."""
+    with only_torchserve():
+        status = management.describe(model)[0]
+    return {
+        "batch_size": status.batch_size,
+        "max_batch_delay_ms": status.max_batch_delay_ms,
+        "workers": status.ready_workers,
+    }
+
+
+@contextmanager
+def only_torchserve() -> Iterator[None]:
+    """A reply that is not TorchServe's becomes an ExpectedError: the user named the address."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError) as error:
+        raise ExpectedError(
+            f"what answers at --management-url is not TorchServe's management API: {error!r}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Profiles of any handler, without a server."""

@@ -1,0 +1,232 @@
+"""What is profiled: ours, the baselines, any archive, any class of the user's; made ready to load.
+
+Everything here runs in the profiler's own process. The handler itself is loaded by
+`profiling.loaded_handler`, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.mar_file import read_mar
+
+OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
+BUILT_IN = (OFFPATH, STOCK, NAIVE)
+DEFAULT_BATCH_SIZE = 8
+
+
+@dataclass(frozen=True)
+class HandlerChoice:
+    """A handler as the command line names it.
+
+    Attributes:
+        name: in the reports; unique in a run.
+        source: one of BUILT_IN, an archive's path, or `FILE:CLASS`.
+        is_archive: whether `source` is the path of a .mar.
+    """
+
+    name: str
+    source: str
+    is_archive: bool = False
+
+
+@dataclass(frozen=True)
+class HandlerSpec:
+    """All that a process needs to load one handler; goes there as JSON.
+
+    Attributes:
+        folder: the unzipped archive.
+        entry: the manifest's handler, as `ts.model_loader` takes it.
+        class_file, class_name: a class to be loaded from where it is, instead of `entry`.
+        batch_size: pictures a batch, which the context says as well.
+        threads: intra-op threads of torch, and decode threads of ours.
+        gpu_id: as TorchServe gives it to the worker; None for the CPU.
+        environ: for the process.
+        settings: for the report.
+    """
+
+    name: str
+    folder: str
+    entry: str
+    class_file: str | None = None
+    class_name: str | None = None
+    batch_size: int = DEFAULT_BATCH_SIZE
+    threads: int = 1
+    gpu_id: int | None = None
+    environ: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What all handlers of a run have in common.
+
+    Attributes:
+        batch_size: None for each handler's own default.
+        prediction_log: our handler's `prediction_log:` section; None leaves the log off.
+        naive_environ: where the naive handler puts its predictions.
+    """
+
+    model: str
+    batch_size: int | None
+    threads: int
+    gpu_id: int | None = None
+    prediction_log: Mapping[str, Any] | None = None
+    naive_environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_handlers(
+    names: tuple[str, ...], mars: tuple[Path, ...]
+) -> list[HandlerChoice]:
+    """Checks the names before anything is built; ours alone where none is given.
+
+    Raises:
+        ExpectedError: an unknown name, a file or class that is not there, one named twice.
+    """
+    if not names and not mars:
+        names = (OFFPATH,)
+    choices = [_choose(name) for name in names]
+    for path in mars:
+        check_archive(path)
+        choices.append(HandlerChoice(path.stem, str(path), is_archive=True))
+    seen = [choice.name for choice in choices]
+    for name in seen:
+        if seen.count(name) > 1:
+            raise ExpectedError(
+                f"handler {name!r} is given {seen.count(name)} times; expected each one once"
+            )
+    return choices
+
+
+def _choose(name: str) -> HandlerChoice:
+    if name in BUILT_IN:
+        return HandlerChoice(name, name)
+    file, separator, class_name = name.rpartition(":")
+    if not separator or not class_name.isidentifier():
+        raise ExpectedError(
+            f"unknown handler {name!r}; expected {', '.join(BUILT_IN)}, or FILE.py:CLASS"
+            " for a class of your own (an archive goes to --mar)"
+        )
+    if not Path(file).is_file():
+        raise ExpectedError(
+            f"handler file {file!r} does not exist; expected FILE.py:CLASS"
+        )
+    return HandlerChoice(class_name, f"{Path(file).resolve()}:{class_name}")
+
+
+def check_archive(path: Path) -> None:
+    """Raises ExpectedError when a .mar names no handler, or one that nobody could load."""
+    mar = read_mar(path)
+    if not mar.handler:
+        raise ExpectedError(
+            f"archive {str(path)!r} has no handler in its manifest; make it with"
+            " `offpath archive`, or torch-model-archiver --handler"
+        )
+    file = mar.handler.split(":")[0].split("/")[-1]
+    module = file.removesuffix(".py")
+    with zipfile.ZipFile(path) as archive:
+        is_inside = any(
+            f"{module}{end}" in archive.namelist() for end in (".py", ".so")
+        )
+    if not is_inside and find_spec(f"ts.torch_handler.{module}") is None:
+        raise ExpectedError(
+            f"archive {str(path)!r} names the handler {mar.handler!r}, which is neither in it"
+            " nor one of TorchServe's own; build the archive anew"
+        )
+
+
+def prepare_handler(
+    choice: HandlerChoice, common: Preparation, folder: Path
+) -> HandlerSpec:
+    """Builds the handler's archive where it has none, and unzips it below `folder`.
+
+    Cost: some seconds, mostly torch-model-archiver's.
+    """
+    folder.mkdir(parents=True)
+    archive = Path(choice.source) if choice.is_archive else None
+    batch_size = common.batch_size or (
+        1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
+    )
+    if archive is None:
+        archive = _build(choice, common, batch_size, folder)
+    unzipped = folder / "model"
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(unzipped)
+    mar = read_mar(archive)
+    class_file, class_name = None, None
+    if not choice.is_archive and choice.source not in BUILT_IN:
+        class_file, _, class_name = choice.source.rpartition(":")
+    return HandlerSpec(
+        name=choice.name,
+        folder=str(unzipped),
+        entry=mar.handler.split("/")[-1],
+        class_file=class_file,
+        class_name=class_name,
+        batch_size=batch_size,
+        threads=common.threads,
+        gpu_id=common.gpu_id,
+        environ=_make_environ(choice, common),
+        settings=_make_settings(choice, common, batch_size),
+    )
+
+
+def _build(
+    choice: HandlerChoice, common: Preparation, batch_size: int, folder: Path
+) -> Path:
+    # Imported here: torch takes seconds, and a wrong name should be said before.
+    from offpath.profiling.baselines.naive_archive import build_naive
+    from offpath.profiling.load.model_under_test import load_model
+    from offpath.profiling.servers import archives
+
+    model = load_model(common.model)
+    if choice.source == NAIVE:
+        return build_naive(model, folder)
+    config = archives.offpath_config(model, cores=1)
+    config["batchSize"] = batch_size
+    if choice.source != OFFPATH:
+        return archives.build_stock(model, config, folder)
+    config["handler"] = {
+        **config["handler"],
+        "threads": common.threads,
+        "prediction_log": dict(common.prediction_log or {"uri": "off"}),
+    }
+    return archives.build_offpath(model, config, folder)
+
+
+def _make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
+    environ = {"OMP_NUM_THREADS": str(common.threads), **common.naive_environ}
+    if choice.source != OFFPATH or common.prediction_log is None:
+        # An archive of the user's may name a bucket of theirs: a profile must not write there.
+        environ["OFFPATH_PREDICTION_LOG"] = "off"
+    return environ
+
+
+def _make_settings(
+    choice: HandlerChoice, common: Preparation, batch_size: int
+) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "model": "the archive's own" if choice.is_archive else common.model,
+        "batch_size": batch_size,
+        "threads": common.threads,
+        "device": "cpu" if common.gpu_id is None else f"cuda:{common.gpu_id}",
+    }
+    if choice.source == NAIVE:
+        settings["s3_put_per_prediction"] = True
+        if common.batch_size is None:
+            settings["batch_size_reason"] = (
+                "batch settings in config.properties are silently ignored: TorchServe gives"
+                " this handler one picture at a time"
+            )
+    if choice.source == OFFPATH:
+        settings["prediction_log"] = "off" if common.prediction_log is None else "s3"
+    return settings

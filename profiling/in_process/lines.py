@@ -1,0 +1,179 @@
+"""Seconds per source line, by line_profiler, of the functions that make a handler's stages."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import linecache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.loaded_handler import LoadedHandler
+from offpath.profiling.in_process.profile_result import LineSample
+from offpath.profiling.in_process.stages import (
+    TORCHSERVE_STAGES,
+    is_offpath,
+    own_classes,
+)
+from offpath.profiling.in_process.worker_threads import watching_threads
+
+# The request path of our handler; modules that a later version may lack are left out.
+OUR_MODULES = (
+    "classifier",
+    "pipeline",
+    "payload",
+    "decode",
+    "transform",
+    "resample",
+    "engine",
+    "response",
+    "records",
+)
+
+
+class LineCollector:
+    """Watches functions line by line.
+
+    Args:
+        functions: all that are to be watched.
+    """
+
+    def __init__(self, functions: Sequence[FunctionType]) -> None:
+        from line_profiler import LineProfiler
+
+        self._profiler: Any = LineProfiler()
+        self._names: dict[tuple[str, int], str] = {}
+        for function in functions:
+            self._profiler.add_function(function)
+            code = function.__code__
+            place = code.co_filename, code.co_firstlineno
+            self._names[place] = function.__qualname__
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See `profiling.drive.Collector`."""
+        with watching_threads(self._watching_thread), self._watching_thread():
+            yield
+
+    @contextmanager
+    def _watching_thread(self) -> Iterator[None]:
+        # line_profiler listens to the thread that enables it.
+        self._profiler.enable()
+        try:
+            yield
+        finally:
+            self._profiler.disable()
+
+    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
+        """No stages: clocks around them would be watched as well."""
+        return {}, {}
+
+    def make_samples(self, shorten: Callable[[str], str]) -> list[LineSample]:
+        """One sample per line that ran, in the order of the files."""
+        stats = self._profiler.get_stats()
+        return [
+            LineSample(
+                function=self._names.get((file, first), name),
+                file=shorten(file),
+                line=line,
+                hits=hits,
+                time_s=time * stats.unit,
+                source=linecache.getline(file, line).rstrip(),
+            )
+            for (file, first, name), timings in sorted(stats.timings.items())
+            for line, hits, time in timings
+        ]
+
+
+def choose_functions(
+    handler: LoadedHandler, named: Sequence[str]
+) -> list[FunctionType]:
+    """The functions to watch: those named, else the handler's stages.
+
+    Args:
+        named: `module:qualified.name` each.
+
+    Raises:
+        ExpectedError: a name that leads to no Python function.
+    """
+    if named:
+        return [find_function(name) for name in named]
+    if is_offpath(handler.instance):
+        return _find_our_functions()
+    return _find_handler_functions(handler)
+
+
+def find_function(name: str) -> FunctionType:
+    """`module:qualified.name` -> the function."""
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ExpectedError(
+            f"no function {name!r}: {error}; expected module:qualified.name, for instance"
+            " handler.decode:decode_image"
+        ) from error
+    function = unwrap(found)
+    if function is None:
+        raise ExpectedError(f"{name!r} is {found!r}; expected a Python function")
+    return function
+
+
+def unwrap(value: object) -> FunctionType | None:
+    """The function inside staticmethods, methods and decorators; None where there is none."""
+    value = inspect.unwrap(getattr(value, "__func__", value))  # type: ignore[arg-type]
+    if not isinstance(value, FunctionType):
+        return None
+    # ts/handler_utils/timer.py: `timed` hides the function in its closure, without `wraps`.
+    if value.__name__ == "wrap_func" and value.__closure__:
+        for cell in value.__closure__:
+            if isinstance(cell.cell_contents, FunctionType):
+                return cell.cell_contents
+    return value
+
+
+def _find_our_functions() -> list[FunctionType]:
+    functions = []
+    for name in OUR_MODULES:
+        try:
+            module = importlib.import_module(f"handler.{name}")
+        except ModuleNotFoundError:
+            continue
+        functions += _find_module_functions(module)
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                functions += _find_class_functions(value)
+    return functions
+
+
+def _find_handler_functions(handler: LoadedHandler) -> list[FunctionType]:
+    functions = []
+    if handler.instance is not None:
+        cls = type(handler.instance)
+        for base in own_classes(cls):
+            functions += _find_class_functions(base)
+        inherited = (unwrap(getattr(cls, name, None)) for name in TORCHSERVE_STAGES)
+        functions += [function for function in inherited if function is not None]
+    if handler.module.__name__.split(".")[0] != "ts":
+        functions += _find_module_functions(handler.module)
+    return list(dict.fromkeys(functions))
+
+
+def _find_module_functions(module: ModuleType) -> list[FunctionType]:
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__
+    ]
+
+
+def _find_class_functions(cls: type) -> list[FunctionType]:
+    found = (unwrap(value) for value in vars(cls).values())
+    return [
+        function for function in found if function and function.__name__ != "initialize"
+    ]

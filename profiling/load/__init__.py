@@ -1,0 +1,1 @@
+"""What is sent and by whom: photographs, generators, windows."""

@@ -1,0 +1,93 @@
+"""Checks a server's answers against the reference before any number is taken from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import httpx
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.call import Call
+from offpath.profiling.load.model_under_test import (
+    Answer,
+    ModelUnderTest,
+    classify_reference,
+)
+
+PHOTOGRAPHS_CHECKED = 4
+# Bound of DCT-scaled decoding against the exact one.
+MAX_PROBABILITY_DIFFERENCE = 0.03
+TIMEOUT_S = 120.0
+
+
+def make_checks(
+    model: ModelUnderTest, photographs: Sequence[bytes]
+) -> list[tuple[bytes, Answer]]:
+    """The photographs with the clearest answers, and those answers.
+
+    Seeded weights make near ties, where two correct decoders may differ: the label is compared
+    where the reference leads most.
+    """
+    answered = [(photo, classify_reference(model, photo)) for photo in photographs[:16]]
+    answered.sort(key=lambda pair: -pair[1].lead)
+    return answered[:PHOTOGRAPHS_CHECKED]
+
+
+def check_answers(
+    server: str, url: str, call: Call, checks: Sequence[tuple[bytes, Answer]]
+) -> float:
+    """Compares label and probability.
+
+    Args:
+        checks: bodies as the load sends them, with their answers.
+
+    Returns:
+        the largest difference of a probability.
+
+    Raises:
+        ExpectedError: another label, or a probability too far from the reference.
+    """
+    largest = 0.0
+    # trust_env: no proxy between us and loopback.
+    with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
+        for body, expected in checks:
+            try:
+                reply = client.post(url, content=body, headers=call.all_headers)
+            except httpx.TransportError as error:
+                raise ExpectedError(
+                    f"server {server!r} did not answer a good photograph: {error!r}"
+                ) from error
+            largest = max(largest, compare(server, read(server, call, reply), expected))
+    return largest
+
+
+def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
+    """Label -> probability of a reply that must be good."""
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"server {server!r} answered {reply.status_code} to a good photograph:"
+            f" {reply.text[:300]}"
+        )
+    try:
+        answer = call.read_reply(reply.content)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ExpectedError(
+            f"server {server!r} gave an answer that cannot be read ({error!r}):"
+            f" {reply.text[:300]}"
+        ) from error
+    if not answer:
+        raise ExpectedError(f"server {server!r} gave an answer without a label")
+    return answer
+
+
+def compare(server: str, reply: dict[str, float], expected: Answer) -> float:
+    """Difference of the top probability; `reply` maps labels to probabilities."""
+    label, probability = max(reply.items(), key=lambda pair: pair[1])
+    difference = abs(probability - expected.probability)
+    if label != expected.label or difference > MAX_PROBABILITY_DIFFERENCE:
+        raise ExpectedError(
+            f"server {server!r} answered {label!r} with {probability:.4f}; the reference is"
+            f" {expected.label!r} with {expected.probability:.4f} (at most"
+            f" {MAX_PROBABILITY_DIFFERENCE} apart): its speed would not be comparable"
+        )
+    return difference

@@ -1,0 +1,49 @@
+"""The bodies that a server's clients send, made of the photographs before any load runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from offpath.handler.config import HandlerConfig
+from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.workload import Workload
+from offpath.serving.client import make_npy
+
+
+class Bodies:
+    """Makes each form of each workload once, as files in a folder of its own."""
+
+    def __init__(self, folder: Path, config: HandlerConfig) -> None:
+        """`config` has the sizes of the model's preprocessing, for thin clients."""
+        self._folder, self._config = folder, config
+        self._made: dict[
+            tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]
+        ] = {}
+
+    def make(self, photograph: bytes, call: Call) -> bytes:
+        """One body."""
+        content = photograph
+        if call.content == NPY:
+            config = self._config
+            content = make_npy(photograph, config.resize_size, config.image_size)
+        return call.wrap(content) if call.wrap else content
+
+    def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
+        """Files with the bodies of a workload, in its order; the photographs where they are it."""
+        if call.content != NPY and call.wrap is None:
+            return workload.paths
+        key = (workload.name, call.content, call.wrap)
+        if key not in self._made:
+            self._made[key] = self._write(workload, call)
+        return self._made[key]
+
+    def _write(self, workload: Workload, call: Call) -> tuple[Path, ...]:
+        folder = self._folder / f"bodies-{len(self._made)}"
+        folder.mkdir(parents=True)
+        paths = []
+        for index, photograph in enumerate(workload.read()):
+            path = folder / f"{index:05}"
+            path.write_bytes(self.make(photograph, call))
+            paths.append(path)
+        return tuple(paths)

@@ -1,0 +1,66 @@
+"""The first requests to a server that has just started: one client, one request after the other."""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import time
+from collections.abc import Sequence
+from http.client import HTTPMessage
+from itertools import cycle, islice
+from urllib.parse import urlsplit
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.call import Call
+
+STEADY_REQUESTS = 50
+TIMEOUT_S = 120.0
+
+
+class FirstClient:
+    """A client without anything that has to warm up itself."""
+
+    def __init__(self, server: str, url: str, call: Call) -> None:
+        parts = urlsplit(url)
+        self._server, self._call, self._path = server, call, parts.path
+        self._connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> FirstClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def send_ms(self, body: bytes) -> float:
+        """Latency of one request, in ms; raises as `send` does."""
+        return self.send(body)[0]
+
+    def send(self, body: bytes) -> tuple[float, HTTPMessage]:
+        """Sends one request.
+
+        Returns:
+            its latency in ms, and the reply's headers.
+
+        Raises:
+            ExpectedError: no reply, or another than 200.
+        """
+        start_s = time.perf_counter()
+        try:
+            self._connection.request("POST", self._path, body, self._call.all_headers)
+            reply = self._connection.getresponse()
+            content = reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ExpectedError(
+                f"server {self._server!r} said it was ready and did not answer: {error!r}"
+            ) from error
+        if reply.status != 200:
+            raise ExpectedError(
+                f"server {self._server!r} said it was ready and answered {reply.status}:"
+                f" {content[:300]!r}"
+            )
+        return round(1000 * (time.perf_counter() - start_s), 3), reply.headers
+
+    def steady_ms(self, bodies: Sequence[bytes]) -> float:
+        """Median latency of the next requests, the bodies in turn."""
+        sent = [self.send_ms(body) for body in islice(cycle(bodies), STEADY_REQUESTS)]
+        return round(statistics.median(sent), 3)

@@ -1,0 +1,191 @@
+"""Physical limits of the cores, measured in the same run: what no server here can beat.
+
+decode: decode + resize alone, our own code, one process a core with one thread each, nothing else.
+forward: the model alone on batches, the same way; eager fp32, and beside it the engine of each of
+our archives under test, whose share of "its own limit" would be flattering otherwise.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+
+DECODE, FORWARD = "decode", "forward"
+# All processes must have imported torch and loaded the model by then.
+START_TIMEOUT_S = 120.0
+
+_barrier: Barrier | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images that all processes together handled, how long they took, and the CPU they got."""
+
+    images: int
+    elapsed_s: float
+    cpu_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Images a second."""
+        return self.images / self.elapsed_s
+
+
+@dataclass(frozen=True)
+class OwnForward:
+    """The forward that one of our archives runs.
+
+    Attributes:
+        label: the engine and precision that it asks for.
+        handler: its `handler:` settings.
+        folder: its engine's artefacts; None for none.
+    """
+
+    label: str
+    handler: Mapping[str, Any]
+    folder: Path | None
+
+
+class LimitMeter:
+    """One process a core, started once; each measurement uses all of them at the same time."""
+
+    def __init__(self, model: str, cores: int, batch_size: int, seconds: float) -> None:
+        self._model, self._batch_size, self._seconds = model, batch_size, seconds
+        self._cores = cores
+        # Spawned, not forked: torch's thread pools do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(cores)
+        self._pool = ProcessPoolExecutor(cores, context, start_together, (barrier,))
+
+    def __enter__(self) -> LimitMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def measure_decode(self, paths: Sequence[Path]) -> Rate:
+        """Images a second that the cores can decode and resize."""
+        return self._measure(decode_for, self._model, list(paths))
+
+    def measure_forward(self, own: OwnForward | None = None) -> Rate:
+        """Images a second that the cores can normalise and classify; eager fp32, or `own`."""
+        return self._measure(forward_for, self._model, self._batch_size, own)
+
+    def other_cores(self, rate: Rate) -> float:
+        """Cores that a measurement did not get: something else was busy on them."""
+        return self._cores - rate.cpu_s / rate.elapsed_s
+
+    def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
+        running = [
+            self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)
+        ]
+        rates = [future.result() for future in running]
+        return Rate(
+            sum(r.images for r in rates),
+            max(r.elapsed_s for r in rates),
+            sum(r.cpu_s for r in rates),
+        )
+
+
+def start_together(barrier: Barrier) -> None:
+    """Sets a process up: one thread, as in the workers, and the barrier that `run_for` waits at."""
+    global _barrier
+    import torch
+
+    # Ctrl-C reaches the whole foreground group; the parent alone decides, and ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
+    torch.set_num_threads(1)
+    _barrier = barrier
+
+
+def follow_parent() -> None:
+    """Ends this process when its parent is killed: a pool's process waits for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("not in a process of LimitMeter")
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def run_for(seconds: float, step: Callable[[], int]) -> Rate:
+    """Waits for the other processes, then calls `step` (returns images) until the time is over."""
+    if _barrier is None:
+        raise RuntimeError("not in a process of LimitMeter")
+    step()
+    _barrier.wait(START_TIMEOUT_S)
+    begin, cpu = time.perf_counter(), time.process_time()
+    images = 0
+    while (elapsed_s := time.perf_counter() - begin) < seconds:
+        images += step()
+    return Rate(images, elapsed_s, time.process_time() - cpu)
+
+
+def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
+    """Decodes and resizes the photographs in turn, as the handler does by default."""
+    from offpath.handler.decode import decode_image
+    from offpath.handler.errors import ItemError
+    from offpath.handler.resample import transform_with_torch
+    from offpath.profiling.load.model_under_test import load_model
+
+    config = load_model(model).config
+    options = config.decode_options
+    # bytearray: what TorchServe hands to a handler.
+    payloads = cycle([(path, bytearray(path.read_bytes())) for path in paths])
+
+    def step() -> int:
+        path, payload = next(payloads)
+        try:
+            image = decode_image(payload, options)
+        except ItemError as error:
+            raise ExpectedError(
+                f"photograph {str(path)!r} cannot be decoded: {error}"
+            ) from error
+        transform_with_torch(image, config.resize_size, config.image_size)
+        return 1
+
+    return run_for(seconds, step)
+
+
+def forward_for(
+    seconds: float, model: str, batch_size: int, own: OwnForward | None
+) -> Rate:
+    """Normalisation, forward, softmax and top-k on staged pictures, as the handler does it."""
+    import torch
+
+    from offpath.handler.backends.choose import choose_backend
+    from offpath.handler.config import HandlerConfig
+    from offpath.handler.engine import Engine
+    from offpath.handler.stages import StageTimer
+    from offpath.profiling.load.model_under_test import load_model
+
+    loaded = load_model(model)
+    asked = {"engine": "eager", "precision": "fp32"} if own is None else own.handler
+    config = HandlerConfig.from_mapping({**loaded.source.handler, **asked}, environ={})
+    device = torch.device("cpu")
+    folder = None if own is None else own.folder
+    module = loaded.source.module.eval()
+    choice = choose_backend(module, config, device, folder, threads=1)
+    engine = Engine(choice.backend, config, device, batch_size)
+
+    def step() -> int:
+        engine.run(batch_size, StageTimer())
+        return batch_size
+
+    return run_for(seconds, step)

@@ -1,0 +1,107 @@
+"""A server's /metrics page as numbers: one `Snapshot` each time it is read.
+
+Counters' names end in `_total` here, as the parser makes OpenMetrics of them, even where the page's
+do not: TorchServe's `ts_queue_latency_microseconds` is `ts_queue_latency_microseconds_total`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from offpath.handler.errors import ExpectedError
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of the page: a sample's full name (`..._total`, `..._sum`), labels and value."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All lines of the page at one moment.
+
+    Attributes:
+        at_s: `time.monotonic()` half way between asking and answer.
+    """
+
+    at_s: float
+    series: tuple[Series, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether any line has this name."""
+        return any(line.name == name for line in self.series)
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum over the lines of this name that carry these labels; 0 without any."""
+        return sum(line.value for line in self._matching(name, labels))
+
+    def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """Sums by the values of one label, in the page's order."""
+        sums: dict[str, float] = {}
+        for line in self._matching(name, labels):
+            key = line.labels.get(label, "")
+            sums[key] = sums.get(key, 0.0) + line.value
+        return sums
+
+    def _matching(self, name: str, labels: Mapping[str, str]) -> list[Series]:
+        wanted = labels.items()
+        return [
+            line
+            for line in self.series
+            if line.name == name and wanted <= line.labels.items()
+        ]
+
+
+def parse_metrics(text: str, at_s: float) -> Snapshot:
+    """Parses the Prometheus text format (version 0.0.4).
+
+    Raises:
+        ExpectedError: it is something else.
+    """
+    try:
+        series = tuple(
+            Series(sample.name, dict(sample.labels), float(sample.value))
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        )
+    except (ValueError, IndexError, KeyError) as error:
+        raise ExpectedError(
+            f"the metrics page is not in Prometheus' text format: {error};"
+            f" it begins {text[:80]!r}"
+        ) from error
+    return Snapshot(at_s, series)
+
+
+def read_metrics(url: str, token: str | None = None) -> Snapshot:
+    """Fetches and parses a page.
+
+    Raises:
+        ExpectedError: nothing answers there, an error status, or another format.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    begin_s = time.monotonic()
+    try:
+        # trust_env: no proxy between us and loopback.
+        reply = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ExpectedError(
+            f"no metrics at {url!r}: {error}; expected a running TorchServe's"
+            " http://HOST:PORT/metrics, see --metrics-url"
+        ) from error
+    middle_s = (begin_s + time.monotonic()) / 2
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"{url!r} answered {reply.status_code} instead of metrics; see --metrics-url"
+        )
+    return parse_metrics(reply.text, middle_s)

@@ -1,0 +1,103 @@
+"""One window of load: who is told of it, what it cost, and whether the cores were the server's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from typing import Protocol
+
+import psutil
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.gpu import GpuSamples
+from offpath.profiling.load.plan import LoadSample
+from offpath.profiling.load.sampling import Groups, sample_cpu_s, subtract
+from offpath.profiling.load.target import BESIDE, RunningServer
+
+
+class Observer(Protocol):
+    """Told how the run goes on."""
+
+    def on_step(self, text: str) -> None:
+        """A step of the run begins."""
+
+    def on_replies(self, replies: int, elapsed_s: float) -> None:
+        """Live count inside a window."""
+
+    def on_failure(self, server: str, reason: str) -> None:
+        """A server is left out from now on."""
+
+    def on_measured(self) -> None:
+        """Something new is in the result: save it now."""
+
+
+def own_groups(running: RunningServer) -> Groups:
+    """The server's own processes."""
+    groups = running.groups()
+    return {name: pids for name, pids in groups.items() if name != BESIDE}
+
+
+class WindowWatcher:
+    """Samples CPU at the window's two ends and notices a server that dies in between."""
+
+    def __init__(self, name: str, running: RunningServer, observer: Observer) -> None:
+        self._name, self._running, self._observer = name, running, observer
+        self._groups = running.groups()
+        self._before: dict[str, float] = {}
+        self._busy_before_s = 0.0
+        self._begin_s = time.monotonic()
+        self._opened_s = 0.0
+
+    def on_window(self) -> None:
+        """The window begins."""
+        self._opened_s = time.monotonic() - self._begin_s
+        self._groups = self._running.groups()
+        self._before = sample_cpu_s(self._groups)
+        self._busy_before_s = machine_busy_s()
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        """Passes the count on.
+
+        Raises:
+            ExpectedError: the server is gone.
+        """
+        self.check_running()
+        self._observer.on_replies(replies, elapsed_s)
+
+    def check_running(self) -> None:
+        """Raises ExpectedError when the server is gone: after a window, its last half second."""
+        if not self._running.is_running():
+            raise ExpectedError(
+                f"server {self._name!r} died under load; its log is {self._running.log_path()}"
+            )
+
+    def cpu_s(self, sample: LoadSample) -> dict[str, float]:
+        """CPU seconds inside the window by group; call it as soon as the window is over."""
+        busy_s = machine_busy_s() - self._busy_before_s
+        groups = subtract(sample_cpu_s(self._groups), self._before)
+        groups["generator"] = round(sample.cpu_s, 3)
+        groups["other"] = round(max(0.0, busy_s - sum(groups.values())), 3)
+        return groups
+
+    def summarise_gpu(self, samples: GpuSamples) -> dict[str, float]:
+        """The readings inside the window in two figures; empty without a GPU."""
+        # The sampler's clock starts with the load, a moment after ours.
+        inside = [r for r in samples.readings if r.at_s >= self._opened_s]
+        busy = [r.utilisation for r in inside if r.utilisation is not None]
+        memory: dict[float, int] = defaultdict(int)
+        for reading in inside:
+            memory[reading.at_s] += reading.memory_used_bytes
+        figures = {"memory_bytes": float(max(memory.values()))} if memory else {}
+        return figures | (
+            {"utilisation": round(statistics.mean(busy), 4)} if busy else {}
+        )
+
+
+def machine_busy_s() -> float:
+    """CPU seconds of the whole machine, everything but idle, since it started."""
+    times = psutil.cpu_times()
+    # guest is part of user already.
+    return float(
+        times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+    )

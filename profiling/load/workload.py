@@ -1,0 +1,203 @@
+"""Workloads: named sets of photographs, generated once, cached, checksummed, the same everywhere.
+
+A workload's identity is the SHA-256 over its files' checksums; results carry it, so that figures
+from different photographs are never merged. A cached workload is verified against its manifest at
+each load; a changed or missing file is an error, never silently measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
+from offpath.handler.errors import ExpectedError
+
+MANIFEST = "manifest.json"
+# Raise when the generator changes: a cache made by an older one is then left alone.
+GENERATOR_VERSION = 1
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+)
+QUALITIES = range(40, 97)
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """What a generated workload is made to: size in pixels, mean file size in bytes, how many."""
+
+    name: str
+    size: tuple[int, int]
+    mean_bytes: int
+    count: int = 32
+
+
+SPECS = {
+    "photos-1200k": WorkloadSpec("photos-1200k", (2048, 1365), 1_200_000),
+    "photos-55k": WorkloadSpec("photos-55k", (500, 333), 55_000),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Photographs on disk: their paths in sending order, and the identity over all of them."""
+
+    name: str
+    paths: tuple[Path, ...]
+    identity: str
+    mean_bytes: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a result says of the photographs."""
+        return {
+            "identity": self.identity,
+            "mean_bytes": self.mean_bytes,
+            "count": len(self.paths),
+        }
+
+    def read(self) -> list[bytes]:
+        """All files' bytes, in order."""
+        return [path.read_bytes() for path in self.paths]
+
+
+def load_workload(
+    name: str, seed: int = 0, progress: Callable[[str], None] = lambda line: None
+) -> Workload:
+    """Loads a generated workload by name (made on first use) or the pictures of a folder.
+
+    Raises:
+        ExpectedError: unknown name, empty folder, corrupted cache.
+    """
+    if name not in SPECS:
+        return load_folder(Path(name))
+    spec = SPECS[name]
+    folder = cache_folder() / f"{name}-seed{seed}-v{GENERATOR_VERSION}"
+    if not (folder / MANIFEST).is_file():
+        progress(f"making {spec.count} photographs for {name} in {folder}")
+        generate(spec, seed, folder)
+    return load_verified(name, folder)
+
+
+def cache_folder() -> Path:
+    """$OFFPATH_CACHE_DIR, else $XDG_CACHE_HOME/offpath, else ~/.cache/offpath; then /workloads."""
+    explicit = os.environ.get("OFFPATH_CACHE_DIR")
+    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(explicit if explicit else Path(xdg) / "offpath") / "workloads"
+
+
+def load_folder(folder: Path) -> Workload:
+    """All pictures of the user's folder, sorted by name."""
+    if not folder.is_dir():
+        known = ", ".join(SPECS)
+        raise ExpectedError(
+            f"no workload {str(folder)!r}: expected one of {known}, or a folder of photographs"
+        )
+    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise ExpectedError(
+            f"no photographs in {str(folder)!r}: expected files ending in"
+            f" {', '.join(sorted(SUFFIXES))}"
+        )
+    return describe(str(folder), paths, [checksum(path.read_bytes()) for path in paths])
+
+
+def load_verified(name: str, folder: Path) -> Workload:
+    """Loads a cached workload and checks each file against the manifest."""
+    listed: dict[str, str] = json.loads((folder / MANIFEST).read_text())["sha256"]
+    paths = [folder / file for file in listed]
+    for path in paths:
+        if not path.is_file() or checksum(path.read_bytes()) != listed[path.name]:
+            raise ExpectedError(
+                f"workload file {str(path)!r} is missing or not what its manifest says;"
+                f" delete {str(folder)!r} and it is made again"
+            )
+    return describe(name, paths, list(listed.values()))
+
+
+def describe(name: str, paths: Sequence[Path], checksums: Sequence[str]) -> Workload:
+    """A Workload from its files and their checksums."""
+    mean_bytes = round(sum(path.stat().st_size for path in paths) / len(paths))
+    identity = checksum("\n".join(checksums).encode())[:16]
+    return Workload(name, tuple(paths), identity, mean_bytes)
+
+
+def checksum(data: bytes) -> str:
+    """SHA-256, hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def generate(spec: WorkloadSpec, seed: int, folder: Path) -> None:
+    """Makes the photographs into `folder`, all or nothing. Cost: half a minute at 2048 px."""
+    files = {
+        f"{index:03}.jpg": data for index, data in enumerate(encode_all(spec, seed))
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=folder.parent))
+    for name, data in files.items():
+        (staging / name).write_bytes(data)
+    manifest = {
+        "name": spec.name,
+        "seed": seed,
+        "sha256": {name: checksum(data) for name, data in files.items()},
+    }
+    (staging / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    try:
+        os.rename(staging, folder)
+    except OSError:
+        # Another run finished first, or an older broken cache is in the way; the loader verifies.
+        shutil.rmtree(staging)
+
+
+def encode_all(spec: WorkloadSpec, seed: int) -> list[bytes]:
+    """The photographs as JPEGs whose mean size is within 1 % of the wanted one."""
+    pictures = render_pictures(spec, seed)
+    below, above = QUALITIES[0], QUALITIES[-1]
+    while above - below > 1:
+        middle = (below + above) // 2
+        size = mean_size([encode_jpeg(picture, middle) for picture in pictures])
+        below, above = (middle, above) if size < spec.mean_bytes else (below, middle)
+    return mix_qualities(pictures, below, above, spec.mean_bytes)
+
+
+def mix_qualities(
+    pictures: Sequence[Image.Image], below: int, above: int, mean_bytes: int
+) -> list[bytes]:
+    """Raises pictures from the lower quality to the higher, in order, until the mean is reached.
+
+    One step of JPEG quality changes the size by up to 15 %: too coarse for the whole set at once.
+    """
+    files = [encode_jpeg(picture, below) for picture in pictures]
+    for index, picture in enumerate(pictures):
+        if mean_size(files) >= mean_bytes:
+            break
+        files[index] = encode_jpeg(picture, above)
+    return files
+
+
+def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
+    """`count` distinct pictures, the sources in turn, each with its own random window and noise."""
+    sources = [Image.open(path).convert("RGB") for path in find_sources()]
+    return [
+        make_photograph(
+            sources[index % len(sources)],
+            spec.size,
+            np.random.default_rng((seed, index)),
+        )
+        for index in range(spec.count)
+    ]
+
+
+def mean_size(files: Sequence[bytes]) -> float:
+    """Mean size in bytes."""
+    return sum(map(len, files)) / len(files)

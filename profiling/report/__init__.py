@@ -1,0 +1,1 @@
+"""A declared table or chart in every format."""

@@ -1,0 +1,64 @@
+"""What waits in a spool, without touching it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from offpath.handler.prediction_log.naming import TORN_SUFFIX
+from offpath.handler.prediction_log.owner import is_owner_alive, list_owner_folders
+from offpath.handler.prediction_log.segment import list_segments
+from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
+from offpath.serving.log_shipping import list_sink_folders
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """One sink's part of the spool.
+
+    Attributes:
+        uri: Where its segments go; None when nothing says so.
+        living, dead: Processes that have segments here.
+        segments, spool_bytes: What waits, open segments included.
+        oldest_age_s: Since the last append to the oldest segment; None when nothing waits.
+        torn: Files with torn lines that were set aside.
+        last_error: The present trouble, None when the last delivery succeeded.
+    """
+
+    uri: str | None
+    living: int
+    dead: int
+    segments: int
+    spool_bytes: int
+    oldest_age_s: float | None
+    torn: int
+    last_error: str | None
+
+
+def read_status(spool_dir: Path) -> list[SinkStatus]:
+    """The status of each sink in a spool."""
+    return [_read_sink(folder) for folder in list_sink_folders(spool_dir)]
+
+
+def _read_sink(folder: Path) -> SinkStatus:
+    settings = read_sink_file(folder)
+    error = read_last_error(folder)
+    owners = list_owner_folders(folder)
+    alive = [is_owner_alive(path) for path in owners]
+    segments = []
+    for path in owners:
+        if path.is_dir():
+            segments.extend(list_segments(path))
+    waiting = [segment for segment in segments if segment.size_bytes]
+    ages = [time.monotonic() - segment.since_s for segment in waiting]
+    return SinkStatus(
+        uri=settings.uri if settings else None,
+        living=sum(alive),
+        dead=len(owners) - sum(alive),
+        segments=len(waiting),
+        spool_bytes=sum(segment.size_bytes for segment in waiting),
+        oldest_age_s=round(max(ages), 1) if ages else None,
+        torn=len(list(folder.glob("*" + TORN_SUFFIX))),
+        last_error=f"{error['time']} {error['message']}" if error else None,
+    )

@@ -1,0 +1,132 @@
+"""TorchServe's management API: which models it holds, and what is in force for each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from offpath.handler.errors import ExpectedError
+
+# WorkLoadManager.java walks its list of workers while the thread of one that died takes itself off
+# it; that scaling then answers 500 with this exception's name, half done. It may be repeated.
+SCALE_RACE = "ConcurrentModificationException"
+SCALE_TRIES = 5
+SCALE_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """One version of a model as the server describes it. Delays in ms, time-outs in s."""
+
+    model_name: str
+    model_version: str
+    model_url: str
+    min_workers: int
+    max_workers: int
+    batch_size: int
+    max_batch_delay_ms: int
+    response_timeout_s: int
+    startup_timeout_s: int
+    worker_states: tuple[str, ...]
+    worker_pids: tuple[int, ...]
+
+    @property
+    def ready_workers(self) -> int:
+        """Number of workers that take requests."""
+        return self.worker_states.count("READY")
+
+
+class ManagementClient:
+    """A client of the management API; a context manager, or `close()` it."""
+
+    def __init__(
+        self, base_url: str, token: str | None = None, timeout_s: float = 30.0
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # trust_env off: a proxy set for the outside must not see loopback calls.
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False
+        )
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def list_models(self) -> dict[str, str]:
+        """Returns the models by name, each with its archive."""
+        models = self._call("GET", "/models", params={"limit": 1000})["models"]
+        return {model["modelName"]: model["modelUrl"] for model in models}
+
+    def describe(self, model_name: str) -> list[ModelStatus]:
+        """Returns every version of a model with the settings in force."""
+        return [
+            parse_status(entry)
+            for entry in self._call("GET", f"/models/{model_name}/all")
+        ]
+
+    def register(self, url: str, **parameters: str | int) -> None:
+        """Registers an archive of the store (`initial_workers=1, batch_size=4, ...`)."""
+        self._call(
+            "POST", "/models", params={"url": url, "synchronous": "true", **parameters}
+        )
+
+    def scale(self, model_name: str, workers: int, version: str | None = None) -> None:
+        """Sets a model's number of workers and waits until they run."""
+        path = f"/models/{model_name}" + (f"/{version}" if version else "")
+        params = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        for _ in range(SCALE_TRIES - 1):
+            try:
+                self._call("PUT", path, params=params)
+                return
+            except ExpectedError as error:
+                if SCALE_RACE not in str(error):
+                    raise
+                time.sleep(SCALE_PAUSE_S)
+        self._call("PUT", path, params=params)
+
+    def unregister(self, model_name: str, version: str | None = None) -> None:
+        """Removes a model, or one version of it."""
+        self._call(
+            "DELETE", f"/models/{model_name}" + (f"/{version}" if version else "")
+        )
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        try:
+            reply = self._http.request(method, path, **kwargs)
+        except httpx.HTTPError as error:
+            raise ExpectedError(
+                f"the management API at {self._http.base_url} does not answer: {error!r}"
+            ) from error
+        if reply.is_error:
+            raise ExpectedError(
+                f"the management API answered {reply.status_code} to {method} {path}: "
+                f"{reply.text.strip()}"
+            )
+        return reply.json()
+
+
+def parse_status(entry: dict[str, Any]) -> ModelStatus:
+    """Turns one entry of a describe reply into a ModelStatus."""
+    workers = entry.get("workers", [])
+    return ModelStatus(
+        model_name=entry["modelName"],
+        model_version=entry["modelVersion"],
+        model_url=entry["modelUrl"],
+        min_workers=entry["minWorkers"],
+        max_workers=entry["maxWorkers"],
+        batch_size=entry["batchSize"],
+        max_batch_delay_ms=entry["maxBatchDelay"],
+        response_timeout_s=entry["responseTimeout"],
+        startup_timeout_s=entry["startupTimeout"],
+        worker_states=tuple(worker["status"] for worker in workers),
+        worker_pids=tuple(worker["pid"] for worker in workers),
+    )

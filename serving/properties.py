@@ -1,0 +1,73 @@
+"""config.properties: reading it, and writing the one a server is started with.
+
+Precedence, highest first: ServerSettings.overrides; the addresses, models and switches that
+ServerSettings names; the properties file; TorchServe's defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parses `key=value` lines; `#` and `!` start comments, a final backslash continues a line.
+
+    The subset of java.util.Properties that TorchServe's files use: no unicode escapes, no `:`
+    separator (an address holds colons, and ts/model_server.py reads only `=`).
+
+    Raises:
+        ExpectedError: a line without `=`.
+    """
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key, separator, value = line.partition("=")
+        if not separator or not key.strip():
+            raise ExpectedError(f"line {number}: {line!r} is not `key=value`")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Reads a properties file.
+
+    Raises:
+        ExpectedError: it is missing, not text, or has a line without `=`.
+    """
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExpectedError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ExpectedError(f"{path} is not UTF-8 text: {error}") from error
+    except ExpectedError as error:
+        raise ExpectedError(f"{path}, {error}") from error
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Formats properties, one `key=value` line each, sorted."""
+    # java.util.Properties unescapes backslashes.
+    lines = (
+        f"{key}={value}".replace("\\", "\\\\") for key, value in properties.items()
+    )
+    return "".join(line + "\n" for line in sorted(lines))
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    lines: list[tuple[int, str]] = []
+    pending, start = "", 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        start = start if pending else number
+        if line.endswith("\\"):
+            pending += line[:-1]
+            continue
+        lines.append((start, pending + line))
+        pending = ""
+    if pending:
+        lines.append((start, pending))
+    return lines

@@ -1,0 +1,117 @@
+"""What `offpath serve` prints: results to standard output, the rest to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from offpath.serving.management import ModelStatus
+from offpath.serving.server_log import LogLine
+
+
+class ServeView:
+    """The terminal, or with `as_json` one JSON object per event on standard output."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def waiting(self, text: str) -> AbstractContextManager[Any]:
+        """Shows that something takes its time."""
+        return self._err.status(text)
+
+    def show_ready(
+        self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
+    ) -> None:
+        """Shows what is in force, `ready_s` seconds after the start."""
+        if self._as_json:
+            models = [asdict(status) for status in statuses]
+            self._print_json(
+                {
+                    "event": "ready",
+                    "ready_s": round(ready_s, 2),
+                    **urls,
+                    "models": models,
+                }
+            )
+            return
+        self._out.print(_status_table(statuses))
+        self._out.print(f"READY after {ready_s:.1f} s")
+        for name, url in urls.items():
+            self._out.print(f"  {name:<12} {url}")
+
+    def show_unchecked(self, names: Sequence[str]) -> None:
+        """Says which archives hold no settings to compare with."""
+        if names:
+            self._err.print(
+                f"no model-config.yaml in {', '.join(names)}: nothing to compare with"
+            )
+
+    def show_prediction(self, photograph: Path, prediction: Any) -> None:
+        """Shows one answer: labels, latency, stage timings (handler.client.Prediction)."""
+        if self._as_json:
+            fields = ("status", "labels", "latency_ms", "server_timing", "request_id")
+            answer = {name: getattr(prediction, name) for name in fields}
+            self._print_json({"event": "prediction", "file": photograph.name, **answer})
+            return
+        self._out.print(f"\n{photograph.name}: {prediction.latency_ms:.1f} ms")
+        for label, probability in prediction.labels:
+            self._out.print(f"  {probability:6.1%}  {label}")
+        stages = ", ".join(
+            f"{stage} {duration_ms:.1f}"
+            for stage, duration_ms in prediction.server_timing.items()
+        )
+        self._out.print(f"  stages, ms: {stages or 'not told'}")
+
+    def show_usage(self, inference_url: str, model_name: str) -> None:
+        """Says how to ask for a prediction and how to stop."""
+        if not self._as_json:
+            self._out.print(
+                f"\ncurl -T photo.jpg {inference_url}/predictions/{model_name}\n"
+                "Ctrl-C stops TorchServe"
+            )
+
+    def show_log_line(self, line: LogLine) -> None:
+        """Shows an error of the server while it serves."""
+        self._err.print(f"{line.level} {line.logger}: {line.message}", markup=False)
+
+    def show_text(self, text: str) -> None:
+        """Shows a line that is no result."""
+        self._err.print(text, markup=False)
+
+    def _print_json(self, value: object) -> None:
+        self._out.print(json.dumps(value), markup=False)
+
+
+COLUMNS = ("batch size", "max delay ms", "workers", "response s", "startup s")
+
+
+def _status_table(statuses: Sequence[ModelStatus]) -> Table:
+    table = Table(title="in force", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("model", no_wrap=True)
+    table.add_column("version")
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right")
+    for status in statuses:
+        workers = str(status.min_workers)
+        if status.max_workers != status.min_workers:
+            workers = f"{status.min_workers}-{status.max_workers}"
+        table.add_row(
+            status.model_name,
+            status.model_version,
+            str(status.batch_size),
+            str(status.max_batch_delay_ms),
+            workers,
+            str(status.response_timeout_s),
+            str(status.startup_timeout_s),
+        )
+    return table

@@ -1,0 +1,98 @@
+"""From starting TorchServe to its end: check, warm up, announce, watch."""
+
+from __future__ import annotations
+
+import time
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.client import Client
+from offpath.serving.effective import check_effective
+from offpath.serving.management import ModelStatus
+from offpath.serving.serve_view import ServeView
+from offpath.serving.server_log import LogFollower
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from offpath.serving.warm_up import PHOTOGRAPH, warm_up
+
+WATCH_S = 0.5
+SHOWN_LEVELS = ("ERROR", "FATAL")
+
+
+def serve(
+    settings: ServerSettings,
+    view: ServeView,
+    *,
+    sample: bool = False,
+    once: bool = False,
+) -> None:
+    """Serves until interrupted, or with `once` until it was READY.
+
+    Args:
+        settings: what to start.
+        view: where to show it.
+        sample: send the bundled photograph to the first model and show the answer.
+        once: stop then.
+
+    Raises:
+        ExpectedError: the server does not start, does not serve as its archives ask, or ends by
+            itself.
+    """
+    started = time.monotonic()
+    server = TorchServe(settings)
+    try:
+        with view.waiting("starting TorchServe ..."):
+            server.start()
+            server.wait_until_ready()
+            statuses = _check(server, view)
+            _warm_up(server, statuses)
+        view.show_ready(_urls(server), statuses, time.monotonic() - started)
+        if sample:
+            _show_sample(server, view)
+        if not once:
+            view.show_usage(server.inference_url, server.model_names()[0])
+            _watch(server, view)
+    finally:
+        server.stop()
+
+
+def _check(server: TorchServe, view: ServeView) -> list[ModelStatus]:
+    view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
+    with server.management() as management:
+        return check_effective(server.archives, management)
+
+
+def _warm_up(server: TorchServe, statuses: list[ModelStatus]) -> None:
+    token = server.read_token("inference")
+    for (name, archive), status in zip(server.archives, statuses):
+        if archive.has_our_handler:
+            warm_up(server.inference_url, name, status.min_workers, token)
+
+
+def _show_sample(server: TorchServe, view: ServeView) -> None:
+    token = server.read_token("inference")
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    name = server.model_names()[0]
+    with Client(server.inference_url, model=name, headers=headers) as client:
+        view.show_prediction(PHOTOGRAPH, client.predict(PHOTOGRAPH))
+
+
+def _watch(server: TorchServe, view: ServeView) -> None:
+    """Shows the log's errors until the server ends by itself, which is an error."""
+    follower = LogFollower(server.log_path)
+    while server.is_running():
+        for line in follower.read_new():
+            if line.level in SHOWN_LEVELS:
+                view.show_log_line(line)
+        time.sleep(WATCH_S)
+    raise ExpectedError(
+        f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  "
+        + "\n  ".join(server.last_words())
+    )
+
+
+def _urls(server: TorchServe) -> dict[str, str]:
+    return {
+        "inference": server.inference_url,
+        "management": server.management_url,
+        "metrics": f"{server.metrics_url}/metrics",
+    }

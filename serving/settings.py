@@ -1,0 +1,150 @@
+"""What a TorchServe is started with, and the config.properties that follows from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.ports import resolve_ports
+from offpath.serving.properties import read_properties
+
+LOOPBACK = "127.0.0.1"
+CONF_DIR = Path(__file__).resolve().parent / "conf"
+# Keys of config.properties that hold a file's path.
+PATH_KEYS = ("metrics_config",)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How to start one TorchServe.
+
+    Attributes:
+        model_store: folder with the archives.
+        models: archive file names in the store (`classifier.mar`), or `name=file.mar`.
+        config: a config.properties to use instead of ours.
+        stock: TorchServe as it comes, for comparisons: no config.properties but the addresses,
+            its own logging.
+        host: IPv4 address or name that inference and metrics listen on; management and gRPC, which
+            nobody needs from afar, stay on loopback.
+        inference_port: 0 takes a free one; so for the other two.
+        enable_model_api: models may be registered and removed over the management API.
+        token_auth: every call needs a token from TorchServe's key file.
+        fork_workers: workers are forked from one process that has imported torch (Linux; never
+            with `stock`).
+        verbose: TorchServe's own log lines, per request, are written.
+        log_dir: where the logs go and stay; by default below the run folder.
+        overrides: config.properties keys that win over everything else.
+        env: extra environment of the server and its workers.
+    """
+
+    model_store: Path
+    models: tuple[str, ...]
+    config: Path | None = None
+    stock: bool = False
+    host: str = LOOPBACK
+    inference_port: int = 8080
+    management_port: int = 8081
+    metrics_port: int = 8082
+    enable_model_api: bool = False
+    token_auth: bool = False
+    fork_workers: bool = True
+    verbose: bool = False
+    log_dir: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of one running server."""
+
+    inference: int
+    management: int
+    metrics: int
+    grpc_inference: int
+    grpc_management: int
+
+
+def find_config() -> Path:
+    """Returns our config.properties: beside the package in a checkout, else where a wheel puts it.
+
+    Raises:
+        ExpectedError: it is in neither place.
+    """
+    candidates = [
+        Path(__file__).parents[2] / "config.properties",
+        Path(sys.prefix) / "share" / "offpath" / "config.properties",
+    ]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    places = " and ".join(str(candidate) for candidate in candidates)
+    raise ExpectedError(f"no config.properties at {places}; name one with --config")
+
+
+def choose_ports(settings: ServerSettings) -> Ports:
+    """Settles the ports: those asked for, free ones for 0 and for gRPC.
+
+    TorchServe opens its two gRPC ports always, and two servers on its defaults 7070 and 7071
+    would collide, so they are free ones unless `overrides` sets them.
+    """
+    grpc = [
+        int(settings.overrides.get(f"grpc_{kind}_port", "0"))
+        for kind in ("inference", "management")
+    ]
+    wanted = [settings.inference_port, settings.management_port, settings.metrics_port]
+    return Ports(*resolve_ports(settings.host, wanted + grpc))
+
+
+def build_properties(settings: ServerSettings, ports: Ports) -> dict[str, str]:
+    """Returns the effective config.properties of a server.
+
+    Raises:
+        ExpectedError: the properties file cannot be read, or names a file that is not there.
+    """
+    properties = {} if settings.stock else _read_config(settings)
+    properties.update(_addresses(settings.host, ports))
+    properties["load_models"] = ",".join(settings.models)
+    properties["disable_token_authorization"] = _flag(not settings.token_auth)
+    if settings.enable_model_api:
+        properties["enable_model_api"] = "true"
+    properties.update(settings.overrides)
+    return properties
+
+
+def _read_config(settings: ServerSettings) -> dict[str, str]:
+    path = settings.config or find_config()
+    properties = read_properties(path)
+    for key in PATH_KEYS:
+        if key in properties:
+            properties[key] = str(_resolve_file(properties[key], path.resolve().parent))
+    return properties
+
+
+def _resolve_file(value: str, folder: Path) -> Path:
+    """Finds a file named in a properties file: from that file's folder, else in our conf folder."""
+    for candidate in (folder / value, CONF_DIR / Path(value).name):
+        if candidate.is_file():
+            return candidate
+    raise ExpectedError(
+        f"{value!r} in config.properties is not a file in {folder} or {CONF_DIR}"
+    )
+
+
+def _addresses(host: str, ports: Ports) -> dict[str, str]:
+    return {
+        "inference_address": f"http://{host}:{ports.inference}",
+        "management_address": f"http://{LOOPBACK}:{ports.management}",
+        "metrics_address": f"http://{host}:{ports.metrics}",
+        "grpc_inference_address": LOOPBACK,
+        "grpc_management_address": LOOPBACK,
+        "grpc_inference_port": str(ports.grpc_inference),
+        "grpc_management_port": str(ports.grpc_management),
+    }
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,310 @@
+"""One TorchServe: started, waited for until its models are READY, stopped without a trace.
+
+Everything TorchServe keeps in the temp folder (unzipped models, the workers' sockets) goes to a
+folder of its own, so that servers run side by side and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.guard import Guard
+from offpath.serving.launch import make_command, make_environment, make_short_tmp_dir
+from offpath.serving.management import ManagementClient
+from offpath.serving.mar_file import MarFile, read_archives
+from offpath.serving.ports import check_port_free
+from offpath.serving.processes import end_session, find_workers
+from offpath.serving.properties import format_properties
+from offpath.serving.server_log import (
+    CONSOLE_LOG,
+    MAX_LINES,
+    SERVER_LOG,
+    LogLine,
+    find_load_failure,
+    find_server_failure,
+    read_log,
+)
+from offpath.serving.settings import (
+    LOOPBACK,
+    Ports,
+    ServerSettings,
+    build_properties,
+    choose_ports,
+)
+
+__all__ = ["ServerSettings", "TorchServe"]
+
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.1
+# A dying worker writes its traceback over some milliseconds.
+TRACEBACK_S = 0.5
+
+
+class TorchServe:
+    """A TorchServe process tree; a context manager that starts it, waits, and stops it.
+
+    Args:
+        settings: what to start.
+        run_dir: folder for its configuration and logs, kept; by default a temporary one that is
+            removed at the end (its logs stay when the start fails).
+    """
+
+    def __init__(self, settings: ServerSettings, run_dir: Path | None = None) -> None:
+        self.settings = settings
+        self._tmp_dir: Path | None = None
+        self._run_dir = run_dir.resolve() if run_dir is not None else None
+        self._log_dir: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+        self._ports: Ports | None = None
+        self._failed = False
+        self._log_start = 0
+        self._archives: list[tuple[str, MarFile]] = []
+
+    def __enter__(self) -> TorchServe:
+        self.start()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def ports(self) -> Ports:
+        """The ports in use, known once started."""
+        if self._ports is None:
+            raise RuntimeError("not started")
+        return self._ports
+
+    @property
+    def inference_url(self) -> str:
+        """Base URL of the inference API."""
+        return f"http://{self.settings.host}:{self.ports.inference}"
+
+    @property
+    def management_url(self) -> str:
+        """Base URL of the management API."""
+        return f"http://{LOOPBACK}:{self.ports.management}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Base URL of the metrics API; the metrics are at /metrics."""
+        return f"http://{self.settings.host}:{self.ports.metrics}"
+
+    @property
+    def java_pid(self) -> int:
+        """Process id of Java, which leads the session of the server and its workers."""
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process.pid
+
+    @property
+    def log_dir(self) -> Path:
+        """Folder of the log files."""
+        if self._log_dir is None:
+            raise RuntimeError("not started")
+        return self._log_dir
+
+    @property
+    def log_path(self) -> Path:
+        """The log file to read first."""
+        return self.log_dir / (CONSOLE_LOG if self.settings.stock else SERVER_LOG)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the Python workers, in order of start."""
+        return find_workers(self.java_pid)
+
+    def last_words(self) -> list[str]:
+        """The log lines that best tell why the server ended."""
+        return find_server_failure(self._log_lines()[-MAX_LINES:])
+
+    def is_running(self) -> bool:
+        """Whether Java runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts Java; returns at once.
+
+        Raises:
+            ExpectedError: no Java, a missing archive, a taken port, an unreadable configuration.
+        """
+        self._check()
+        try:
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_until_ready(self, timeout_s: float = 300.0) -> None:
+        """Waits until every model has the workers that it asked for, all READY.
+
+        Raises:
+            ExpectedError: the server ended, a model or a worker failed to load (with its last
+                lines from the log), or the time is up.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._wait_until(self._has_token, deadline, timeout_s)
+        with self.management() as management:
+            self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
+
+    def _wait_until(
+        self, is_done: Callable[[], bool], deadline: float, timeout_s: float
+    ) -> None:
+        while not is_done():
+            self._raise_if_failed()
+            if time.monotonic() > deadline:
+                last = [line.message for line in self._log_lines()[-10:]]
+                self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", last)
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Ends Java and its workers and removes the temporary files. Safe to call twice."""
+        if self._process is not None:
+            end_session(self._process.pid, STOP_TIMEOUT_S)
+            self._process.wait()
+        if self._guard is not None:
+            self._guard.release()
+        if self._tmp_dir is not None:
+            keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
+            _remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
+
+    def read_token(self, kind: str) -> str | None:
+        """Returns the key for `inference`, `management` or `API`; None without token_auth."""
+        if not self.settings.token_auth:
+            return None
+        keys = json.loads(self._key_file.read_text(encoding="utf-8"))
+        return str(keys[kind]["key"])
+
+    def management(self) -> ManagementClient:
+        """Returns a client of this server's management API."""
+        return ManagementClient(
+            self.management_url, token=self.read_token("management")
+        )
+
+    @property
+    def archives(self) -> list[tuple[str, MarFile]]:
+        """The archives, each with the name that its model is served under."""
+        return self._archives
+
+    def model_names(self) -> list[str]:
+        """Names under which the models are served."""
+        return [name for name, _ in self._archives]
+
+    def _check(self) -> None:
+        settings = self.settings
+        if not settings.model_store.is_dir():
+            raise ExpectedError(
+                f"no model store at {settings.model_store}; `offpath archive --output` makes one"
+            )
+        self._archives = read_archives(settings.model_store, settings.models)
+        for kind in ("inference", "management", "metrics"):
+            port = getattr(settings, f"{kind}_port")
+            host = LOOPBACK if kind == "management" else settings.host
+            if port:
+                option = "--port" if kind == "inference" else f"--{kind}-port"
+                check_port_free(host, port, option)
+
+    @property
+    def _key_file(self) -> Path:
+        # TokenAuthorization.java: in Java's working folder.
+        return self._work_dir / "key_file.json"
+
+    @property
+    def _work_dir(self) -> Path:
+        if self._run_dir is not None:
+            return self._run_dir
+        if self._tmp_dir is None:
+            raise RuntimeError("not started")
+        return self._tmp_dir
+
+    def _launch(self) -> None:
+        self._tmp_dir = make_short_tmp_dir()
+        self._log_dir = (self.settings.log_dir or self._work_dir / "logs").resolve()
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        server_log = self._log_dir / SERVER_LOG
+        # Yesterday's failure must not look like today's. The console log starts afresh.
+        self._log_start = server_log.stat().st_size if server_log.exists() else 0
+        self._key_file.unlink(missing_ok=True)
+        self._ports = choose_ports(self.settings)
+        properties = build_properties(self.settings, self._ports)
+        config_path = self._work_dir / "effective.properties"
+        config_path.write_text(format_properties(properties), encoding="utf-8")
+        with open(self._log_dir / CONSOLE_LOG, "wb") as console:
+            self._process = subprocess.Popen(
+                make_command(
+                    self.settings,
+                    properties.get("vmargs", ""),
+                    config_path,
+                    self._tmp_dir,
+                ),
+                cwd=self._work_dir,
+                env=make_environment(self.settings, self._tmp_dir, self._log_dir),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
+                start_new_session=True,
+            )
+        self._guard = Guard(self._process.pid, self._tmp_dir)
+
+    def _log_lines(self) -> list[LogLine]:
+        server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)
+        return server_log + read_log(self.log_dir / CONSOLE_LOG)
+
+    def _has_token(self) -> bool:
+        """Whether calls can be made: Java writes its key file early in its start."""
+        try:
+            self.read_token("management")
+        except (OSError, ValueError, KeyError):
+            # Not there yet, or half written.
+            return False
+        return True
+
+    def _all_ready(self, management: ManagementClient) -> bool:
+        try:
+            for name in self.model_names():
+                for status in management.describe(name):
+                    if status.ready_workers < max(1, status.min_workers):
+                        return False
+        except ExpectedError:
+            # Not listening yet.
+            return False
+        return True
+
+    def _raise_if_failed(self) -> None:
+        if find_load_failure(self._log_lines()) is not None:
+            time.sleep(TRACEBACK_S)
+            failure = find_load_failure(self._log_lines())
+            self._fail("a model failed to load", failure or [])
+        if not self.is_running():
+            failure = find_server_failure(self._log_lines())
+            self._fail("TorchServe ended while starting", failure)
+
+    def _fail(self, what: str, lines: list[str]) -> None:
+        self._failed = True
+        shown = "".join(f"\n  {line}" for line in lines)
+        raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")
+
+
+def _remove_folder(folder: Path, keep: str | None) -> None:
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for entry in folder.iterdir():
+        if entry.name == keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

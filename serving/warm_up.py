@@ -1,0 +1,50 @@
+"""Sends requests through a fresh server until its path is warm.
+
+The workers warm their model up by themselves; what is cold at READY is Java's request path, which
+runs interpreted for its first requests, and each worker's first contact with a real batch.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from offpath.serving.settings import CONF_DIR
+
+PHOTOGRAPH = CONF_DIR / "espresso.jpg"
+# Enough for the first request after READY to cost what the later ones do.
+REQUESTS_PER_WORKER = 20
+CONCURRENCY = 8
+TIMEOUT_S = 60.0
+# They are answered requests like any other, in the metrics and in the prediction log; there they
+# can be told by their user id.
+HEADER = {"x-user-id": "offpath-warm-up"}
+
+
+def warm_up(
+    inference_url: str,
+    model_name: str,
+    workers: int,
+    token: str | None = None,
+    photograph: Path = PHOTOGRAPH,
+) -> None:
+    """Sends a model some photographs, several at a time so that batches form and all workers run.
+
+    Failures are not reported here: the first real request meets them again.
+    """
+    headers = dict(HEADER)
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    body = photograph.read_bytes()
+    path = f"/predictions/{model_name}"
+    with httpx.Client(
+        base_url=inference_url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+    ) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
+        list(
+            pool.map(
+                lambda _: client.post(path, content=body),
+                range(workers * REQUESTS_PER_WORKER),
+            )
+        )

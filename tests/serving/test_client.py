@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpath.handler.decode import DecodeOptions, decode_image
+from offpath.handler.errors import ItemError
+from offpath.handler.npy import read_npy
+from offpath.handler.transform import transform_image
+from offpath.serving.client import (
+    Client,
+    ServerUnreachable,
+    make_npy,
+    parse_server_timing,
+)
+from tests.support.answering_server import Answers, answering_server
+from tests.support.photographs import encode, find_photograph
+
+JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with answering_server() as server:
+        yield server
+
+
+def test_prediction_holds_all_that_the_server_says(answers: Answers) -> None:
+    answers.headers = {"Server-Timing": "decode;dur=1.5", "x-request-id": "abc"}
+    with Client(answers.url, "cats") as client:
+        prediction = client.predict(JPEG)
+    assert prediction.is_ok
+    assert prediction.labels == [("cat", 0.75), ("dog", 0.25)]
+    assert prediction.error is None
+    assert prediction.server_timing == {"decode": 1.5}
+    assert prediction.request_id == "abc"
+    assert prediction.latency_ms > 0
+    path, headers, body = answers.requests[0]
+    assert (path, body) == ("/predictions/cats", JPEG)
+    assert headers["content-type"] == "application/octet-stream"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_file_is_sent_as_it_is(answers: Answers, tmp_path: Path, kind: type) -> None:
+    file = tmp_path / "a.jpg"
+    file.write_bytes(JPEG)
+    with Client(answers.url) as client:
+        client.predict(kind(file))
+        with pytest.raises(FileNotFoundError):
+            client.predict(kind(tmp_path / "missing.jpg"))
+    assert [body for _, _, body in answers.requests] == [JPEG]
+
+
+def test_thin_client_sends_the_models_square(answers: Answers) -> None:
+    with Client(answers.url, thin=True) as client:
+        client.predict(JPEG)
+        with pytest.raises(ItemError):
+            client.predict(b"junk")
+    (_, headers, body), *rest = answers.requests
+    assert rest == []
+    assert headers["content-type"] == "application/x-npy"
+    exact = transform_image(decode_image(JPEG, DecodeOptions()), 256, 224)
+    np.testing.assert_array_equal(read_npy(body, 224), exact)
+
+
+def test_thin_client_makes_the_square_that_the_model_wants() -> None:
+    photograph = find_photograph("retina").rgb
+    square = read_npy(make_npy(encode(photograph, "JPEG"), 320, 300), 300)
+    assert square.shape == (300, 300, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (422, b'{"code": 422, "type": "T", "message": "broken"}', "broken"),
+        (413, b"", "Request Entity Too Large|Content Too Large"),
+        (503, b"<html>", "Service Unavailable"),
+        (404, b"[1]", "Not Found"),
+        (500, b'{"code": 500}', "Internal Server Error"),
+    ],
+)
+def test_refusal_is_an_answer_with_the_servers_message(
+    answers: Answers, status: int, body: bytes, error: str
+) -> None:
+    answers.status, answers.body = status, body
+    with Client(answers.url) as client:
+        prediction = client.predict(JPEG)
+    assert not prediction.is_ok
+    assert prediction.status == status
+    assert prediction.error in error.split("|")
+    assert prediction.labels == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[1, 2]", b'"text"', b"\xff\x00", b'{"boxes": [1]}', b"null", b"3"]
+)
+def test_answer_of_another_kind_of_model_has_no_labels(
+    answers: Answers, body: bytes
+) -> None:
+    answers.body = body
+    with Client(answers.url) as client:
+        prediction = client.predict(JPEG)
+    assert prediction.is_ok
+    assert prediction.labels == []
+    assert prediction.body == body
+
+
+def test_nobody_listening_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with Client(url) as client, pytest.raises(ServerUnreachable, match=url):
+            client.predict(JPEG)
+
+
+def test_silence_ends_at_the_time_out() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Client(url, timeout_s=0.2) as client, pytest.raises(ServerUnreachable):
+            client.predict(JPEG)
+
+
+@pytest.mark.parametrize(
+    ("header", "timings"),
+    [
+        ("", {}),
+        ("decode;dur=11.2, total;dur=15", {"decode": 11.2, "total": 15.0}),
+        ('cache;desc="a hit";dur=0.5', {"cache": 0.5}),
+        ("miss, db;dur=2", {"db": 2.0}),
+        ("a;dur=x, b;dur=1", {"b": 1.0}),
+        (";;dur=,=", {}),
+    ],
+)
+def test_server_timing_is_parsed_whoever_wrote_it(
+    header: str, timings: dict[str, float]
+) -> None:
+    assert parse_server_timing(header) == timings
+
+
+def test_client_needs_neither_torch_nor_torchserve() -> None:
+    program = """
+import sys
+from offpath.serving.client import Client, make_npy
+heavy = {"torch", "torchvision", "ts", "captum", "aiobotocore", "boto3", "yaml"}
+sys.exit(", ".join(heavy & set(sys.modules)) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.effective import check_effective, find_differences
+from offpath.serving.management import ModelStatus
+from offpath.serving.mar_file import MarFile
+from offpath.serving.torchserve import TorchServe
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings
+
+STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
+
+
+def make_archive(config: dict | None) -> MarFile:
+    return MarFile(Path("echo.mar"), "echo", "1.0", "echo.py", config)
+
+
+def test_same_settings_differ_in_nothing() -> None:
+    assert find_differences(make_archive(MODEL_CONFIG), STATUS) == []
+
+
+def test_archive_without_yaml_has_nothing_to_compare() -> None:
+    assert find_differences(make_archive(None), STATUS) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "cause"),
+    [
+        pytest.param({"maxBatchDelay": 0}, "maxBatchDelay", "use 1 ms", id="delay-0"),
+        pytest.param({"batchSize": "4"}, "batchSize", "whole numbers", id="text"),
+        pytest.param({"batchSize": 8}, "batchSize", "register API", id="registered"),
+        pytest.param({"maxWorkers": 2}, "maxWorkers", "scaled", id="scaled"),
+        pytest.param(
+            {"minWorkers": 2}, "minWorkers", "count only together", id="min-over-max"
+        ),
+    ],
+)
+def test_difference_names_its_likely_cause(
+    changes: dict, setting: str, cause: str
+) -> None:
+    differences = find_differences(make_archive({**MODEL_CONFIG, **changes}), STATUS)
+    assert [difference.setting for difference in differences] == [setting]
+    assert cause in differences[0].cause
+
+
+@pytest.mark.server
+def test_server_that_differs_is_found_out(make_mar: MakeMar) -> None:
+    """A delay of 0 becomes 100 ms; a registration's batch size beats the archive's."""
+    zero = make_mar("zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
+    echo = make_mar("echo")
+    with TorchServe(make_settings(zero, enable_model_api=True)) as server:
+        with server.management() as management:
+            with pytest.raises(
+                ExpectedError, match="maxBatchDelay is 100.* asks for 0"
+            ):
+                check_effective(server.archives, management)
+            management.register("echo.mar", initial_workers=1, batch_size=2)
+            archive = make_archive(MODEL_CONFIG)
+            with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
+                check_effective([("echo", archive)], management)
+    assert echo.exists()

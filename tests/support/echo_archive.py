@@ -1,0 +1,66 @@
+"""A small archive with an echo handler: a server with it starts in seconds."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from offpath.serving.settings import ServerSettings
+
+ECHO_HANDLER = """
+class Echo:
+    def initialize(self, context):
+        section = (context.model_yaml_config or {}).get("handler", {})
+        for key in section:
+            raise ValueError(f"unknown key {key!r} in handler; accepted: none")
+
+    def handle(self, data, context):
+        return [str(len(row.get("body") or b"")) for row in data]
+"""
+MODEL_CONFIG = {
+    "minWorkers": 1,
+    "maxWorkers": 1,
+    "batchSize": 4,
+    "maxBatchDelay": 5,
+    "responseTimeout": 20,
+    "startupTimeout": 60,
+}
+
+MakeMar = Callable[..., Path]
+
+
+def write_mar(
+    store: Path,
+    name: str = "echo",
+    config: dict | None = MODEL_CONFIG,
+    version: str = "1.0",
+) -> Path:
+    """Writes `<store>/<name>.mar`, without model-config.yaml when `config` is None."""
+    store.mkdir(exist_ok=True)
+    model = {"modelName": name, "modelVersion": version, "handler": "echo.py"}
+    if config is not None:
+        model["configFile"] = "model-config.yaml"
+    manifest = {"model": model, "archiverVersion": "0.12.0", "runtime": "python"}
+    path = store / f"{name}.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr("echo.py", ECHO_HANDLER)
+        if config is not None:
+            archive.writestr("model-config.yaml", yaml.safe_dump(config))
+    return path
+
+
+def make_settings(*archives: Path, **changes: object) -> ServerSettings:
+    """Settings for archives of one store, on free ports."""
+    fields = {
+        "model_store": archives[0].parent,
+        "models": tuple(path.name for path in archives),
+        "inference_port": 0,
+        "management_port": 0,
+        "metrics_port": 0,
+    }
+    return ServerSettings(**{**fields, **changes})
