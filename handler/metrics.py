@@ -2,7 +2,7 @@
 
 TorchServe reads metrics from the worker's stdout, a line each. So they are added up here and
 written by a thread about once a second as differences: no line per request, none per batch.
-Names and dimensions are declared in offpath/conf/metrics.yaml, or found by
+Names and dimensions are declared in serving/conf/metrics.yaml, or found by
 `model_metrics_auto_detect=true`. What a SIGKILL catches in the current second is not counted.
 """
 

@@ -37,7 +37,7 @@ from offpath.serving.warm_up import warm_up
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
 SCALE_S = 120.0
-# Group of the fork server and the workers' launchers; see offpath/fork_server.py.
+# Group of the fork server and the workers' launchers; see serving/fork_server.py.
 FORK_HELPERS = "fork helpers"
 INT8_PACKAGES = ("openvino", "nncf")
 # Where the naive handler puts its predictions; nowhere without them.

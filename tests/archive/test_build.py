@@ -267,7 +267,7 @@ def test_archive_is_loaded_by_torchserves_loader_and_answers(
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder)
         assert ("tiny.py" in file.namelist()) == (kind == "state-dict")
-    photo = ROOT / "offpath" / "conf" / "espresso.jpg"
+    photo = ROOT / "serving" / "conf" / "espresso.jpg"
     metrics_file = Path(ts.__file__).parent / "configs" / "metrics.yaml"
     done = subprocess.run(
         [sys.executable, "-c", SERVE, str(folder), str(metrics_file), str(photo)],
