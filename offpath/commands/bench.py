@@ -9,7 +9,6 @@ import click
 from offpath.commands import (
     bench_calibrate,
     bench_compare,
-    bench_decoders,
     bench_engines,
     bench_jvm,
     bench_light,
@@ -77,7 +76,6 @@ for subcommand in (
     bench_start.command,
     bench_setup.setup,
     bench_calibrate.command,
-    bench_decoders.command,
     bench_engines.command,
     bench_jvm.command,
     bench_light.command,

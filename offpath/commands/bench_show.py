@@ -11,7 +11,6 @@ import click
 
 from offpath.commands import bench_options as options
 from offpath.commands.bench_compare import render
-from offpath.commands.bench_decoders import render_decoders
 from offpath.commands.bench_engines import render_engines
 from offpath.commands.bench_light import render_light
 from offpath.commands.bench_memory import print_memory
@@ -57,13 +56,6 @@ def show_engines(path: Path, wish: Wish) -> None:
     from offpath.profiling.experiments.engines_result import ENGINES
 
     render_engines(ENGINES.load(path), wish.plot_path, wish.html_path, wish.console)
-
-
-def show_decoders(path: Path, wish: Wish) -> None:
-    """Of `bench decoders`."""
-    from offpath.profiling.experiments.decoders import DECODERS
-
-    render_decoders(DECODERS.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_tradeoff(path: Path, wish: Wish) -> None:
@@ -138,7 +130,6 @@ PLOTTED: dict[str, Show] = {
     "offpath-bench": show_bench,
     "offpath-sweep": show_sweep,
     "offpath-engines": show_engines,
-    "offpath-decoders": show_decoders,
     "offpath-tradeoff": show_tradeoff,
     "offpath-tune": show_tuning,
 }
