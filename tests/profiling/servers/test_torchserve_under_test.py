@@ -40,14 +40,14 @@ def taken_port():
 
 def take_ports(monkeypatch: pytest.MonkeyPatch, port: int, times: int) -> None:
     """The first choices find a port free that somebody binds before Java does."""
-    choose = offpath.torchserve.choose_ports
+    choose = offpath.serving.torchserve.choose_ports
     left = [port] * times
 
     def choose_taken(settings) -> Ports:
         ports = choose(settings)
         return replace(ports, inference=left.pop()) if left else ports
 
-    monkeypatch.setattr(offpath.torchserve, "choose_ports", choose_taken)
+    monkeypatch.setattr(offpath.serving.torchserve, "choose_ports", choose_taken)
 
 
 def test_a_port_that_was_taken_meanwhile_is_chosen_anew(
