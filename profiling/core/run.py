@@ -1,0 +1,251 @@
+"""What every measurement leaves: a header and tidy rows, in one JSON format; no statistics.
+
+A row is one figure of one variant in one cell of the grid in one round. Figures are raw; what is
+computed from them is computed when a run is read (`statistics.py`). Rounds of two runs may be put
+together when everything that could move a figure is alike; otherwise that is refused and the
+difference named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.host import describe_host
+
+FORMAT = "offpath-run/1"
+# A row's unit is the end of its metric's name.
+UNITS = {"s": "s", "ms": "ms", "bytes": "B", "pages": "pages"}
+# A microsecond is below what any clock here tells.
+DECIMALS = 3
+
+# Metric -> one value, or a value a request.
+Figures = Mapping[str, float | Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of an experiment's grid; a factor that does not vary is left at its default."""
+
+    workload: str = ""
+    clients: int = 0
+    batch_size: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        value: None where `values` holds one value a request.
+    """
+
+    round: int
+    variant: str
+    workload: str
+    clients: int
+    batch_size: int
+    metric: str
+    unit: str
+    value: float | None
+    values: list[float] | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """Where on the grid it was taken."""
+        return Cell(self.workload, self.clients, self.batch_size)
+
+
+COLUMNS = [column.name for column in fields(Row)]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A variant that did not start, answered wrongly or died; it is left out from then on."""
+
+    round: int
+    variant: str
+    reason: str
+
+
+@dataclass
+class Run:
+    """A run.
+
+    Attributes:
+        experiment: which one: `compare`, `sweep`, ...
+        command: the command line.
+        settings: everything that was chosen, the seed too.
+        variants: name -> how it was set up, in the order of a round.
+        workloads: name -> identity, mean_bytes, count.
+        started_at: RFC 3339, UTC.
+        host: from `core.host`.
+        failures: variants that were left out.
+        not_run: variant -> why it cannot run on this machine.
+        warnings: doubts that were found while it ran.
+        details: what an experiment keeps beside its rows: functions, lines, stages of a profile.
+    """
+
+    experiment: str
+    command: str
+    settings: dict[str, Any]
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    workloads: dict[str, dict[str, Any]] = field(default_factory=dict)
+    started_at: str = field(
+        default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds")
+    )
+    host: dict[str, Any] = field(default_factory=describe_host)
+    failures: list[Failure] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list, repr=False)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds begun."""
+        return 1 + max((row.round for row in self.rows), default=-1)
+
+    def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:
+        """Appends a row a figure."""
+        for metric, figure in figures.items():
+            values = figure if isinstance(figure, Sequence) else None
+            self.rows.append(
+                Row(
+                    round=round_,
+                    variant=variant,
+                    workload=cell.workload,
+                    clients=cell.clients,
+                    batch_size=cell.batch_size,
+                    metric=metric,
+                    unit=unit_of(metric),
+                    value=None if isinstance(figure, Sequence) else float(figure),
+                    values=(
+                        None if values is None else [round(v, DECIMALS) for v in values]
+                    ),
+                )
+            )
+
+    def has_failed(self, variant: str) -> bool:
+        """Whether it was left out."""
+        return any(failure.variant == variant for failure in self.failures)
+
+    def save(self, path: Path) -> None:
+        """Writes the JSON; replaces the file as a whole, so a save cut short leaves the old one."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(format_run(self), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def unit_of(metric: str) -> str:
+    """The unit that a metric's name ends with; plain counts have none."""
+    return UNITS.get(metric.rpartition(".")[0].rpartition("_")[2], "") or UNITS.get(
+        metric.rpartition("_")[2], ""
+    )
+
+
+def format_run(run: Run) -> str:
+    """The JSON, one line a row: readable in a diff, small with its raw values."""
+    header = asdict(replace(run, rows=[]))
+    del header["rows"]
+    lines = [f' "format": "{FORMAT}"']
+    for key, value in header.items():
+        text = json.dumps(value, indent=1).replace("\n", "\n ")
+        lines.append(f' "{key}": {text}')
+    lines.append(f' "columns": {json.dumps(COLUMNS)}')
+    rows = ",\n".join(
+        "  " + json.dumps(astuple(row), separators=(",", ":")) for row in run.rows
+    )
+    lines.append(f' "rows": [\n{rows}\n ]' if rows else ' "rows": []')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def load_run(path: Path, experiment: str | None = None) -> Run:
+    """Reads a saved run.
+
+    Args:
+        experiment: the one that it must be of; None for any.
+
+    Raises:
+        ExpectedError: no such file, no run, or one of another experiment; says what is wrong.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        if content.pop("columns", None) != COLUMNS:
+            raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+        content["rows"] = [dict(zip(COLUMNS, row)) for row in content["rows"]]
+        run = msgspec.convert(content, Run)
+    except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise ExpectedError(
+            f"cannot read {str(path)!r} as a saved run of offpath: {error}"
+        ) from error
+    if experiment is not None and run.experiment != experiment:
+        raise ExpectedError(
+            f"{str(path)!r} is a run of `{run.experiment}`, not of `{experiment}`"
+        )
+    return run
+
+
+def merge_runs(first: Run, second: Run) -> Run:
+    """The rounds of both, those of the second numbered after the first's.
+
+    Raises:
+        ExpectedError: the runs are unlike; the message names what differs.
+    """
+    check_alike(first, second)
+    offset = first.rounds
+    return replace(
+        first,
+        rows=first.rows + [replace(r, round=r.round + offset) for r in second.rows],
+        failures=first.failures
+        + [replace(f, round=f.round + offset) for f in second.failures],
+        not_run={**first.not_run, **second.not_run},
+        warnings=list(dict.fromkeys([*first.warnings, *second.warnings])),
+    )
+
+
+def check_alike(
+    first: Run,
+    second: Run,
+    parts: Sequence[str] = ("experiment", "host", "settings", "workloads", "variants"),
+) -> None:
+    """Raises ExpectedError when figures of the two runs do not belong together.
+
+    Args:
+        parts: attributes of both that must be alike.
+    """
+    for part in parts:
+        differences = find_differences(
+            getattr(first, part), getattr(second, part), part
+        )
+        if differences:
+            raise ExpectedError(
+                "these runs are not alike, their figures cannot be put together: "
+                + "; ".join(differences[:5])
+            )
+
+
+def find_differences(first: Any, second: Any, where: str) -> list[str]:
+    """Every differing leaf of two nested mappings, as "where: one, other"."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return [
+            difference
+            for key in sorted({*first, *second})
+            for difference in find_differences(
+                first.get(key), second.get(key), f"{where}.{key}"
+            )
+        ]
+    # JSON knows no tuples.
+    same = json.dumps(first) == json.dumps(second)
+    return [] if same else [f"{where}: {first!r}, {second!r}"]

@@ -1,0 +1,168 @@
+"""Runs an experiment: rounds of variants in turn (A B C A B C), what fails is left out.
+
+Each variant is opened afresh for each of its rounds: the others' memory and threads cannot touch
+its figures, and what differs from start to start shows in the spread. Or all stay open side by
+side, idle but the one that is measured: turns follow within seconds, on cores of nearly one speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.experiment import (
+    Experiment,
+    Observer,
+    Target,
+    Turn,
+    Variant,
+)
+from offpath.profiling.core.run import Cell, Failure, Figures, Run
+
+# More than this many cores busy with something else, and figures are noisy.
+NOISY_CORES = 0.1
+OTHER_CORES = "other_cores"
+# Where the figures of a start stand: on no cell of the grid.
+START = Cell()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often and in what order.
+
+    Attributes:
+        side_by_side: open each variant once and keep all open; they take turns.
+        tries: measurements of a cell at most, until one is not disturbed by other work.
+    """
+
+    rounds: int = 1
+    side_by_side: bool = False
+    tries: int = 1
+
+
+class Runner(Generic[Target]):
+    """Appends the figures of an experiment to a run.
+
+    Args:
+        save: called after each cell with the run still going on.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment[Target],
+        run: Run,
+        schedule: Schedule,
+        observer: Observer,
+        save: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._experiment, self._run = experiment, run
+        self._schedule, self._observer, self._save = schedule, observer, save
+        self._done = 0
+        # Variants that stay open, until the runner ends.
+        self._kept: dict[str, tuple[Target, Figures]] = {}
+
+    def prepare(self, folder: Path) -> None:
+        """Builds what the variants need; those that cannot be built are left out."""
+        for variant in self._experiment.variants:
+            self._observer.on_step(f"{variant.name}: build")
+            try:
+                self._experiment.prepare(variant, folder / variant.name)
+            except ExpectedError as error:
+                self._leave_out(0, variant, error)
+
+    def run_rounds(self) -> None:
+        """All rounds of all variants."""
+        with ExitStack() as stack:
+            for round_ in range(self._schedule.rounds):
+                for variant in self._experiment.variants:
+                    if not self._run.has_failed(variant.name):
+                        self.take_turn(round_, variant, stack)
+
+    def take_turn(self, round_: int, variant: Variant, stack: ExitStack) -> None:
+        """One variant on all its cells; `stack` holds what stays open."""
+        turn = Turn(round_, variant, self._observer)
+        try:
+            if self._schedule.side_by_side or variant.stays_open:
+                turn = replace(turn, is_first=variant.name not in self._kept)
+                if turn.is_first:
+                    opened = stack.enter_context(self._open(turn))
+                    self._kept[variant.name] = opened
+                self._measure_cells(self._kept[variant.name], turn)
+            else:
+                with self._open(turn) as opened:
+                    self._measure_cells(opened, turn)
+        except ExpectedError as error:
+            self._leave_out(round_, variant, error)
+        self._save()
+
+    def _open(self, turn: Turn) -> AbstractContextManager[tuple[Target, Figures]]:
+        self._observer.on_step(f"{self._label(turn)}: start")
+        return self._experiment.opened(turn)
+
+    def _measure_cells(self, opened: tuple[Target, Figures], turn: Turn) -> None:
+        target, start = opened
+        name = turn.variant.name
+        if turn.is_first and start:
+            self._run.add(turn.round, name, START, start)
+        for cell in self._cells(turn.variant):
+            self._observer.on_step(f"{self._label(turn)}: {format_cell(cell)}")
+            figures = self._measure_quietly(target, cell, turn)
+            self._run.add(turn.round, name, cell, figures)
+            self._done += 1
+            self._observer.on_progress(self._done, self._total())
+            self._save()
+
+    def _measure_quietly(self, target: Target, cell: Cell, turn: Turn) -> Figures:
+        """Measures until nothing else is busy on the cores.
+
+        Returns:
+            the quietest of all tries: chosen by what others did, never by its own figures.
+        """
+        tries: list[tuple[float, Figures]] = []
+        while True:
+            figures = self._experiment.measure(target, cell, turn)
+            other = figures.get(OTHER_CORES, 0.0)
+            if not isinstance(other, (int, float)):
+                raise TypeError(f"{OTHER_CORES} is one value a cell, not {other!r}")
+            tries.append((other, figures))
+            if other <= NOISY_CORES or len(tries) >= self._schedule.tries:
+                quietest = min(tries, key=lambda pair: pair[0])[1]
+                return {**quietest, "tries": len(tries)}
+            self._observer.on_step(
+                f"{other:.1f} cores were busy with something else: again"
+            )
+
+    def _leave_out(self, round_: int, variant: Variant, error: ExpectedError) -> None:
+        self._run.failures.append(Failure(round_, variant.name, str(error)))
+        self._observer.on_failure(variant.name, str(error))
+
+    def _cells(self, variant: Variant) -> tuple[Cell, ...]:
+        own = variant.cells
+        return tuple(self._experiment.cells) if own is None else own
+
+    def _total(self) -> int:
+        """Cells of the whole run; a variant that was left out counts no more."""
+        going = [
+            v for v in self._experiment.variants if not self._run.has_failed(v.name)
+        ]
+        return max(
+            self._done, self._schedule.rounds * sum(len(self._cells(v)) for v in going)
+        )
+
+    def _label(self, turn: Turn) -> str:
+        round_ = f"round {turn.round + 1}/{self._schedule.rounds}"
+        return f"{round_}: {turn.variant.name}"
+
+
+def format_cell(cell: Cell) -> str:
+    """A cell in words: `photos-55k, 32 clients, batch 8`."""
+    parts = [
+        cell.workload,
+        f"{cell.clients} clients" if cell.clients else "",
+        f"batch {cell.batch_size}" if cell.batch_size else "",
+    ]
+    return ", ".join(part for part in parts if part) or "measure"

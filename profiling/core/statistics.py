@@ -1,0 +1,279 @@
+"""Statistics over a run's raw rows: each of them is defined here, once, and nowhere else.
+
+`METRICS` says what is computed of each window (one variant, cell and round); a metric added there
+is in every summary, CSV and JSON, and any table or chart may name it. Over the rounds a figure has
+a median, a lowest and a highest value; latency percentiles are of all rounds' requests together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from offpath.profiling.core.run import Cell, Run
+
+KEY_SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(("variant", "workload"), pl.String),
+    **dict.fromkeys(("clients", "batch_size"), pl.Int64),
+}
+KEYS = list(KEY_SCHEMA)
+SUMMARY_SCHEMA: dict[str, Any] = {
+    **KEY_SCHEMA,
+    **dict.fromkeys(("metric", "unit"), pl.String),
+    **dict.fromkeys(("median", "low", "high"), pl.Float64),
+    "rounds": pl.Int64,
+}
+PERCENTILES: tuple[float, ...] = (50, 90, 95, 99, 99.9)
+LATENCY = "latency_ms"
+OK = "replies_200"
+# Replies by HTTP status are `replies_<status>`, `replies_none` where there was none.
+REPLIES = "^replies_.*$"
+CPU = "^cpu_s\\..*$"
+RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a window, computed from its raw ones.
+
+    Attributes:
+        expression: over columns named as the raw metrics.
+        title: in words, for the head of a column and an axis.
+    """
+
+    name: str
+    unit: str
+    title: str
+    expression: pl.Expr
+
+
+def total(pattern: str) -> pl.Expr:
+    """Sum of the raw metrics that a pattern names; null where a window has none of them."""
+    columns = pl.col(pattern)
+    return pl.when(pl.any_horizontal(columns.is_not_null())).then(
+        pl.sum_horizontal(columns)
+    )
+
+
+def replies() -> pl.Expr:
+    """All replies, whatever their status."""
+    return total(REPLIES)
+
+
+def per_reply_ms(group: str) -> pl.Expr:
+    """CPU milliseconds a reply of one group of processes."""
+    return 1e3 * pl.col(f"cpu_s.{group}") / replies()
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("rate", "1/s", "req/s", pl.col(OK) / pl.col("elapsed_s")),
+    Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
+    Metric("replies", "", "replies", replies()),
+    Metric("failed", "", "failed", replies() - pl.col(OK)),
+    Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("frontend")),
+    Metric("cpu_ms.workers", "ms", "workers", per_reply_ms("workers")),
+    Metric("cpu_ms.generator", "ms", "load", per_reply_ms("generator")),
+    Metric(
+        "cpu_ms",
+        "ms",
+        "CPU",
+        1e3 * (total(CPU) - pl.col("cpu_s.other")) / replies(),
+    ),
+    Metric("rss_mb", "MB", "RSS MB", total(RSS) / 1e6),
+    Metric("pss_mb", "MB", "PSS MB", total(PSS) / 1e6),
+    Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
+    Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the rounds."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By linear interpolation between the nearest ranks; NaN for no values."""
+    quantile = pl.Series(values, dtype=pl.Float64).quantile(percent / 100, "linear")
+    return math.nan if quantile is None else quantile
+
+
+def to_frame(run: Run) -> pl.DataFrame:
+    """The tidy rows as a frame, one figure a row."""
+    schema: dict[str, Any] = {
+        "round": pl.Int64,
+        **KEY_SCHEMA,
+        **dict.fromkeys(("metric", "unit"), pl.String),
+        "value": pl.Float64,
+        "values": pl.List(pl.Float64),
+    }
+    columns = {name: [getattr(row, name) for row in run.rows] for name in schema}
+    return pl.DataFrame(columns, schema=schema)
+
+
+def derive(frame: pl.DataFrame) -> pl.DataFrame:
+    """One row a window, a column a metric: the raw ones, then METRICS."""
+    single = frame.filter(pl.col("value").is_not_null())
+    if single.is_empty():
+        return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
+    wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
+    for metric in METRICS:
+        # A run without the raw metrics has no such figure.
+        with contextlib.suppress(pl.exceptions.PolarsError):
+            wide = wide.with_columns(metric.expression.alias(metric.name))
+    return wide
+
+
+class Summary:
+    """The figures of a run over its rounds; `frame` has all of them, one a row.
+
+    Columns of `frame`: KEYS, metric, unit, median, low, high, rounds.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        raw = to_frame(run)
+        self._windows = derive(raw)
+        self._latencies = raw.filter(pl.col("values").is_not_null())
+        self.frame = pl.concat([self._spreads(), self._percentiles()])
+        self._index = {
+            (
+                row["variant"],
+                row["workload"],
+                row["clients"],
+                row["batch_size"],
+                row["metric"],
+            ): (Spread(row["median"], row["low"], row["high"], row["rounds"]))
+            for row in self.frame.iter_rows(named=True)
+        }
+
+    def spread(self, variant: str, cell: Cell, metric: str) -> Spread | None:
+        """A figure of one variant in one cell; None where it was not measured."""
+        key = (variant, cell.workload, cell.clients, cell.batch_size, metric)
+        return self._index.get(key)
+
+    def value(self, variant: str, cell: Cell, metric: str) -> float | None:
+        """Its median."""
+        spread = self.spread(variant, cell, metric)
+        return None if spread is None else spread.median
+
+    def metrics(self, variant: str, cell: Cell) -> list[str]:
+        """Names of the figures that one variant has in one cell."""
+        where = (variant, cell.workload, cell.clients, cell.batch_size)
+        return [key[4] for key in self._index if key[:4] == where]
+
+    def values(self, variant: str, cell: Cell, metric: str = LATENCY) -> list[float]:
+        """One value a request, of all rounds together."""
+        rows = self._latencies.filter(
+            match(variant, cell) & (pl.col("metric") == metric)
+        )
+        return [value for values in rows["values"] for value in values]
+
+    def ratio(
+        self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
+    ) -> float | None:
+        """Median of the ratios round by round: turns of one round had cores of nearly one speed."""
+        if metric not in self._windows.columns:
+            return None
+        mine, base = (
+            self._windows.filter(match(name, cell)).select(["round", metric])
+            for name in (variant, baseline)
+        )
+        both = mine.join(base, on="round", suffix="_base").filter(
+            pl.col(f"{metric}_base") > 0
+        )
+        ratio = (both[metric] / both[f"{metric}_base"]).median()
+        return ratio if isinstance(ratio, float) else None
+
+    def failures(self, variant: str, cell: Cell) -> dict[str, int]:
+        """Everything that was not a 200, by status, of all rounds."""
+        rows = self._windows.filter(match(variant, cell))
+        found = rows.select(pl.col(REPLIES).sum()).to_dicts()
+        return {
+            name.removeprefix("replies_"): round(count)
+            for row in found
+            for name, count in row.items()
+            if name != OK and count
+        }
+
+    def cells(self) -> list[Cell]:
+        """The cells that were measured, in the order of the run."""
+        return list(
+            dict.fromkeys(row.cell for row in self.run.rows if row.cell != Cell())
+        )
+
+    def _spreads(self) -> pl.DataFrame:
+        metrics = [c for c in self._windows.columns if c not in ("round", *KEYS)]
+        if not metrics:
+            return empty_summary()
+        long = self._windows.unpivot(
+            on=metrics, index=KEYS, variable_name="metric", value_name="value"
+        ).filter(pl.col("value").is_not_null())
+        units = {row.metric: row.unit for row in self.run.rows}
+        units |= {metric.name: metric.unit for metric in METRICS}
+        return aggregate(long, units)
+
+    def _percentiles(self) -> pl.DataFrame:
+        if self._latencies.is_empty():
+            return empty_summary()
+        rounds = pl.col("round").n_unique().alias("rounds")
+        parts = []
+        for percent in PERCENTILES:
+            quantile = pl.col("values").quantile(percent / 100, "linear")
+            parts.append(
+                self._latencies.explode("values")
+                .filter(pl.col("values").is_not_null())
+                .group_by([*KEYS, "metric", "unit"], maintain_order=True)
+                .agg(quantile.alias("median"), rounds)
+                .with_columns(
+                    pl.format("{}.p{}", "metric", pl.lit(f"{percent:g}")).alias(
+                        "metric"
+                    ),
+                    pl.col("median").alias("low"),
+                    pl.col("median").alias("high"),
+                )
+                .select(list(SUMMARY_SCHEMA))
+                .cast(pl.Schema(SUMMARY_SCHEMA))
+            )
+        return pl.concat(parts)
+
+
+def empty_summary() -> pl.DataFrame:
+    """A summary without figures."""
+    return pl.DataFrame(schema=SUMMARY_SCHEMA)
+
+
+def aggregate(long: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
+    """Median, lowest and highest over the rounds."""
+    value = pl.col("value")
+    return (
+        long.group_by([*KEYS, "metric"], maintain_order=True)
+        .agg(
+            value.median().alias("median"),
+            value.min().alias("low"),
+            value.max().alias("high"),
+            value.len().alias("rounds"),
+        )
+        .with_columns(pl.col("metric").replace_strict(units, default="").alias("unit"))
+        .select(list(SUMMARY_SCHEMA))
+        .cast(pl.Schema(SUMMARY_SCHEMA))
+    )
+
+
+def match(variant: str, cell: Cell) -> pl.Expr:
+    """Rows of one variant in one cell."""
+    return (
+        (pl.col("variant") == variant)
+        & (pl.col("workload") == cell.workload)
+        & (pl.col("clients") == cell.clients)
+        & (pl.col("batch_size") == cell.batch_size)
+    )
