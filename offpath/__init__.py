@@ -1,1 +1,1 @@
-"""The `offpath` command, and starting and checking TorchServe."""
+"""An image classifier for TorchServe that keeps everything but inference off the request's path."""

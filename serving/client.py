@@ -1,6 +1,6 @@
 """The client's side: sends pictures, returns predictions. Needs neither torch nor TorchServe.
 
-from offpath.serving.client import Client
+from offpath.client import Client
 
 with Client("http://127.0.0.1:8080") as client:
     print(client.predict("photo.jpg").labels)
@@ -104,7 +104,7 @@ class Client:
         Raises:
             OSError: the file cannot be read.
             ServerUnreachable: no answer.
-            handler.errors.ItemError: with `thin`, a picture that cannot be decoded.
+            offpath.handler.errors.ItemError: with `thin`, a picture that cannot be decoded.
         """
         payload = image if isinstance(image, bytes) else Path(image).read_bytes()
         content_type = IMAGE_CONTENT_TYPE

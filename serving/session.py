@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.client import Client
+from offpath.serving.client import Client, Prediction
 from offpath.serving.effective import check_effective
 from offpath.serving.management import ModelStatus
-from offpath.serving.serve_view import ServeView
-from offpath.serving.server_log import LogFollower
+from offpath.serving.server_log import LogFollower, LogLine
 from offpath.serving.settings import ServerSettings
 from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import PHOTOGRAPH, warm_up
@@ -18,9 +21,33 @@ WATCH_S = 0.5
 SHOWN_LEVELS = ("ERROR", "FATAL")
 
 
+class View(Protocol):
+    """Whom `serve` tells what happens; the command line has one for the terminal."""
+
+    def waiting(self, text: str) -> AbstractContextManager[Any]:
+        """Something takes its time."""
+
+    def show_ready(
+        self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
+    ) -> None:
+        """What is in force, `ready_s` seconds after the start."""
+
+    def show_unchecked(self, names: Sequence[str]) -> None:
+        """Archives that hold no settings to compare with."""
+
+    def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
+        """The sample's answer."""
+
+    def show_usage(self, inference_url: str, model_name: str) -> None:
+        """How to ask for a prediction and how to stop."""
+
+    def show_log_line(self, line: LogLine) -> None:
+        """An error of the server while it serves."""
+
+
 def serve(
     settings: ServerSettings,
-    view: ServeView,
+    view: View,
     *,
     sample: bool = False,
     once: bool = False,
@@ -29,7 +56,7 @@ def serve(
 
     Args:
         settings: what to start.
-        view: where to show it.
+        view: told what happens.
         sample: send the bundled photograph to the first model and show the answer.
         once: stop then.
 
@@ -55,7 +82,7 @@ def serve(
         server.stop()
 
 
-def _check(server: TorchServe, view: ServeView) -> list[ModelStatus]:
+def _check(server: TorchServe, view: View) -> list[ModelStatus]:
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     with server.management() as management:
         return check_effective(server.archives, management)
@@ -68,7 +95,7 @@ def _warm_up(server: TorchServe, statuses: list[ModelStatus]) -> None:
             warm_up(server.inference_url, name, status.min_workers, token)
 
 
-def _show_sample(server: TorchServe, view: ServeView) -> None:
+def _show_sample(server: TorchServe, view: View) -> None:
     token = server.read_token("inference")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     name = server.model_names()[0]
@@ -76,7 +103,7 @@ def _show_sample(server: TorchServe, view: ServeView) -> None:
         view.show_prediction(PHOTOGRAPH, client.predict(PHOTOGRAPH))
 
 
-def _watch(server: TorchServe, view: ServeView) -> None:
+def _watch(server: TorchServe, view: View) -> None:
     """Shows the log's errors until the server ends by itself, which is an error."""
     follower = LogFollower(server.log_path)
     while server.is_running():

@@ -125,7 +125,7 @@ def show_soak(path: Path, wish: Wish) -> None:
 
 Show = Callable[[Path, Wish], None]
 
-# By format, see profiling/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
+# By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
 PLOTTED: dict[str, Show] = {
     "offpath-bench": show_bench,
     "offpath-sweep": show_sweep,

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     "--prices",
     "prices_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Your price file instead of ours (profiling/prices.yaml, us-east-1).",
+    help="Your price file instead of ours (profiling/experiments/prices.yaml, us-east-1).",
 )
 @click.option(
     "--example",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import ExpectedError
 from offpath.serving.interrupts import Terminated, stopping_on_signals
 from offpath.serving.properties import read_properties
-from offpath.serving.serve_view import ServeView
 from offpath.serving.session import serve
 from offpath.serving.settings import ServerSettings
 

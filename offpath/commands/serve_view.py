@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from offpath.serving.client import Prediction
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogLine
 
@@ -56,8 +57,8 @@ class ServeView:
                 f"no model-config.yaml in {', '.join(names)}: nothing to compare with"
             )
 
-    def show_prediction(self, photograph: Path, prediction: Any) -> None:
-        """Shows one answer: labels, latency, stage timings (handler.client.Prediction)."""
+    def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
+        """Shows one answer: labels, latency, stage timings."""
         if self._as_json:
             fields = ("status", "labels", "latency_ms", "server_timing", "request_id")
             answer = {name: getattr(prediction, name) for name in fields}
@@ -83,10 +84,6 @@ class ServeView:
     def show_log_line(self, line: LogLine) -> None:
         """Shows an error of the server while it serves."""
         self._err.print(f"{line.level} {line.logger}: {line.message}", markup=False)
-
-    def show_text(self, text: str) -> None:
-        """Shows a line that is no result."""
-        self._err.print(text, markup=False)
 
     def _print_json(self, value: object) -> None:
         self._out.print(json.dumps(value), markup=False)
