@@ -167,7 +167,7 @@ def command(
     from rich.console import Console
 
     from offpath.profiling.core.saved import read_format
-    from offpath.profiling.report.markdown import MarkdownConsole
+    from offpath.profiling.report.old_markdown import MarkdownConsole
 
     kind = read_format(json_path)
     if kind == "offpath-profile":

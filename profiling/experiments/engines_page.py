@@ -35,7 +35,7 @@ from offpath.profiling.experiments.engines_summary import (
     find_noise,
     summarise_engines,
 )
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Section,
     bar_chart,
     join,

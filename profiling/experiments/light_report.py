@@ -138,7 +138,7 @@ def write_light_page(result: LightResult, path: Path) -> None:
         describe_workload,
         format_time,
     )
-    from offpath.profiling.report.page import Section, render_page, write_html
+    from offpath.profiling.report.old_page import Section, render_page, write_html
 
     rows = summarise_light(result)
     sections = [
@@ -169,7 +169,7 @@ def write_light_page(result: LightResult, path: Path) -> None:
 
 def make_page_body(result: LightResult, rows: Sequence[LightRow]) -> Markup:
     """The accounts as bars, the tables, the latencies as histograms."""
-    from offpath.profiling.report.page import (
+    from offpath.profiling.report.old_page import (
         StackedBar,
         assign_colours,
         histograms,

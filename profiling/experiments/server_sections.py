@@ -12,7 +12,7 @@ from markupsafe import Markup
 from offpath.profiling.core.figures import format_figure, format_ms, format_share
 from offpath.profiling.experiments.server_figures import list_account, list_server_facts
 from offpath.profiling.in_process.profile_result import HandlerProfile
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Section,
     Span,
     StackedBar,

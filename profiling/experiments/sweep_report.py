@@ -66,7 +66,12 @@ def write_sweep_page(result: SweepResult, path: Path) -> None:
         format_time,
     )
     from offpath.profiling.report.bench_page import SweepPoint, make_sweep_sections
-    from offpath.profiling.report.page import Section, render_page, table, write_html
+    from offpath.profiling.report.old_page import (
+        Section,
+        render_page,
+        table,
+        write_html,
+    )
 
     points = [
         SweepPoint(

@@ -98,7 +98,7 @@ def write_tradeoff_page(result: TradeoffResult, path: Path) -> None:
         describe_workload,
         format_time,
     )
-    from offpath.profiling.report.page import (
+    from offpath.profiling.report.old_page import (
         Section,
         join,
         render_page,
@@ -144,7 +144,7 @@ def make_charts(
     result: TradeoffResult, figures: Sequence[TradeoffFigure], knob: str
 ) -> list[Any]:
     """Requests a second, and p50 and p95, against the knob; a line a number of clients."""
-    from offpath.profiling.report.page import Series, line_chart
+    from offpath.profiling.report.old_page import Series, line_chart
 
     def lines(name: str, figure_of: Callable[[TradeoffFigure], float]) -> list[Series]:
         return [

@@ -17,7 +17,7 @@ from offpath.profiling.core.figures import format_ms, format_ratio
 from offpath.profiling.in_process.profile_compare import ComparedRow, Comparison
 from offpath.profiling.in_process.profile_result import ProfileResult
 from offpath.profiling.in_process.profile_summary import TOTAL
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Section,
     StackedBar,
     assign_colours,

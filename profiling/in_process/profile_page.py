@@ -20,7 +20,7 @@ from offpath.profiling.in_process.profile_sections import (
     make_line_sections,
     make_stage_sections,
 )
-from offpath.profiling.report.page import render_page, write_html
+from offpath.profiling.report.old_page import render_page, write_html
 
 TITLES = {
     "stages": "Where a batch's time goes, by stage",

@@ -26,7 +26,7 @@ from offpath.profiling.in_process.profile_summary import (
     summarise_buckets,
     summarise_stages,
 )
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Section,
     Span,
     StackedBar,

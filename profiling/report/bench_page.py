@@ -27,7 +27,7 @@ from offpath.profiling.core.summary import (
     select,
     summarise,
 )
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Bar,
     Section,
     Series,

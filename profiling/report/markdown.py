@@ -1,36 +1,39 @@
-"""A result's tables as Markdown, for a README or an issue."""
+"""A document as Markdown: tables for a README or an issue."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from offpath.profiling.report.document import Document, Table
 
 
-class MarkdownConsole(Console):
-    """Prints tables as Markdown's, and the rest as it is, in unbroken lines."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """See rich."""
-        for one in objects or ("",):
-            text = format_table(one) if isinstance(one, Table) else one
-            # A line break of ours would end a table's row.
-            super().print(text, soft_wrap=True, highlight=False)
-
-
-def format_table(table: Table) -> Text:
-    """The title in bold, then the table; figures to the right."""
-    title = [f"**{plain(table.title)}**", ""] if table.title else []
-    head = [plain(column.header) for column in table.columns]
-    rules = ["---:" if column.justify == "right" else "---" for column in table.columns]
-    rows = zip(*([plain(cell) for cell in column.cells] for column in table.columns))
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]
-    return Text("\n".join([*title, *lines, ""]))
+def format_markdown(document: Document) -> str:
+    """Headings, tables and warnings; the command first, so that a figure can be made again."""
+    blocks = [f"    {document.command}"] if document.command else []
+    for section in document.sections:
+        tables = [part for part in section.parts if isinstance(part, Table)]
+        if not tables:
+            continue
+        blocks.append(f"### {section.heading}")
+        blocks += [block for table in tables for block in format_blocks(table)]
+        if section.note:
+            blocks.append(section.note)
+    blocks += [f"> {warning}" for warning in document.warnings]
+    return "\n\n".join(blocks) + "\n"
 
 
-def plain(cell: Any) -> str:
-    """A cell's text without its colours; Markdown's own bar escaped."""
-    text = cell if isinstance(cell, Text) else Text.from_markup(str(cell))
-    return text.plain.replace("\n", " ").replace("|", "\\|")
+def format_blocks(table: Table) -> list[str]:
+    """A table with its title before it and its note after it."""
+    return [text for text in (table.title, format_table(table), table.note) if text]
+
+
+def format_table(table: Table) -> str:
+    """Words at the left, figures at the right."""
+    is_word = [n < table.words or n == table.code for n in range(len(table.columns))]
+    lines = [
+        table.columns,
+        ["---" if word else "---:" for word in is_word],
+        *table.rows,
+    ]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in lines
+    )

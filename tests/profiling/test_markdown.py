@@ -9,7 +9,7 @@ from rich.table import Table
 
 from offpath.commands.bench import command
 from offpath.profiling.core.result import BENCH
-from offpath.profiling.report.markdown import MarkdownConsole
+from offpath.profiling.report.old_markdown import MarkdownConsole
 from tests.profiling.results import make_result
 
 

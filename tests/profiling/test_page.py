@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Bar,
     Dot,
     Section,

@@ -24,7 +24,7 @@ from offpath.profiling.experiments.tuning.report import (
 from offpath.profiling.experiments.tuning.result import TuneResult
 from offpath.profiling.report.charts import Dot
 from offpath.profiling.report.line_charts import pareto_front
-from offpath.profiling.report.page import (
+from offpath.profiling.report.old_page import (
     Section,
     render_page,
     scatter,

@@ -1,0 +1,176 @@
+"""What every measuring command shows and saves, and how: its options, its progress, its outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.interrupts import Terminated, stopping_on_signals
+
+if TYPE_CHECKING:
+    from offpath.profiling.core.run import Run
+    from offpath.profiling.report.document import Document
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a run goes beside the terminal; None for nowhere."""
+
+    json_path: Path | None = None
+    csv_path: Path | None = None
+    html_path: Path | None = None
+    plot_path: Path | None = None
+    markdown: bool = False
+
+    def save(self, run: Run) -> None:
+        """What a runner calls with all that it has so far."""
+        if self.json_path is not None:
+            run.save(self.json_path)
+
+
+def output_options(command: Command) -> Command:
+    """`--json --csv --html --plot --markdown`, given to the command as `outputs`."""
+
+    def collect(
+        json_path: Path | None,
+        csv_path: Path | None,
+        html_path: Path | None,
+        plot_path: Path | None,
+        markdown: bool,
+        **others: Any,
+    ) -> Any:
+        outputs = Outputs(json_path, csv_path, html_path, plot_path, markdown)
+        return command(outputs=outputs, **others)
+
+    collect.__doc__ = command.__doc__
+    collect.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(OPTIONS):
+        option(collect)
+    return collect  # type: ignore[return-value]
+
+
+OPTIONS = (
+    click.option(
+        "--json", "json_path", type=FILE, help="Raw values, saved as they come."
+    ),
+    click.option(
+        "--csv",
+        "csv_path",
+        type=FILE,
+        help="Each figure over the rounds, with its unit.",
+    ),
+    click.option("--html", "html_path", type=FILE, help="One self-contained page."),
+    click.option("--plot", "plot_path", type=FILE, help="FILE.svg or FILE.png."),
+    click.option("--markdown", is_flag=True, help="Tables for a README or an issue."),
+)
+
+
+def present(run: Run, document: Document, outputs: Outputs) -> None:
+    """Prints the document and writes what was asked for."""
+    from rich.console import Console
+
+    from offpath.profiling.report.terminal import print_document
+
+    if outputs.markdown:
+        from offpath.profiling.report.markdown import format_markdown
+
+        click.echo(format_markdown(document), nl=False)
+    else:
+        print_document(document, Console())
+    if outputs.csv_path is not None:
+        from offpath.profiling.core.statistics import Summary
+
+        Summary(run).frame.write_csv(outputs.csv_path)
+    if outputs.html_path is not None:
+        from offpath.profiling.report.page import write_page
+
+        write_page(document, outputs.html_path)
+    if outputs.plot_path is not None:
+        from offpath.profiling.report.chart import draw_charts
+
+        draw_charts(document.headline, outputs.plot_path)
+    written = {
+        "raw values": outputs.json_path,
+        "figures": outputs.csv_path,
+        "page": outputs.html_path,
+        "plot": outputs.plot_path,
+    }
+    for what, path in written.items():
+        if path is not None:
+            click.echo(f"{what}: {path}", err=outputs.markdown)
+
+
+def command_line() -> str:
+    """The command line as typed, with `offpath` for the program's path."""
+    return shlex.join(["offpath", *sys.argv[1:]])
+
+
+def read_earlier(outputs: Outputs, append: bool, experiment: str) -> Run | None:
+    """The run to continue, None for a new one; never overwrites one silently.
+
+    Raises:
+        ExpectedError: the file exists and --append was not given, or it is no such run.
+    """
+    from offpath.profiling.core.run import load_run
+
+    path = outputs.json_path
+    if path is None or not path.exists():
+        return None
+    if not append:
+        raise ExpectedError(
+            f"result {str(path)!r} exists: add rounds to it with --append, or name another"
+        )
+    return load_run(path, experiment)
+
+
+@contextlib.contextmanager
+def keeping(outputs: Outputs, what: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the servers to the end, and say where the finished part is."""
+    path = outputs.json_path
+    try:
+        with stopping_on_signals():
+            yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        if path is not None and path.exists():
+            click.echo(f"stopped; finished {what} are in {path}", err=True)
+        else:
+            click.echo(f"stopped; nothing was kept (--json keeps {what})", err=True)
+        raise KeyboardInterrupt from stop
+
+
+def say_estimate(seconds: float) -> None:
+    """Says before it starts how long a run takes."""
+    minutes = max(1, round(seconds / 60))
+    click.echo(f"takes about {minutes} min, and what must be built before", err=True)
+
+
+def print_json(content: Any) -> None:
+    """For machines, on standard output."""
+    click.echo(json.dumps(content))
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """`a, b` -> (a, b)."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
+    """`1, 8` -> (1, 8); raises UsageError for anything but whole numbers above 0."""
+    names = split_names(text)
+    if not names or not all(name.isdigit() and int(name) for name in names):
+        raise click.UsageError(
+            f"{option} {text!r}: expected whole numbers above 0, for instance {example}"
+        )
+    return tuple(map(int, names))

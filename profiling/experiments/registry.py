@@ -1,0 +1,34 @@
+"""Every kind of saved run by its experiment's name, and how it is shown.
+
+A further experiment is a module here and a line in `EXPERIMENTS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.run import Run
+from offpath.profiling.report.document import Document
+
+# Experiment -> the module whose `document_of(run, baseline)` shows it; imported when it is needed.
+EXPERIMENTS: dict[str, str] = {}
+
+
+def document_of(run: Run, baseline: str | None) -> Document:
+    """Everything that is shown of a run.
+
+    Args:
+        baseline: variant that the others are divided by; None for the experiment's own.
+
+    Raises:
+        ExpectedError: no such experiment.
+    """
+    if run.experiment not in EXPERIMENTS:
+        raise ExpectedError(
+            f"no experiment {run.experiment!r} is known here; there are:"
+            f" {', '.join(EXPERIMENTS)}"
+        )
+    module = import_module(EXPERIMENTS[run.experiment])
+    document: Document = module.document_of(run, baseline)
+    return document

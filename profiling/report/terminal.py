@@ -1,0 +1,60 @@
+"""A document for the terminal: its tables, within 80 columns, then what makes it doubtful."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from offpath.profiling.report.document import Document, Section, Table
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Prints every section that has tables, then the warnings."""
+    for section in document.sections:
+        print_section(section, console)
+    for warning in document.warnings:
+        console.print(f"[yellow]{escape(warning)}[/]", highlight=False)
+
+
+def print_section(section: Section, console: Console) -> None:
+    """A heading, its tables, its note; sections of charts alone are for the page."""
+    tables = [
+        part
+        for part in section.parts
+        if isinstance(part, Table) and not part.is_wide and part.rows
+    ]
+    if not tables:
+        return
+    console.print(f"[bold]{escape(section.heading)}[/]", highlight=False)
+    for table in tables:
+        console.print(make_table(table))
+        if table.note:
+            console.print(escape(table.note), highlight=False)
+    if section.note:
+        console.print(f"[dim]{escape(section.note)}[/]", highlight=False)
+    console.print()
+
+
+def make_table(table: Table) -> RichTable:
+    """Words at the left fold where they must, figures never."""
+    drawn = RichTable(
+        title=escape(table.title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+    )
+    for index, column in enumerate(table.columns):
+        is_word = index < table.words or index == table.code
+        drawn.add_column(
+            escape(column),
+            justify="left" if is_word else "right",
+            no_wrap=not is_word,
+            overflow="fold",
+        )
+    for number, row in enumerate(table.rows, start=1):
+        if table.has_total and number == len(table.rows):
+            drawn.add_section()
+        drawn.add_row(*map(escape, row))
+    return drawn
