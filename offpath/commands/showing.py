@@ -55,7 +55,8 @@ def output_options(command: Command) -> Command:
         return command(outputs=outputs, **others)
 
     collect.__doc__ = command.__doc__
-    collect.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    params = getattr(command, "__click_params__", [])
+    collect.__click_params__ = params  # type: ignore[attr-defined]
     for option in reversed(OPTIONS):
         option(collect)
     return collect  # type: ignore[return-value]
