@@ -144,7 +144,7 @@ class Summary:
         raw = to_frame(run)
         self._windows = derive(raw)
         self._latencies = raw.filter(pl.col("values").is_not_null())
-        self.frame = pl.concat([self._spreads(), self._percentiles()])
+        self.frame = pl.concat([self._spreads(), self._of_lists()])
         self._index = {
             (
                 row["variant"],
@@ -222,29 +222,33 @@ class Summary:
         units |= {metric.name: metric.unit for metric in METRICS}
         return aggregate(long, units)
 
-    def _percentiles(self) -> pl.DataFrame:
-        if self._latencies.is_empty():
-            return empty_summary()
-        rounds = pl.col("round").n_unique().alias("rounds")
-        parts = []
-        for percent in PERCENTILES:
-            quantile = pl.col("values").quantile(percent / 100, "linear")
-            parts.append(
-                self._latencies.explode("values")
-                .filter(pl.col("values").is_not_null())
-                .group_by([*KEYS, "metric", "unit"], maintain_order=True)
-                .agg(quantile.alias("median"), rounds)
-                .with_columns(
-                    pl.format("{}.p{}", "metric", pl.lit(f"{percent:g}")).alias(
-                        "metric"
-                    ),
-                    pl.col("median").alias("low"),
-                    pl.col("median").alias("high"),
-                )
-                .select(list(SUMMARY_SCHEMA))
-                .cast(pl.Schema(SUMMARY_SCHEMA))
+    def _of_lists(self) -> pl.DataFrame:
+        """Percentiles and mean of what has a value a request, of all rounds together."""
+        values = pl.col("values")
+        computed = {
+            **{f"p{p:g}": values.quantile(p / 100, "linear") for p in PERCENTILES},
+            "mean": values.mean(),
+        }
+        groups = [*KEYS, "metric", "unit"]
+        return (
+            self._latencies.explode("values")
+            .filter(values.is_not_null())
+            .group_by(groups, maintain_order=True)
+            .agg(pl.col("round").n_unique().alias("rounds"), **computed)
+            .unpivot(
+                on=list(computed),
+                index=[*groups, "rounds"],
+                variable_name="statistic",
+                value_name="median",
             )
-        return pl.concat(parts)
+            .with_columns(
+                pl.format("{}.{}", "metric", "statistic").alias("metric"),
+                pl.col("median").alias("low"),
+                pl.col("median").alias("high"),
+            )
+            .select(list(SUMMARY_SCHEMA))
+            .cast(pl.Schema(SUMMARY_SCHEMA))
+        )
 
 
 def empty_summary() -> pl.DataFrame:
