@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import singledispatch
+from html import escape
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ WIDTH_IN = 4.4
 LINE_HEIGHT_IN = 2.5
 HISTOGRAM_HEIGHT_IN = 1.5
 BAR_HEIGHT_IN = 0.25
+LABEL_LENGTH = 32
 HISTOGRAM_BINS = 48
 HISTOGRAM_MARKS = (50, 95, 99)
 # From this span on a logarithmic axis shows more than a linear one.
@@ -66,6 +68,8 @@ FEW, APART = 16, 1.4
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "svg.fonttype": "none",
+    # A name with two dollars is a name.
+    "text.parse_math": False,
     "svg.hashsalt": "offpath",
     "font.family": "sans-serif",
     "axes.titlesize": 9,
@@ -112,7 +116,9 @@ def inline_svg(chart: Chart) -> str:
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="(?!m|p[0-9a-f])[A-Za-z0-9_]+"', "", svg)
-    label = chart.title.replace("&", "&amp;").replace('"', "&quot;")
+    # It would hold for the whole page; templates/style.css has it for the charts.
+    svg = re.sub(r"<style.*?</style>", "", svg, count=1, flags=re.DOTALL)
+    label = escape(chart.title)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
@@ -249,14 +255,19 @@ def name_bars(
     panel: Any, labels: Sequence[str], texts: Sequence[str], top: float
 ) -> None:
     """Names at the left; figures in a column of their own, where neither bar nor line crosses."""
-    panel.set_yticks(range(len(labels)), labels)
+    panel.set_yticks(range(len(labels)), [shorten(label) for label in labels])
     panel.set_ylim(len(labels) - 0.4, -0.6)
-    longest = max(map(len, texts), default=0)
+    longest = max((len(shorten(text)) for text in texts), default=0)
     panel.set_xlim(0, top * (1.05 + 0.024 * longest))
     panel.set_xticks([tick for tick in panel.get_xticks() if 0 <= tick <= top])
     panel.grid(axis="x")
     for index, text in enumerate(texts):
-        panel.text(1.04 * top, index, text, va="center")
+        panel.text(1.04 * top, index, shorten(text), va="center")
+
+
+def shorten(label: str) -> str:
+    """A name that leaves room for its bar; the tables beside have it whole."""
+    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"
 
 
 @draw.register
@@ -269,7 +280,9 @@ def _(chart: StackedChart, panel: Any) -> None:
             max(dict(bar.parts).get(part, 0.0), 0.0) / (whole if chart.is_share else 1)
             for bar, whole in zip(chart.bars, sums)
         ]
-        panel.barh(range(len(widths)), widths, left=ends, color=colour, label=part)
+        panel.barh(
+            range(len(widths)), widths, left=ends, color=colour, label=shorten(part)
+        )
         ends = [end + width for end, width in zip(ends, widths)]
     texts = [bar.text for bar in chart.bars]
     name_bars(panel, [bar.label for bar in chart.bars], texts, max(ends, default=1.0))
@@ -300,7 +313,7 @@ def _(chart: LineChart, panel: Any) -> None:
             markersize=3,
             linewidth=2.2 if series.is_strong else 1.2,
             linestyle="--" if index >= len(SERIES) else "-",
-            label=series.name,
+            label=shorten(series.name),
             zorder=3 if series.is_strong else 2,
         )
     xs = sorted({x for series in chart.series for x, _ in series.points})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from offpath.profiling.report.document import Document, Section, Table
 
@@ -15,7 +15,7 @@ def print_document(document: Document, console: Console) -> None:
     for section in document.sections:
         print_section(section, console)
     for warning in document.warnings:
-        console.print(f"[yellow]{escape(warning)}[/]", highlight=False)
+        console.print(Text(warning, "yellow"))
 
 
 def print_section(section: Section, console: Console) -> None:
@@ -27,20 +27,20 @@ def print_section(section: Section, console: Console) -> None:
     ]
     if not tables:
         return
-    console.print(f"[bold]{escape(section.heading)}[/]", highlight=False)
+    console.print(Text(section.heading, "bold"))
     for table in tables:
         console.print(make_table(table))
         if table.note:
-            console.print(escape(table.note), highlight=False)
+            console.print(Text(table.note))
     if section.note:
-        console.print(f"[dim]{escape(section.note)}[/]", highlight=False)
+        console.print(Text(section.note, "dim"))
     console.print()
 
 
 def make_table(table: Table) -> RichTable:
     """Words at the left fold where they must, figures never."""
     drawn = RichTable(
-        title=escape(table.title) or None,
+        title=Text(table.title) if table.title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
@@ -48,7 +48,7 @@ def make_table(table: Table) -> RichTable:
     for index, column in enumerate(table.columns):
         is_word = index < table.words or index == table.code
         drawn.add_column(
-            escape(column),
+            Text(column),
             justify="left" if is_word else "right",
             no_wrap=not is_word,
             overflow="fold",
@@ -56,5 +56,5 @@ def make_table(table: Table) -> RichTable:
     for number, row in enumerate(table.rows, start=1):
         if table.has_total and number == len(table.rows):
             drawn.add_section()
-        drawn.add_row(*map(escape, row))
+        drawn.add_row(*map(Text, row))
     return drawn

@@ -8,8 +8,8 @@ from offpath.profiling.report.bench_page import (
     make_sweep_sections,
     write_bench_page,
 )
-from tests.profiling.pages import list_requests, read_page
 from tests.profiling.results import make_measurement, make_result
+from tests.support.pages import list_requests, read_page
 
 
 @pytest.fixture

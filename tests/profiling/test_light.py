@@ -36,8 +36,8 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath, make_stock
 from offpath.serving.warm_up import PHOTOGRAPH
 from tests.profiling.lights import make_light
-from tests.profiling.pages import list_requests
 from tests.profiling.quick_server import QuickServer
+from tests.support.pages import list_requests
 
 pytestmark = pytest.mark.timing
 

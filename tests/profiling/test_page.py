@@ -23,7 +23,7 @@ from offpath.profiling.report.old_page import (
     waterfall,
     write_html,
 )
-from tests.profiling.pages import find_browser, list_requests, measure_widths, read_page
+from tests.support.pages import find_browser, list_requests, measure_widths, read_page
 
 HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }}'
 LONG = "a_name_without_any_place_to_break_it_" * 4

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from offpath.profiling.in_process.profile_page import make_page, write_page
-from tests.profiling.pages import find_browser, list_requests, measure_widths, read_page
 from tests.profiling.profiles import (
     make_function,
     make_handler,
@@ -13,6 +12,7 @@ from tests.profiling.profiles import (
     make_profile,
     make_server,
 )
+from tests.support.pages import find_browser, list_requests, measure_widths, read_page
 
 
 def make_full_page() -> str:

@@ -29,7 +29,6 @@ from offpath.profiling.experiments.tradeoff_summary import summarise_tradeoff
 from offpath.profiling.experiments.tuning.server import ServerDied
 from offpath.profiling.experiments.tuning.space import Candidate
 from offpath.profiling.load.workload import describe
-from tests.profiling.pages import list_requests
 from tests.profiling.tradeoffs import KNOBS, make_tradeoff
 from tests.profiling.tuning.test_tuning_search import (
     Listener,
@@ -37,6 +36,7 @@ from tests.profiling.tuning.test_tuning_search import (
     QuickServer,
 )
 from tests.profiling.tunings import PRESET
+from tests.support.pages import list_requests
 
 
 def make_choices() -> TradeoffChoices:

@@ -25,8 +25,15 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.loads += [f"{tag} {key}={value}" for key, value in attrs if key in LOADING]
-        if tag in ("link", "script", "iframe", "use", "image", "img"):
+        if tag in ("link", "script", "iframe", "image", "img"):
             self.loads.append(tag)
+        self.loads += [
+            f"{tag} {value}"
+            for key, value in attrs
+            if tag == "use"
+            and key.endswith("href")
+            and not (value or "").startswith("#")
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -56,7 +63,10 @@ def read_page(html: str) -> Reader:
 
 def list_requests(html: str) -> list[str]:
     """Everything that a browser would fetch to show the page."""
-    return [*read_page(html).loads, *re.findall(r"url\([^)]*\)|@import[^;]*", html)]
+    return [
+        *read_page(html).loads,
+        *re.findall(r"url\([^#)][^)]*\)|@import[^;]*", html),
+    ]
 
 
 def find_browser() -> str | None:

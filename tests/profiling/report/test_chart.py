@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.report.chart import (
+    PALETTE,
+    assign_colours,
+    draw_charts,
+    inline_svg,
+)
+from offpath.profiling.report.document import (
+    Bar,
+    BarChart,
+    Histogram,
+    LineChart,
+    Series,
+)
+from tests.support.documents import make_charts
+
+
+def texts_of(svg: str) -> list[str]:
+    root = ElementTree.fromstring(svg)
+    return [
+        "".join(e.itertext()).strip() for e in root.iter() if e.tag.endswith("text")
+    ]
+
+
+def test_a_picture_for_a_readme_brings_its_palette_and_its_dark_mode(
+    tmp_path: Path,
+) -> None:
+    draw_charts(make_charts(), tmp_path / "new" / "a.svg")
+    svg = (tmp_path / "new" / "a.svg").read_text()
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert "prefers-color-scheme: dark" in svg and "var(--s0)" in svg
+
+
+def test_the_same_charts_give_the_same_bytes(tmp_path: Path) -> None:
+    for suffix in ("svg", "png"):
+        draw_charts(make_charts(), tmp_path / f"a.{suffix}")
+        draw_charts(make_charts(), tmp_path / f"b.{suffix}")
+        first, second = (tmp_path / f"{name}.{suffix}" for name in "ab")
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_bars_say_their_figures_and_the_limits_name() -> None:
+    bars = [Bar("offpath", 76, "76 (2.8 x)", True, 64, 80), Bar("stock", 26, "26")]
+    said = texts_of(inline_svg(BarChart("speed", "req/s", bars, (101, "decode"))))
+    assert {"offpath", "stock", "76 (2.8 x)", "26", "req/s", "decode"} <= set(said)
+
+
+def test_few_values_are_the_ticks_of_a_logarithmic_axis() -> None:
+    users = (1, 4, 16, 256)
+    line = Series("offpath", [(n, 3) for n in users])
+    said = texts_of(inline_svg(LineChart("rate", "users", "req/s", [line], log_x=True)))
+    assert {"1", "4", "16", "256"} <= set(said)
+    assert not {"2", "10", "100"} & set(said)
+
+
+def test_points_that_have_no_place_on_an_axis_are_left_out() -> None:
+    odd = [(0.0, 1.0), (1.0, float("nan")), (2.0, 5.0), (4.0, 6.0)]
+    chart = LineChart("t", "x", "y", [Series("a", odd)], log_x=True, log_y=True)
+    assert "nan" not in inline_svg(chart)
+
+
+def test_a_histogram_of_one_value_is_drawn() -> None:
+    assert "p99 3.00" in " ".join(texts_of(inline_svg(Histogram("a", "ms", [3.0]))))
+
+
+def test_known_work_keeps_its_colour_and_others_take_what_is_left() -> None:
+    colours = assign_colours(["decode", "mine", "other", "yours"])
+    assert colours["decode"] == PALETTE["s4"] and colours["other"] == PALETTE["grey"]
+    assert len(set(colours.values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "charts", "message"),
+    [
+        pytest.param("a.gif", make_charts(), "ending in .svg or .png", id="suffix"),
+        pytest.param("a.svg", [], "no figures yet", id="nothing-to-draw"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    tmp_path: Path, name: str, charts: list[BarChart], message: str
+) -> None:
+    with pytest.raises(ExpectedError, match=message):
+        draw_charts(charts, tmp_path / name)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offpath.profiling.report.page import render_page, write_page
+from tests.support.documents import make_document
+from tests.support.pages import find_browser, list_requests, measure_widths, read_page
+
+HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }} $a$'
+LONG = "a_name_without_any_place_to_break_it_" * 4
+
+
+def test_a_page_loads_nothing_from_anywhere() -> None:
+    assert list_requests(render_page(make_document())) == []
+
+
+def test_names_cannot_write_markup_or_templates() -> None:
+    html = render_page(make_document(HOSTILE))
+    reader = read_page(html)
+    assert "<script" not in html and "62710561" not in html
+    # In the title, the tables and the charts alike, and no chart takes it for a formula.
+    assert sum(HOSTILE in text for text in reader.texts) > 15
+
+
+def test_every_picture_says_in_words_what_it_shows() -> None:
+    html = render_page(make_document())
+    pictures = html.split("<svg")[1:]
+    assert len(pictures) == 6
+    assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
+
+
+def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too() -> None:
+    html = render_page(make_document())
+    assert "prefers-color-scheme: dark" in html
+    drawn = "".join(part.split("</svg>")[0] for part in html.split("<svg")[1:])
+    assert "var(--s0)" in drawn and "var(--text)" in drawn
+    assert "#0072b2" not in drawn and "#1f2328" not in drawn
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_is_wider_than_the_screen(tmp_path: Path, width: int) -> None:
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    html = render_page(make_document(LONG))
+    inner, needed = measure_widths(browser, html, tmp_path, width)
+    assert inner == width
+    assert needed <= inner
+
+
+def test_a_page_is_written_with_its_folder(tmp_path: Path) -> None:
+    write_page(make_document("ü"), tmp_path / "new" / "page.html")
+    assert "<h1>ü</h1>" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.markdown import format_markdown
+from offpath.profiling.report.terminal import print_document
+from tests.support.documents import make_document
+
+SPEED = Table(
+    "speed",
+    ["", "req/s", "failed"],
+    [["offpath", "76.0", "0"], ["a|b", "12,345", "3 x 503"]],
+    note="medians",
+)
+
+
+def print_text(document: Document, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_document(document, console)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_the_terminal_shows_tables_notes_and_warnings() -> None:
+    document = Document("t", [Section("Speed", [SPEED], "how")], warnings=["[noise] 1"])
+    text = print_text(document)
+    for part in ("Speed", "76.0", "12,345", "3 x 503", "medians", "how", "[noise] 1"):
+        assert part in text
+
+
+def test_figures_are_never_cut_at_80_columns_long_names_fold() -> None:
+    columns = ["", *(f"p{n} ms" for n in range(8))]
+    row = ["a-server-with-a-very-long-name-indeed", *["123,456"] * 8]
+    text = print_text(Document("t", [Section("s", [Table("", columns, [row])])]))
+    assert text.count("123,456") == 8
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+
+
+def test_sections_of_charts_alone_and_wide_tables_are_not_for_the_terminal() -> None:
+    wide = Table("wide", ["a"], [["b"]], is_wide=True)
+    assert print_text(Document("t", [Section("only charts", [wide])])) == ""
+    assert "wide" in format_markdown(Document("t", [Section("s", [wide])]))
+
+
+def test_markdown_is_a_table_with_its_command_first() -> None:
+    document = Document("t", [Section("Speed", [SPEED])], command="offpath bench")
+    lines = format_markdown(document).splitlines()
+    assert lines[0] == "    offpath bench"
+    assert "| --- | ---: | ---: |" in lines
+    assert "| a\\|b | 12,345 | 3 x 503 |" in lines
+
+
+@pytest.mark.parametrize("name", ["[bold]x[/]", "\\[x", "ü"])
+def test_names_are_shown_as_they_are(name: str) -> None:
+    assert name in print_text(make_document(name))
