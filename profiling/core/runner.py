@@ -17,6 +17,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import (
     Experiment,
     Observer,
+    RunAborted,
     Target,
     Turn,
     Variant,
@@ -95,6 +96,8 @@ class Runner(Generic[Target]):
             else:
                 with self._open(turn) as opened:
                     self._measure_cells(opened, turn)
+        except RunAborted:
+            raise
         except ExpectedError as error:
             self._leave_out(round_, variant, error)
         self._save()

@@ -16,14 +16,14 @@ from offpath.profiling.core.host import count_cores, describe_host
 from offpath.profiling.experiments.tradeoff_result import TradeoffPoint, TradeoffResult
 from offpath.profiling.experiments.tuning.result import Window
 from offpath.profiling.experiments.tuning.search import format_minutes, store_folder
-from offpath.profiling.experiments.tuning.server import ServerDied, TuningServer
 from offpath.profiling.experiments.tuning.space import Candidate, read_candidate
-from offpath.profiling.experiments.tuning.variants import prepare_archive
 from offpath.profiling.experiments.tuning.window import MIN_REPLIES, measure_window
 from offpath.profiling.load.model_under_test import name_model
 from offpath.profiling.load.plan import Generator, LoadPlan, find_generator
 from offpath.profiling.load.window import Observer
 from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.servers.registered_archive import prepare_archive
+from offpath.profiling.servers.registering import RegisteringServer, ServerDied
 from offpath.profiling.servers.torchserve import RunningTorchServe
 
 DELAY, SIZE, WORKERS = "max_batch_delay_ms", "batch_size", "workers"
@@ -116,7 +116,7 @@ def run_tradeoff(
             f"{len(candidates)} settings, rounds of all: {choices.rounds};"
             f" {format_minutes(whole_s)}"
         )
-        with TuningServer(archive) as server:
+        with RegisteringServer(archive) as server:
             sweep = TradeoffSweep(choices, workload, generator, observer, result, save)
             sweep.settle(server)
             for round_ in range(choices.rounds):
@@ -154,7 +154,7 @@ class TradeoffSweep:
     result: TradeoffResult
     save: Callable[[TradeoffResult], None]
 
-    def settle(self, server: TuningServer) -> None:
+    def settle(self, server: RegisteringServer) -> None:
         """Load that is thrown away: Java compiles its hot code for tens of seconds."""
         if self.choices.settle_s <= 0:
             return
@@ -164,7 +164,9 @@ class TradeoffSweep:
             plan = replace(plan, warm_up_s=0.0, seconds=self.choices.settle_s)
             measure_window(running, "the preset", plan, self.generator, self.observer)
 
-    def measure(self, server: TuningServer, round_: int, candidate: Candidate) -> None:
+    def measure(
+        self, server: RegisteringServer, round_: int, candidate: Candidate
+    ) -> None:
         """One setting under each number of clients; one that does not serve is left out."""
         name = str(candidate)
         if name in self.result.failures:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import psutil
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.gpu import GpuSamples
-from offpath.profiling.load.plan import LoadSample
-from offpath.profiling.load.sampling import Groups, sample_cpu_s, subtract
+from offpath.profiling.load.gpu import GpuSampler, GpuSamples
+from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
+from offpath.profiling.load.sampling import (
+    Groups,
+    sample_cpu_s,
+    sample_pss_bytes,
+    sample_rss_bytes,
+    subtract,
+)
 from offpath.profiling.load.target import BESIDE, RunningServer
 
 
@@ -38,10 +45,19 @@ def own_groups(running: RunningServer) -> Groups:
     return {name: pids for name, pids in groups.items() if name != BESIDE}
 
 
+class RepliesObserver(Protocol):
+    """Told how a window goes on."""
+
+    def on_replies(self, replies: int, elapsed_s: float) -> None:
+        """Live count inside a window."""
+
+
 class WindowWatcher:
     """Samples CPU at the window's two ends and notices a server that dies in between."""
 
-    def __init__(self, name: str, running: RunningServer, observer: Observer) -> None:
+    def __init__(
+        self, name: str, running: RunningServer, observer: RepliesObserver
+    ) -> None:
         self._name, self._running, self._observer = name, running, observer
         self._groups = running.groups()
         self._before: dict[str, float] = {}
@@ -92,6 +108,43 @@ class WindowWatcher:
         return figures | (
             {"utilisation": round(statistics.mean(busy), 4)} if busy else {}
         )
+
+
+def measure_load(
+    name: str,
+    running: RunningServer,
+    plan: LoadPlan,
+    generator: Generator,
+    observer: RepliesObserver,
+) -> dict[str, float | Sequence[float]]:
+    """Runs a plan on a server: the figures of its window, as `core.run` names them.
+
+    Raises:
+        ExpectedError: the server died, or the generator did.
+    """
+    watcher = WindowWatcher(name, running, observer)
+    with GpuSampler() as gpu:
+        sample = generator.run(plan, watcher)
+    cpu_s = watcher.cpu_s(sample)
+    watcher.check_running()
+    groups: dict[str, Mapping[str, float]] = {
+        "cpu_s": cpu_s,
+        "rss_bytes": sample_rss_bytes(own_groups(running)),
+        "pss_bytes": sample_pss_bytes(own_groups(running)),
+        "gpu": watcher.summarise_gpu(gpu.samples),
+    }
+    return {
+        "elapsed_s": round(sample.elapsed_s, 4),
+        "replies_200": sample.ok,
+        **{f"replies_{status}": n for status, n in sample.statuses.items()},
+        "latency_ms": sample.latencies_ms,
+        "other_cores": cpu_s["other"] / sample.elapsed_s,
+        **{
+            f"{metric}.{group}": value
+            for metric, values in groups.items()
+            for group, value in values.items()
+        },
+    }
 
 
 def machine_busy_s() -> float:

@@ -26,9 +26,9 @@ from offpath.profiling.experiments.tradeoff_report import (
 )
 from offpath.profiling.experiments.tradeoff_result import TRADEOFF
 from offpath.profiling.experiments.tradeoff_summary import summarise_tradeoff
-from offpath.profiling.experiments.tuning.server import ServerDied
 from offpath.profiling.experiments.tuning.space import Candidate
 from offpath.profiling.load.workload import describe
+from offpath.profiling.servers.registering import ServerDied
 from tests.profiling.tradeoffs import KNOBS, make_tradeoff
 from tests.profiling.tuning.test_tuning_search import (
     Listener,

@@ -34,18 +34,21 @@ from offpath.profiling.experiments.tuning.sampler import (
     import_optuna,
     next_candidate,
 )
-from offpath.profiling.experiments.tuning.server import ServerDied, TuningServer
 from offpath.profiling.experiments.tuning.space import (
     Candidate,
     SearchSpace,
     make_space,
     read_candidate,
 )
-from offpath.profiling.experiments.tuning.variants import TunedArchive, prepare_archive
 from offpath.profiling.experiments.tuning.window import MIN_REPLIES, measure_window
 from offpath.profiling.load.plan import Generator, LoadPlan, find_generator
 from offpath.profiling.load.window import Observer
 from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.servers.registered_archive import (
+    RegisteredArchive,
+    prepare_archive,
+)
+from offpath.profiling.servers.registering import RegisteringServer, ServerDied
 from offpath.profiling.servers.torchserve import RunningTorchServe
 
 # Between two windows of the same workers the load pauses for a moment.
@@ -109,7 +112,7 @@ class Search:
     """What the steps of a search share."""
 
     choices: TuneChoices
-    archive: TunedArchive
+    archive: RegisteredArchive
     workload: Workload
     generator: Generator
     observer: TuneObserver
@@ -136,7 +139,7 @@ def run_tuning(
     save: Callable[[TuneResult], None],
     earlier: TuneResult | None = None,
     earlier_path: Path = Path(),
-) -> tuple[TuneResult, TunedArchive]:
+) -> tuple[TuneResult, RegisteredArchive]:
     """Runs a whole search, or the rest of one.
 
     Args:
@@ -178,7 +181,7 @@ def run_tuning(
             f"{choices.trials} candidates of {space.size}, then {choices.rounds} fresh rounds of"
             f" the best and the preset: {format_minutes(whole_s)}"
         )
-        with TuningServer(archive) as server:
+        with RegisteringServer(archive) as server:
             steps = Search(choices, archive, workload, generator, observer)
             settle(steps, server, reference)
             search_candidates(steps, server, space, result, save)
@@ -201,7 +204,7 @@ def store_folder() -> Iterator[Path]:
 
 
 def describe_search(
-    choices: TuneChoices, archive: TunedArchive, workload: Workload
+    choices: TuneChoices, archive: RegisteredArchive, workload: Workload
 ) -> dict[str, Any]:
     """What must be alike for measurements to belong together."""
     host = describe_host()
@@ -220,7 +223,7 @@ def describe_search(
     }
 
 
-def settle(steps: Search, server: TuningServer, reference: Candidate) -> None:
+def settle(steps: Search, server: RegisteringServer, reference: Candidate) -> None:
     """Load that is thrown away: Java compiles its hot code for tens of seconds after its start."""
     if steps.choices.settle_s <= 0:
         return
@@ -231,7 +234,7 @@ def settle(steps: Search, server: TuningServer, reference: Candidate) -> None:
 
 def search_candidates(
     steps: Search,
-    server: TuningServer,
+    server: RegisteringServer,
     space: SearchSpace,
     result: TuneResult,
     save: Callable[[TuneResult], None],
@@ -287,7 +290,9 @@ def format_minutes(seconds: float) -> str:
     return f"about {minutes} minute" + ("s" if minutes > 1 else "")
 
 
-def measure_trial(steps: Search, server: TuningServer, candidate: Candidate) -> Trial:
+def measure_trial(
+    steps: Search, server: RegisteringServer, candidate: Candidate
+) -> Trial:
     """A candidate's windows; what it could not do is part of the trial, a dead server is not."""
     choices = steps.choices
     try:
@@ -310,7 +315,7 @@ def measure_trial(steps: Search, server: TuningServer, candidate: Candidate) -> 
 
 def measure_finals(
     steps: Search,
-    server: TuningServer,
+    server: RegisteringServer,
     result: TuneResult,
     save: Callable[[TuneResult], None],
 ) -> None:

@@ -5,36 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.registering import Setting, read_setting
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
 # handler/config.py's own limit.
 MOST_THREADS = 256
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One setting of the server.
-
-    Attributes:
-        threads: per worker; 0 for an archive whose handler is not ours, which decides by itself.
-    """
-
-    batch_size: int
-    max_batch_delay_ms: int
-    workers: int
-    threads: int
-
-    def __str__(self) -> str:
-        threads = f" x {self.threads} threads" if self.threads else ""
-        return (
-            f"batch {self.batch_size}, {self.max_batch_delay_ms} ms,"
-            f" {self.workers} workers{threads}"
-        )
+Candidate = Setting
+read_candidate = read_setting
 
 
 @dataclass(frozen=True)
@@ -105,21 +86,3 @@ def make_space(
 def list_threads(cores: int) -> list[int]:
     """Powers of two up to the number of cores."""
     return [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
-
-
-def read_candidate(
-    config: Mapping[str, Any], cores: int, has_our_handler: bool = True
-) -> Candidate:
-    """The candidate that a model config stands for; automatic threads as their number."""
-    workers = int(config["minWorkers"])
-    handler = config.get("handler") or {}
-    # handler/classifier.py, threads_per_worker.
-    threads = int(handler.get("threads") or 0) or max(
-        1, cores // int(config["maxWorkers"])
-    )
-    return Candidate(
-        batch_size=int(config["batchSize"]),
-        max_batch_delay_ms=int(config["maxBatchDelay"]),
-        workers=workers,
-        threads=threads if has_our_handler else 0,
-    )

@@ -17,10 +17,10 @@ from offpath.profiling.experiments.tuning.search import (
     measure_finals,
     search_candidates,
 )
-from offpath.profiling.experiments.tuning.server import ServerDied
 from offpath.profiling.experiments.tuning.space import SearchSpace
 from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.workload import describe
+from offpath.profiling.servers.registering import ServerDied
 from tests.profiling.tunings import PRESET, make_tuning
 
 SPACE = SearchSpace((4, 8), (2,), (1, 2), (1,))

@@ -1,8 +1,4 @@
-"""The archive under search: the one that a preset gives, and copies of it with other threads.
-
-Batch size, delay and workers are set over the register API; threads stand in the archive's own
-model-config.yaml, so each number of threads is an archive of its own.
-"""
+"""The archive that settings are registered with, and copies of it with other threads."""
 
 from __future__ import annotations
 
@@ -34,11 +30,11 @@ WORKER_SETTINGS = ("minWorkers", "maxWorkers")
 
 
 @dataclass(frozen=True)
-class TunedArchive:
+class RegisteredArchive:
     """An archive in a model store of its own.
 
     Attributes:
-        preset: the settings that the search is held against, as a preset.
+        preset: the settings that others are held against, as a preset.
         identity: SHA-256 of the archive, shortened.
     """
 
@@ -62,13 +58,13 @@ class TunedArchive:
             return self.mar.path.name
         target = self.store / f"threads-{threads}.mar"
         if not target.exists():
-            write_variant(self.mar, threads, target)
+            write_copy(self.mar, threads, target)
         return target.name
 
 
 def prepare_archive(
     model: str | None, mar: Path | None, preset: str | None, store: Path
-) -> TunedArchive:
+) -> RegisteredArchive:
     """Builds the archive of an embedded model, or copies the user's, into a store.
 
     Args:
@@ -91,10 +87,10 @@ def prepare_archive(
         build_offpath(under_test, config, store).rename(store / BASE)
     content = (store / BASE).read_bytes()
     identity = hashlib.sha256(content).hexdigest()[:16]
-    return TunedArchive(read_mar(store / BASE), dict(settings), identity)
+    return RegisteredArchive(read_mar(store / BASE), dict(settings), identity)
 
 
-def write_variant(base: MarFile, threads: int, target: Path) -> None:
+def write_copy(base: MarFile, threads: int, target: Path) -> None:
     """Copies an archive with `handler: threads:` changed."""
     with zipfile.ZipFile(base.path) as old, zipfile.ZipFile(target, "w") as new:
         config_name = json.loads(old.read(MANIFEST))["model"].get("configFile")
