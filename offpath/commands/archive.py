@@ -49,7 +49,7 @@ from offpath.handler.errors import ExpectedError
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A `handler:` setting, e.g. --set decode=exact (README lists them); repeatable.",
+    help="A `handler:` setting, e.g. --set decode=exact (docs/reference.md lists them); repeatable.",
 )
 @click.option(
     "--engine",

@@ -1,0 +1,68 @@
+"""docs/reference.md says what the code does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from offpath.handler import errors
+from offpath.handler.config import HandlerConfig
+from tests.offpath.reference import MARK, PAGE, format_commands
+
+METRICS = Path(__file__).parents[2] / "serving" / "conf" / "metrics.yaml"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def rows_under(heading: str) -> list[list[str]]:
+    """The cells of the tables of one section, without their heads."""
+    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
+    ]
+
+
+def test_every_setting_is_named_with_its_default() -> None:
+    said = {row[0].strip("` "): row[1] for row in rows_under("Settings of the handler")}
+    settings = {
+        field.name: json.dumps(field.default).strip('"')
+        for field in dataclasses.fields(HandlerConfig)
+        if field.name != "prediction_log"
+    }
+    assert said.pop("prediction_log") == "off"
+    assert {name: default.strip("`") for name, default in said.items()} == settings
+
+
+def test_every_status_of_an_item_is_named() -> None:
+    section = TEXT.partition("\n## Requests and answers\n")[2].partition("\n## ")[0]
+    said = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", section, re.MULTILINE))
+    assert said == {
+        (str(kind.status), kind.__name__)
+        for kind in vars(errors).values()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.ItemError)
+        and kind is not errors.ItemError
+    }
+
+
+def test_every_metric_of_ours_is_named_with_its_dimensions() -> None:
+    declared = yaml.safe_load(METRICS.read_text())["model_metrics"]
+    ours = {
+        metric["name"]: [d for d in metric["dimensions"] if d != "ModelName"]
+        for kind in declared.values()
+        for metric in kind
+        if metric["name"].startswith("offpath_")
+    }
+    said = {
+        row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")
+    }
+    assert said == ours
+
+
+def test_the_commands_are_those_of_the_command_line() -> None:
+    written = TEXT.partition(MARK)[2].strip()
+    assert written == format_commands().strip(), "python -m tests.offpath.reference"
