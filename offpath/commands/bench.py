@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from offpath.commands import (
-    bench_calibrate,
     bench_compare,
     bench_engines,
     bench_jvm,
@@ -75,7 +74,6 @@ for subcommand in (
     bench_memory.command,
     bench_start.command,
     bench_setup.setup,
-    bench_calibrate.command,
     bench_engines.command,
     bench_jvm.command,
     bench_light.command,

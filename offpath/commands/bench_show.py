@@ -107,14 +107,6 @@ def show_jvm(path: Path, wish: Wish) -> None:
     )
 
 
-def show_calibration(path: Path, wish: Wish) -> None:
-    """Of `bench calibrate`."""
-    from offpath.profiling.experiments.calibration import CALIBRATION
-    from offpath.profiling.experiments.calibration_report import print_calibration
-
-    print_calibration(CALIBRATION.load(path), wish.console)
-
-
 def show_soak(path: Path, wish: Wish) -> None:
     """Of `bench soak`."""
     from offpath.profiling.experiments.soak import SOAK
@@ -139,7 +131,6 @@ SHOWN: dict[str, Show] = {
     "offpath-memory": show_memory,
     "offpath-start": show_start,
     "offpath-jvm": show_jvm,
-    "offpath-calibration": show_calibration,
     "offpath-soak": show_soak,
 }
 

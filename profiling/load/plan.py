@@ -114,20 +114,14 @@ class Generator(Protocol):
 
 
 def find_generator(name: str) -> Generator:
-    """A generator by name; the last two are candidates of `offpath bench calibrate`."""
+    """A generator by name."""
     # Imported here: each generator's package may be missing.
-    from offpath.profiling.load.generators.loadgen_adapter import LoadGenGenerator
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
-    from offpath.profiling.load.generators.perf_analyzer_adapter import (
-        PerfAnalyzerGenerator,
-    )
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
 
     generators: Mapping[str, Callable[[], Generator]] = {
         "locust": LocustGenerator,
         "wrk": WrkGenerator,
-        "perf_analyzer": PerfAnalyzerGenerator,
-        "loadgen": LoadGenGenerator,
     }
     if name not in generators:
         raise ExpectedError(

@@ -11,7 +11,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.known_server import Behaviour, KnownServer, run_known_server
+from tests.support.known_server import BehavingServer, Behaviour, run_known_server
 
 
 class QuickServer:
@@ -58,7 +58,7 @@ class QuickServer:
 
 
 class RunningQuickServer:
-    def __init__(self, server: QuickServer, known: KnownServer) -> None:
+    def __init__(self, server: QuickServer, known: BehavingServer) -> None:
         self.server, self.known = server, known
         self.predict_url = known.url
 

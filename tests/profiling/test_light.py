@@ -31,12 +31,12 @@ from offpath.profiling.experiments.light_summary import (
 )
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.cold_start import FirstClient
-from offpath.profiling.load.known_server import Behaviour, run_known_server
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath, make_stock
 from offpath.serving.warm_up import PHOTOGRAPH
 from tests.profiling.lights import make_light
 from tests.profiling.quick_server import QuickServer
+from tests.support.known_server import Behaviour, run_known_server
 from tests.support.pages import list_requests
 
 pytestmark = pytest.mark.timing

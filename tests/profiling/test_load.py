@@ -15,20 +15,11 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.summary import percentile
-from offpath.profiling.load.known_server import Behaviour, run_known_server
 from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
+from tests.support.known_server import Behaviour, run_known_server
+from tests.support.silent_watcher import SilentWatcher
 
 pytestmark = pytest.mark.timing
-
-
-class SilentWatcher:
-    windows = 0
-
-    def on_window(self) -> None:
-        self.windows += 1
-
-    def on_progress(self, replies: int, elapsed_s: float) -> None:
-        pass
 
 
 @pytest.fixture
@@ -36,33 +27,6 @@ def body(tmp_path: Path) -> tuple[Path, ...]:
     path = tmp_path / "body.jpg"
     path.write_bytes(b"x" * 2000)
     return (path,)
-
-
-def test_percentiles_are_those_of_the_server(body):
-    # Another process on the cores delays replies between server and generator: on a busy machine
-    # the best of some attempts counts, an instrument that is off fails all of them. Quiet cores
-    # give 2 %; 2.4 % to 3 % were seen with two other test runs on them.
-    errors = [max(measure_percentile_errors(body))]
-    while min(errors) > 0.02 and len(errors) < 4:
-        errors.append(max(measure_percentile_errors(body)))
-    assert min(errors) <= 0.05, errors
-
-
-def measure_percentile_errors(body: tuple[Path, ...]) -> list[float]:
-    """The generator's percentiles against what the server measured itself, relative."""
-    # Varied, so that the clients do not march in step and queue for the generator's one thread.
-    delays_s = tuple(0.3 + 0.02 * (7 * step % 16) for step in range(16))
-    with run_known_server(Behaviour(delays_s)) as server:
-        plan = LoadPlan(
-            server.url, body, clients=8, warm_up_s=0, seconds=None, requests=112
-        )
-        sample = find_generator("locust").run(plan, SilentWatcher())
-        held_ms = server.counts().held_ms
-    assert sample.statuses == {"200": 112}
-    return [
-        abs(percentile(sample.latencies_ms, percent) / percentile(held_ms, percent) - 1)
-        for percent in (50, 75, 90, 95)
-    ]
 
 
 def test_failures_are_counted_exactly(body):

@@ -71,7 +71,7 @@ def sweep(scenario: str, servers: list[QuickServer], folder: Path):
 
 
 def test_restart_starts_a_server_before_each_step_and_keep_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("profiling.sweep.SETTLE_S", 0.1)
+    monkeypatch.setattr("offpath.profiling.experiments.sweep.SETTLE_S", 0.1)
     servers = [QuickServer("a"), QuickServer("b")]
     result, saved = sweep("restart", servers, tmp_path)
     assert [(s.server, s.users) for s in result.steps] == [

@@ -1,0 +1,120 @@
+"""Can the load generators be trusted on this machine: their figures beside a server's own.
+
+They share the cores with the servers that they measure, so this wants a quiet machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.plan import LoadPlan, LoadSample, find_generator
+from offpath.profiling.load.workload import load_workload
+from tests.support.known_server import Behaviour, Counts, run_known_server
+from tests.support.silent_watcher import SilentWatcher
+
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(600)]
+
+PERCENTS = (50, 95, 99)
+MOST_ERROR = 0.02
+# Varied, so that the clients do not march in step and queue for the generator's one thread.
+DELAYS_S = tuple(0.2 + 0.01 * (7 * step % 16) for step in range(16))
+# No divisor in common with the delays: those that fail are like those that do not.
+FAIL_EVERY = 11
+# The last failure is the 638th, the next the 649th: eight clients in flight at the end hide none.
+REQUESTS = 640
+CLIENTS = 8
+# The open loop leaves the cores nearly idle, and has connections to spare.
+OPEN_CLIENTS, OPEN_RATE = 64, 30.0
+STALL_S = 2.0
+# Of what decoding the photograph costs: any server pays that, and the generator comes on top.
+MOST_OF_DECODE = 0.25
+
+
+def load(generator: str, plan: LoadPlan) -> LoadSample:
+    found = find_generator(generator)
+    try:
+        found.check(plan.seconds, plan.rate)
+    except ExpectedError as error:
+        pytest.skip(str(error))
+    return found.run(plan, SilentWatcher())
+
+
+def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
+    """REQUESTS of them; by time for wrk, which knows nothing else."""
+    if loop == "open":
+        return LoadPlan(url, (path,), OPEN_CLIENTS, 0, None, REQUESTS, rate=OPEN_RATE)
+    if generator != "wrk":
+        return LoadPlan(url, (path,), CLIENTS, 0, None, REQUESTS)
+    seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
+    return LoadPlan(url, (path,), CLIENTS, 0, seconds)
+
+
+@pytest.mark.parametrize(
+    ("generator", "loop"), [("locust", "closed"), ("locust", "open"), ("wrk", "closed")]
+)
+def test_percentiles_and_failures_are_those_of_the_server(
+    generator: str, loop: str
+) -> None:
+    path = load_workload("photos-55k").paths[0]
+    with run_known_server(Behaviour(DELAYS_S, FAIL_EVERY)) as server:
+        sample = load(generator, make_plan(generator, loop, server.url, path))
+        counts = server.counts()
+    pairs = [
+        (np.percentile(sample.latencies_ms, p), np.percentile(counts.held_ms, p))
+        for p in PERCENTS
+    ]
+    shown = ", ".join(f"p{p} {a:.1f}/{b:.1f}" for p, (a, b) in zip(PERCENTS, pairs))
+    fewest, most = expected_failures(counts, sample)
+    print(
+        f"\n{generator}, {loop} loop, ms by the generator / by the server: {shown};"
+        f" failures counted/were: {sample.failures}/{most}"
+    )
+    assert fewest <= sample.failures <= most
+    assert max(abs(sent / held - 1) for sent, held in pairs) <= MOST_ERROR
+
+
+def expected_failures(counts: Counts, sample: LoadSample) -> tuple[int, int]:
+    """At least, at most: what was on its way at the end the server has counted, wrk has not."""
+    on_its_way = counts.requests - sum(sample.statuses.values())
+    assert 0 <= on_its_way <= CLIENTS
+    return (counts.requests - on_its_way) // FAIL_EVERY, counts.requests // FAIL_EVERY
+
+
+def test_open_loop_shows_a_stall_that_closed_loop_hides() -> None:
+    path = load_workload("photos-55k").paths[0]
+    p99_ms = {}
+    for loop, rate in (("closed", None), ("open", 50.0)):
+        with run_known_server(Behaviour((0.01,), 0, 100, STALL_S)) as server:
+            sample = load("locust", LoadPlan(server.url, (path,), 4, 0, 10, rate=rate))
+        p99_ms[loop] = np.percentile(sample.latencies_ms, 99)
+    print(
+        f"\nlocust's p99 with one stall of {STALL_S:g} s in 10 s:"
+        f" closed loop {p99_ms['closed']:.0f} ms, open loop {p99_ms['open']:.0f} ms"
+    )
+    assert p99_ms["closed"] < 100 * STALL_S
+    assert p99_ms["open"] > 500 * STALL_S
+
+
+@pytest.mark.parametrize("generator", ["locust", "wrk"])
+def test_a_request_costs_a_fraction_of_decoding_its_photograph(generator: str) -> None:
+    shares = {}
+    for name in ("photos-1200k", "photos-55k"):
+        workload = load_workload(name)
+        with run_known_server(Behaviour()) as server:
+            sample = load(generator, LoadPlan(server.url, workload.paths, 32, 1, 5))
+        with LimitMeter("near-free", cores=1, batch_size=8, seconds=2) as meter:
+            decode = meter.measure_decode(workload.paths)
+        cpu_ms = 1e3 * sample.cpu_s / sample.ok
+        decode_ms = 1e3 * decode.cpu_s / decode.images
+        shares[name] = cpu_ms / decode_ms
+        print(
+            f"\n{generator}, {name}, a server that answers at once:"
+            f" {sample.ok / sample.elapsed_s:,.0f} req/s, {cpu_ms:.3f} CPU ms a request,"
+            f" {shares[name]:.1%} of decoding it"
+        )
+    assert max(shares.values()) <= MOST_OF_DECODE
