@@ -10,6 +10,7 @@ import pytest
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_source import load_model_source
+from offpath.serving import torchserve
 from offpath.serving.settings import ServerSettings
 from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import warm_up
@@ -19,15 +20,31 @@ RERUN_MARKS = ("server", "s3", "timing")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two more tries where several processes share what cores there are.
+    """Two more tries with whole servers, whose files come first.
 
     A virtual machine can lose a core for seconds: replies come late, a window holds fewer. Such
     tests are tried again and every try is printed (R, and RERUN in the summary). What is wrong in
     the code fails three times.
     """
+    long = set()
     for item in items:
         if any(item.get_closest_marker(name) for name in RERUN_MARKS):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+            long.add(item.path)
+    # scripts/test.sh gives a file at a time to each core: none shall be left alone with a long one.
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_stop() -> Iterator[None]:
+    """Servers of tests are killed: Java's end takes three seconds in which it does nothing.
+
+    (Netty waits for that long whether somebody sends something. `offpath serve` in a process of
+    its own ends as a user's does.)
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchserve, "STOP_TIMEOUT_S", 0.5)
+        yield
 
 
 def build(

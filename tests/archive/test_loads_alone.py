@@ -33,7 +33,7 @@ print(json.dumps([handler.__file__, ours, bytes(reply).decode("latin-1")]))
 def test_an_unzipped_archive_loads_with_only_its_folder_on_the_path(
     model_store: Path, tmp_path: Path
 ) -> None:
-    from tests.serving.pictures import jpeg
+    from tests.support.pictures import jpeg
 
     folder = (tmp_path / "model").resolve()
     with zipfile.ZipFile(model_store / "classifier.mar") as file:

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.serving.client import Client
 from offpath.serving.torchserve import TorchServe
-from tests.serving.pictures import accepted, jpeg, rejected
+from tests.support.pictures import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server
 

@@ -14,7 +14,7 @@ import pytest
 
 from offpath.serving.torchserve import TorchServe
 from tests.conftest import build
-from tests.serving.pictures import jpeg
+from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
 

@@ -19,8 +19,8 @@ from offpath.serving.client import Client
 from offpath.serving.settings import ServerSettings
 from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import warm_up
-from tests.serving.pictures import jpeg
-from tests.serving.scrape import read_metrics, wait_for_items
+from tests.support.pictures import jpeg
+from tests.support.scrape import read_metrics, wait_for_items
 
 pytestmark = pytest.mark.server
 

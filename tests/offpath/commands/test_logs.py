@@ -20,7 +20,7 @@ from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 pytestmark = pytest.mark.timing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys, time
 from offpath.handler.prediction_log import Record, open_prediction_log

@@ -18,7 +18,7 @@ from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 
 pytestmark = pytest.mark.s3
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WRITER = ROOT / "tests" / "handler" / "prediction_log" / "spool_writer.py"
 
 
