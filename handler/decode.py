@@ -6,7 +6,6 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 
 from __future__ import annotations
 
-import io
 import logging
 import warnings
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from PIL import MpoImagePlugin  # noqa: F401  isort: skip
 from PIL import TiffImagePlugin  # noqa: F401  isort: skip
 from PIL import WebPImagePlugin  # noqa: F401  isort: skip
 
+from offpath.handler.decode_cost import BudgetedBytes, check_jpeg_cost, check_scans
 from offpath.handler.errors import (
+    ImageTooCostly,
     ImageTooLarge,
     ItemError,
     UndecodableImage,
@@ -56,8 +57,11 @@ TURNS = {
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
 # Those that bring the stored picture's last column (row) to the front.
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
-# TIFF 6.0, section 15.
-TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
+# TIFF 6.0, sections 8, 15 and 22; 7 is JPEG as Technical Note 2 corrects it.
+COMPRESSION_TAG, TILE_WIDTH_TAG, TILE_LENGTH_TAG = 259, 322, 323
+JPEG_COMPRESSIONS = (6, 7)
+# Bytes of each strip, or of each tile.
+PIECE_LENGTH_TAGS = (279, 325)
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,10 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
         UnsupportedFormat: none of JPEG, PNG, WebP, GIF, BMP, TIFF.
         ImageTooLarge: over `max_pixels` or MAX_SIDE by the header; nothing was decoded.
         UndecodableImage: truncated or broken data.
+        ImageTooCostly: made to cost far more than its size.
     """
     if payload[:3] == JPEG_MAGIC:
+        check_jpeg_cost(payload)
         decoded = _decode_jpeg(payload, options)
         if decoded is not None:
             return decoded
@@ -146,11 +152,17 @@ def check_pixels(height: int, width: int, max_pixels: int) -> None:
         )
 
 
-def _check_tile(image: Image.Image, max_pixels: int) -> None:
-    """A TIFF may state tiles of a gigabyte for a small picture; libtiff allocates a whole one."""
+def _check_tiff(image: Image.Image, payload: Payload, max_pixels: int) -> None:
+    """A TIFF may state tiles of a gigabyte for a small picture, of which libtiff allocates a whole
+    one; and hold JPEGs of thousands of scans, in which a budget cannot reach it."""
     tags = getattr(image, "tag_v2", {})
     sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
     check_pixels(*sides, max_pixels)
+    if tags.get(COMPRESSION_TAG) in JPEG_COMPRESSIONS:
+        lengths = next((tags[tag] for tag in PIECE_LENGTH_TAGS if tag in tags), (0,))
+        if sum(lengths) > len(payload):
+            raise ImageTooCostly("its pieces share their bytes")
+        check_scans(payload, image.height * image.width // max(1, len(lengths)))
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
@@ -202,7 +214,7 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
 def read_orientation(payload: Payload) -> object:
     """The EXIF tag, which Pillow reads from the header without decoding; None without one."""
     try:
-        exif = Image.open(io.BytesIO(payload), formats=("JPEG",)).getexif()
+        exif = Image.open(BudgetedBytes(payload), formats=("JPEG",)).getexif()
         return exif.get(ORIENTATION_TAG)
     except Exception:  # a broken tag is no reason to refuse a picture that decodes
         return None
@@ -210,9 +222,9 @@ def read_orientation(payload: Payload) -> object:
 
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
     try:
-        with Image.open(io.BytesIO(payload), formats=PILLOW_FORMATS) as image:
+        with Image.open(BudgetedBytes(payload), formats=PILLOW_FORMATS) as image:
             check_pixels(image.height, image.width, options.max_pixels)
-            _check_tile(image, options.max_pixels)
+            _check_tiff(image, payload, options.max_pixels)
             turned = (
                 ImageOps.exif_transpose(image) if options.exif_orientation else image
             )

@@ -86,6 +86,13 @@ class UndecodableImage(ItemError):
     phrase = "cannot decode image"
 
 
+class ImageTooCostly(ItemError):
+    """A picture made to cost far more CPU time than its size: scans, chunks, runs without end."""
+
+    status = 422
+    phrase = "image too costly to decode"
+
+
 class BadTensor(ItemError):
     """An npy payload of another shape or dtype than the model's input."""
 

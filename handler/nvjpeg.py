@@ -20,7 +20,8 @@ from offpath.handler.decode import (
     check_pixels,
     read_orientation,
 )
-from offpath.handler.errors import ImageTooLarge
+from offpath.handler.decode_cost import check_jpeg_cost
+from offpath.handler.errors import ItemError
 from offpath.handler.payload import Payload
 
 logger = logging.getLogger(__name__)
@@ -82,9 +83,10 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
     if JPEG_END not in bytes(payload[-JPEG_TAIL_BYTES:]):
         return False
     try:
+        check_jpeg_cost(payload)
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
         check_pixels(height, width, options.max_pixels)
-    except (ValueError, ImageTooLarge):
+    except (ValueError, ItemError):
         return False
     if options.exif_orientation and read_orientation(payload) in TURNS:
         return False

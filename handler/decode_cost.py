@@ -1,0 +1,121 @@
+"""What a picture may cost: bounded by what its markers say, before decoding, or ended on the way.
+
+A few hundred kilobytes can hold a decoder for minutes: thousands of JPEG scans over the same
+pixels, megabytes of fill bytes, a million empty PNG chunks, a BMP in runs of one pixel.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+
+import numpy as np
+
+from offpath.handler.errors import ImageTooCostly
+from offpath.handler.payload import Payload
+
+# CPU seconds that Pillow may take for one picture: twice what 50 million 16-bit RGBA pixels need.
+BUDGET_S = 1.5
+# An encoder makes about ten scans of a progressive picture; each goes over all pixels again
+# (0.6 ns a pixel and component here: 10^9 are at most two seconds).
+MAX_SCANS = 100
+MAX_SCANNED_PIXELS = 1_000_000_000
+# Segments, and bytes that belong to none, before the first scan. Profiles and previews of a camera
+# take some hundred segments; 64 kB is the most that one holds.
+MAX_SEGMENTS = 1_000
+MAX_STRAY_BYTES = 65_536
+# JPEG markers (ITU-T T.81, table B.1).
+FILL, START_OF_SCAN, END_OF_IMAGE = 0xFF, 0xDA, 0xD9
+# SOF0 to SOF15 without DHT, JPG and DAC, which lie between them.
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+# TEM and RST0 to RST7: no length follows.
+STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
+
+
+class BudgetedBytes(io.BytesIO):
+    """A picture for Pillow, which reads it piece by piece: it ends where the budget does.
+
+    Raises:
+        ImageTooCostly: from `read`, once the thread has used the budget.
+    """
+
+    def __init__(self, payload: Payload, budget_s: float = BUDGET_S) -> None:
+        super().__init__(payload)
+        self._end_s = time.thread_time() + budget_s
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As BytesIO's."""
+        if time.thread_time() > self._end_s:
+            raise ImageTooCostly("the picture takes too long to decode")
+        return super().read(size)
+
+
+def check_jpeg_cost(payload: Payload) -> None:
+    """Refuses a JPEG whose scans, segments or fill bytes cost more than a picture's should.
+
+    Reads the markers before the first scan, a few kilobytes; only a picture of several scans is
+    looked through as a whole (0.3 ms a megabyte).
+
+    Raises:
+        ImageTooCostly: it does.
+    """
+    frame = find_frame(payload)
+    if frame is None:
+        return  # broken, or without pixels: the decoder says so at once
+    pixels, is_one_scan = frame
+    if is_one_scan:
+        return
+    if count_scans(payload) > MAX_SCANS:
+        raise ImageTooCostly(f"more than {MAX_SCANS} scans")
+    check_scans(payload, pixels)
+
+
+def check_scans(payload: Payload, pixels: int) -> None:
+    """Raises ImageTooCostly where all scans together go over too many pixels."""
+    if count_scans(payload) * pixels > MAX_SCANNED_PIXELS:
+        raise ImageTooCostly(f"more than {MAX_SCANNED_PIXELS} pixels in all scans")
+
+
+def find_frame(payload: Payload) -> tuple[int, bool] | None:
+    """Pixels of a JPEG's frame, and whether its first scan holds everything; None without both.
+
+    Raises:
+        ImageTooCostly: too many segments or stray bytes.
+    """
+    at, end, segments, stray = 2, len(payload), 0, 0
+    pixels = components = 0
+    is_progressive = False
+    while at + 4 <= end:
+        if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES:
+            raise ImageTooCostly("too much before the first scan")
+        marker = payload[at + 1]
+        if payload[at] != FILL or marker in (0x00, FILL):
+            at, stray = at + 1, stray + 1
+            continue
+        at, segments = at + 2, segments + 1
+        if marker in STANDALONE:
+            continue
+        if marker == END_OF_IMAGE:
+            return None
+        if marker == START_OF_SCAN:
+            is_whole = at + 2 < end and payload[at + 2] == components
+            return (pixels, is_whole and not is_progressive) if pixels else None
+        if marker in FRAMES and at + 8 <= end:
+            height, width = (read_short(payload, at + n) for n in (3, 5))
+            pixels, components = height * width, payload[at + 7]
+            is_progressive = marker in PROGRESSIVE
+        at += max(2, read_short(payload, at))
+    return None
+
+
+def read_short(payload: Payload, at: int) -> int:
+    """Two bytes, big endian."""
+    return payload[at] << 8 | payload[at + 1]
+
+
+def count_scans(payload: Payload) -> int:
+    """Scan markers anywhere; within a scan's data the byte after 0xFF is never one."""
+    data = np.frombuffer(payload, np.uint8)
+    after = data[1:][data[:-1] == FILL]
+    return int(np.count_nonzero(after == START_OF_SCAN))

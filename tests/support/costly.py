@@ -1,0 +1,77 @@
+"""Pictures that are made to cost a decoder more than their size."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+
+from PIL import Image
+
+
+def save(image: Image.Image, kind: str, **options: object) -> bytes:
+    """An encoded picture."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def progressive_jpeg(side: int, more_scans: int = 0) -> bytes:
+    """A progressive JPEG whose last scan, twelve bytes, is there so many times more."""
+    jpeg = save(Image.new("RGB", (side, side)), "JPEG", progressive=True, quality=50)
+    begin = [match.start() for match in re.finditer(b"\xff\xda", jpeg)][-1]
+    return jpeg[:-2] + jpeg[begin:-2] * more_scans + jpeg[-2:]
+
+
+def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
+    """A TIFF whose strips all are the same JPEG."""
+    entries = 10
+    arrays = 8 + 2 + 12 * entries + 4
+    at = arrays + 6 + 8 * strips
+    offsets, lengths = (
+        (at, len(jpeg)) if strips == 1 else (arrays + 6, arrays + 6 + 4 * strips)
+    )
+    fields = [
+        *((256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, arrays), (259, 3, 1, 7)),
+        *((262, 3, 1, 6), (273, 4, strips, offsets), (277, 3, 1, 3)),
+        *(
+            (278, 4, 1, side // strips),
+            (279, 4, strips, lengths),
+            (530, 3, 2, 2 | 2 << 16),
+        ),
+    ]
+    header = b"II*\0" + struct.pack("<IH", 8, len(fields))
+    header += b"".join(struct.pack("<HHII", *field) for field in fields)
+    header += struct.pack("<I3H", 0, 8, 8, 8)
+    header += struct.pack(f"<{2 * strips}I", *[at] * strips, *[len(jpeg)] * strips)
+    return header + jpeg
+
+
+def png_of_chunks(count: int) -> bytes:
+    """A small PNG with so many empty chunks before its pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 8 * 25))
+    many = chunk(b"teSt", b"") * count
+    return b"\x89PNG\r\n\x1a\n" + head + many + pixels + chunk(b"IEND", b"")
+
+
+def bmp_of_runs(side: int, runs: int) -> bytes:
+    """A BMP whose pixels come one at a time (RLE8), which Pillow decodes in Python."""
+    data, offset = b"\x01\x07" * runs, 14 + 40 + 1024
+    head = b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset)
+    head += struct.pack(
+        "<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(data), 2835, 2835, 256, 0
+    )
+    return head + bytes(1024) + data
+
+
+def gif_of_comments(count: int) -> bytes:
+    """A GIF of comments without an image."""
+    head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
+    return head + b"\x21\xfe\x00" * count
