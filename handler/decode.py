@@ -15,11 +15,6 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-# Imported here, not at the first such request: a plugin's import opens files.
-from PIL import MpoImagePlugin  # noqa: F401  isort: skip
-from PIL import TiffImagePlugin  # noqa: F401  isort: skip
-from PIL import WebPImagePlugin  # noqa: F401  isort: skip
-
 from offpath.handler.decode_cost import BudgetedBytes, check_jpeg_cost, check_scans
 from offpath.handler.errors import (
     ImageTooCostly,
@@ -28,12 +23,11 @@ from offpath.handler.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from offpath.handler.formats import FORMATS
 from offpath.handler.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 
-# What Image.open may try: no EPS (runs Ghostscript), no rarely tested parsers.
-PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 JPEG_MAGIC = b"\xff\xd8\xff"
 # Pillow takes 24 bytes a row besides its pixels: 1 x 50,000,000 px would be a gigabyte.
 MAX_SIDE = 1_000_000
@@ -106,7 +100,7 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
     """Decodes one picture.
 
     Raises:
-        UnsupportedFormat: none of JPEG, PNG, WebP, GIF, BMP, TIFF.
+        UnsupportedFormat: none of FORMATS.
         ImageTooLarge: over `max_pixels` or MAX_SIDE by the header; nothing was decoded.
         UndecodableImage: truncated or broken data.
         ImageTooCostly: made to cost far more than its size.
@@ -222,7 +216,7 @@ def read_orientation(payload: Payload) -> object:
 
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
     try:
-        with Image.open(BudgetedBytes(payload), formats=PILLOW_FORMATS) as image:
+        with Image.open(BudgetedBytes(payload), formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
             _check_tiff(image, payload, options.max_pixels)
             turned = (
@@ -232,9 +226,8 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImag
     except ItemError:
         raise
     except UnidentifiedImageError as error:
-        raise UnsupportedFormat(
-            "not a JPEG, PNG, WebP, GIF, BMP or TIFF image"
-        ) from error
+        accepted = ", ".join(FORMATS)
+        raise UnsupportedFormat(f"none of the formats {accepted}") from error
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(
             f"at most {options.max_pixels} pixels are accepted"

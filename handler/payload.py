@@ -12,22 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
+from offpath.handler.formats import MAGICS
 
 Payload = bytes | bytearray | memoryview
 
 # Keys under which a JSON body may carry the base64 text.
 JSON_KEYS = ("data", "body", "b64")
-# First bytes of what decode.py takes as it is; anything else may be an envelope of text.
-IMAGE_MAGICS = (
-    b"\xff\xd8",  # JPEG
-    b"\x89PNG",
-    b"RIFF",  # WebP
-    b"GIF8",
-    b"BM",
-    b"II*\x00",  # TIFF, little and big endian
-    b"MM\x00*",
-    b"\x93NUMPY",
-)
+# Of what is taken as it is; anything else may be an envelope of text.
+BINARY_MAGICS = (*MAGICS, b"\x93NUMPY")
 
 
 def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
@@ -54,7 +46,7 @@ def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
 
 
 def _is_image(payload: Payload) -> bool:
-    return bytes(payload[:8]).startswith(IMAGE_MAGICS)
+    return bytes(payload[:8]).startswith(BINARY_MAGICS)
 
 
 def _unwrap_bytes(body: Payload) -> Payload:
