@@ -9,8 +9,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
-import ts
 import yaml
 
 from offpath.archive import build as build_module
@@ -227,55 +225,3 @@ def test_output_that_cannot_be_a_folder_is_said(
     (tmp_path / "file").write_text("")
     with pytest.raises(ExpectedError, match="cannot be written"):
         build_archive(make_spec(), tmp_path / "file" / "store")
-
-
-SERVE = """
-import json, sys
-from ts.model_loader import ModelLoaderFactory
-from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-folder, metrics_file, photo = sys.argv[1:]
-sys.path.insert(0, folder)
-metrics = MetricsCacheYamlImpl(metrics_file)
-metrics.initialize_cache()
-service = ModelLoaderFactory.get_model_loader().load(
-    "tiny", folder, "classifier_entry.py", None, 2, None, True, metrics
-)
-service.set_cl_socket(None)
-rows = [
-    {"requestId": b"a", "parameters": [
-        {"name": "body", "contentType": "", "value": bytearray(open(photo, "rb").read())}
-    ]}
-]
-reply = bytes(service.predict(rows))
-print(reply[reply.index(b"{"):].split(b"}")[0].decode() + "}")
-"""
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-@pytest.mark.parametrize("kind", ["state-dict", "torchscript"])
-def test_archive_is_loaded_by_torchserves_loader_and_answers(
-    make_spec: MakeSpec, tmp_path: Path, kind: str
-) -> None:
-    spec = make_spec(labels=LABELS)
-    if kind == "torchscript":
-        script = tmp_path / "tiny.pt"
-        traced = torch.jit.trace(spec.source.module.eval(), torch.zeros(1, 3, 32, 32))
-        torch.jit.save(traced, script)
-        spec = make_spec(labels=LABELS, model=str(script))
-    archive = build_archive(spec, tmp_path / "store")
-    folder = tmp_path / "unzipped"
-    with zipfile.ZipFile(archive) as file:
-        file.extractall(folder)
-        assert ("tiny.py" in file.namelist()) == (kind == "state-dict")
-    photo = ROOT / "serving" / "conf" / "espresso.jpg"
-    metrics_file = Path(ts.__file__).parent / "configs" / "metrics.yaml"
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, str(folder), str(metrics_file), str(photo)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert set(answer) == set(LABELS)
-    assert sum(answer.values()) == pytest.approx(1.0, abs=1e-4)

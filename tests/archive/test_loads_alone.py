@@ -1,17 +1,28 @@
-"""A built archive needs nothing of this repository: its own folder is enough."""
+"""A built archive needs nothing of this repository, and its own handler wins over any other."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+import torch
+
+from offpath.archive.build import build_archive
+from tests.archive.conftest import MakeSpec
+from tests.support.pictures import jpeg
+
+LABELS = ["red", "green", "blue"]
+# Loads an unzipped archive as TorchServe's worker does, and answers a photograph.
 PROGRAM = """
 import json, os, sys
-folder = os.getcwd()
-import offpath.handler as handler
+folder, photo, *first = sys.argv[1:]
+for name in first:
+    __import__(name)
 import ts
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
@@ -21,35 +32,93 @@ metrics.initialize_cache()
 service = ModelLoaderFactory.get_model_loader().load(
     "model", folder, "classifier_entry.py", None, 2, None, True, metrics)
 service.set_cl_socket(None)
-body = open(sys.argv[1], "rb").read()
-parameter = {"name": "body", "contentType": "image/jpeg", "value": bytearray(body)}
-reply = service.predict([{"requestId": b"one", "headers": [], "parameters": [parameter]}])
-ours = sorted(m.__file__ for n, m in sys.modules.items()
-              if n.split(".")[0] in ("handler", "archive", "offpath", "profiling"))
-print(json.dumps([handler.__file__, ours, bytes(reply).decode("latin-1")]))
+with open(photo, "rb") as file:
+    value = bytearray(file.read())
+parameter = {"name": "body", "contentType": "image/jpeg", "value": value}
+rows = [{"requestId": b"one", "headers": [], "parameters": [parameter]}]
+reply = bytes(service.predict(rows))
+ours = [m.__file__ for n, m in sys.modules.items() if n.startswith("offpath.")]
+answer = json.loads(reply[reply.index(b"{"):reply.index(b"}") + 1])
+print(json.dumps({"ours": ours, "answer": answer}))
 """
+POISON = "raise ImportError('somebody else is imported')"
 
 
-def test_an_unzipped_archive_loads_with_only_its_folder_on_the_path(
-    model_store: Path, tmp_path: Path
-) -> None:
-    from tests.support.pictures import jpeg
-
-    folder = (tmp_path / "model").resolve()
-    with zipfile.ZipFile(model_store / "classifier.mar") as file:
+def unzip(archive: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(archive) as file:
         file.extractall(folder)
-    photo = tmp_path / "photo.jpg"
-    photo.write_bytes(jpeg())
+    return folder
+
+
+@pytest.fixture
+def folder(make_spec: MakeSpec, tmp_path: Path) -> Path:
+    """An unzipped archive of a tiny model."""
+    archive = build_archive(make_spec(labels=LABELS), tmp_path / "store")
+    return unzip(archive, tmp_path / "model")
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """Another `offpath` to import, of whose handler nothing works, and a user's own modules."""
+    handler = tmp_path / "others" / "offpath" / "handler"
+    handler.mkdir(parents=True)
+    (handler.parent / "__init__.py").touch()
+    (handler / "__init__.py").touch()
+    for name in ("classifier", "lazy_imports", "errors", "pipeline"):
+        (handler / f"{name}.py").write_text(POISON)
+    for name in ("handler", "profiling", "serving", "archive"):
+        (tmp_path / "others" / f"{name}.py").write_text(POISON)
+    return tmp_path / "others"
+
+
+def answer_from(folder: Path, *first: str, path: list[Path]) -> set[str]:
+    """Loads the archive with `path` as PYTHONPATH, after importing `first`; its answer's labels."""
+    photo = folder.parent / "photo.jpg"
+    photo.write_bytes(jpeg(size=(300, 200)))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(photo)],
-        cwd=folder,
-        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        [sys.executable, "-c", PROGRAM, str(folder), str(photo), *first],
+        # Anywhere but in the repository.
+        cwd=folder.parent,
+        env={
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder.parent),
+        },
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    loaded_from, ours, reply = json.loads(done.stdout.strip().splitlines()[-1])
-    assert loaded_from == str(folder / "offpath" / "handler" / "__init__.py")
-    assert all(path.startswith(str(folder)) for path in ours)
-    assert "espresso" in reply
+    said = json.loads(done.stdout.splitlines()[-1])
+    elsewhere = [f for f in said["ours"] if not f.startswith(f"{folder}{os.sep}")]
+    assert said["ours"] and elsewhere == []
+    assert sum(said["answer"].values()) == pytest.approx(1.0, abs=1e-4)
+    return set(said["answer"])
+
+
+def test_archive_loads_with_only_its_folder_on_the_path(folder: Path) -> None:
+    assert answer_from(folder, path=[folder]) == set(LABELS)
+
+
+def test_own_handler_wins_over_one_that_comes_first_on_the_path(
+    folder: Path, others: Path
+) -> None:
+    # TorchServe puts a user's PYTHONPATH before the archive (EnvironmentUtils.java).
+    assert answer_from(folder, path=[others, folder]) == set(LABELS)
+
+
+def test_own_handler_wins_over_one_that_was_imported_before(
+    folder: Path, others: Path
+) -> None:
+    first = "offpath.handler"  # as in a process that is more than a worker
+    assert answer_from(folder, first, path=[others, folder]) == set(LABELS)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None:
+    module = make_spec().source.module.eval()
+    script = tmp_path / "tiny.pt"
+    torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), script)
+    spec = make_spec(labels=LABELS, model=str(script))
+    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    assert not (folder / "tiny.py").exists()
+    assert answer_from(folder, path=[folder]) == set(LABELS)

@@ -145,17 +145,23 @@ def test_server_timing_is_parsed_whoever_wrote_it(
     assert parse_server_timing(header) == timings
 
 
-def test_client_needs_neither_torch_nor_torchserve() -> None:
-    program = """
+def test_client_needs_no_torch_and_minds_no_module_beside_the_script(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
 import sys
-from offpath.serving.client import Client, make_npy
+from offpath.client import Client
+from offpath.serving.client import make_npy
 heavy = {"torch", "torchvision", "ts", "captum", "aiobotocore", "boto3", "yaml"}
 sys.exit(", ".join(heavy & set(sys.modules)) or 0)
 """
+    )
+    # A user's own modules by the names of our folders.
+    for name in ("handler", "archive", "serving", "profiling"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')")
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
