@@ -54,10 +54,9 @@ def unique(names: Iterable[str]) -> list[str]:
     """The first server of each environment, and those without one."""
     from offpath.profiling.servers.registry import ENVIRONMENTS
 
-    chosen: dict[str, str] = {}
+    chosen: dict[object, str] = {}
     for name in names:
-        environment, _ = ENVIRONMENTS.get(name, (name, ()))
-        chosen.setdefault(environment, name)
+        chosen.setdefault(ENVIRONMENTS.get(name, name), name)
     return list(chosen.values())
 
 
@@ -67,25 +66,18 @@ def set_up(name: str) -> None:
     Raises:
         ExpectedError: its installation failed.
     """
-    from offpath.profiling.servers.environments import (
-        ensure_environment,
-        find_environment,
-    )
     from offpath.profiling.servers.registry import ENVIRONMENTS
 
-    if name not in ENVIRONMENTS:
+    environment = ENVIRONMENTS.get(name)
+    if environment is None:
         click.echo(f"{name}: nothing to set up")
         return
-    environment, requirements = ENVIRONMENTS[name]
-    found = find_environment(environment, requirements)
-    if found is not None:
-        click.echo(f"{name}: already in {found.parents[1]}")
+    if environment.find() is not None:
+        click.echo(f"{name}: already in {environment.folder}")
         return
     begin = time.perf_counter()
-    python = ensure_environment(
-        environment, requirements, lambda line: click.echo(line, err=True)
-    )
-    folder, took_s = python.parents[1], time.perf_counter() - begin
+    environment.ensure(lambda line: click.echo(line, err=True))
+    folder, took_s = environment.folder, time.perf_counter() - begin
     click.echo(
         f"{name}: set up in {took_s:.0f} s, {measure_bytes(folder) / MEGABYTE:.0f} MB in {folder}"
     )

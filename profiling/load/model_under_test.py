@@ -57,9 +57,25 @@ class ModelUnderTest:
             )
         return self.source.model_file
 
+    def make_transforms(self) -> transforms.Compose:
+        """torchvision's, from a Pillow picture: what the stock handler and all examples do."""
+        return transforms.Compose(
+            [
+                transforms.Resize(self.config.resize_size),
+                transforms.CenterCrop(self.config.image_size),
+                transforms.ToTensor(),
+                transforms.Normalize(self.config.mean, self.config.std),
+            ]
+        )
+
     def save_weights(self, path: Path) -> None:
         """Writes the state dict as the stock handler reads it."""
         torch.save(dict(self.source.weights or {}), path)
+
+
+def read_picture(photograph: bytes) -> Image.Image:
+    """Decoded by Pillow."""
+    return Image.open(io.BytesIO(photograph)).convert("RGB")
 
 
 def load_model(reference: str) -> ModelUnderTest:
@@ -97,20 +113,9 @@ class Answer:
 
 def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
     """Classifies with Pillow, torchvision's transforms and fp32: the stock handler's semantics."""
-    config = model.config
-    prepare = transforms.Compose(
-        [
-            transforms.Resize(config.resize_size),
-            transforms.CenterCrop(config.image_size),
-            transforms.ToTensor(),
-            transforms.Normalize(config.mean, config.std),
-        ]
-    )
-    picture = Image.open(io.BytesIO(photograph)).convert("RGB")
+    picture = model.make_transforms()(read_picture(photograph))
     with torch.inference_mode():
-        probabilities = torch.softmax(
-            model.source.module.eval()(prepare(picture)[None]), 1
-        )[0]
+        probabilities = torch.softmax(model.source.module.eval()(picture[None]), 1)[0]
     best, classes = torch.topk(probabilities, 2)
     return Answer(
         model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1])

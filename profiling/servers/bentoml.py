@@ -2,67 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.servers.launched import is_ok
-from offpath.profiling.servers.python_server import LOOPBACK, SERVICES, PythonServer
-
-ENVIRONMENT = "bentoml"
-REQUIREMENTS = (
-    "bentoml==1.4.39",
-    # What it serves with and calls its own services with; left open they would make another server
-    # of it each month.
-    "aiohttp==3.14.5",
-    "starlette==1.10.0",
-    "uvicorn==0.54.0",
-)
+from offpath.profiling.servers.adapter import SERVICES, Adapter, Start
+from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.launched import LOOPBACK
 
 
-class BentoML(PythonServer):
-    """See `PythonServer`."""
+class BentoML(Adapter):
+    """One worker a core."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 50
-    predict_path = "/classify"
+    name = "bentoml"
+    environment = Environment(
+        "bentoml",
+        (
+            "bentoml==1.4.39",
+            # What it serves with and calls its own services with; left open they would make another
+            # server of it each month.
+            "aiohttp==3.14.5",
+            "starlette==1.10.0",
+            "uvicorn==0.54.0",
+        ),
+        size_mb=50,
+    )
+    predict_path, ready_path = "/classify", "/readyz"
+    # The front service answers before the workers behind it are there.
+    ready_line = "Service Classifier initialized"
+    # The rest is the front service and the supervisor.
+    worker_mark = "--service-name Classifier"
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """Its dispatcher sets the delay itself, from what it has seen."""
         return super().settings | {"max_batch_delay_ms": "adaptive"}
 
-    def make_command(self, python: Path, port: int) -> list[str]:
+    def make_command(self, start: Start) -> list[str]:
         """`bentoml serve`."""
         return [
-            *(
-                str(python),
-                "-m",
-                "bentoml",
-                "serve",
-                f"{SERVICES}.bentoml_service:Front",
-            ),
-            *("--host", LOOPBACK, "--port", str(port)),
+            *(str(start.python), "-m", "bentoml", "serve"),
+            f"{SERVICES}.bentoml_service:Front",
+            *("--host", LOOPBACK, "--port", str(start.port)),
         ]
 
-    def make_environment(
-        self, python: Path, port: int, scratch: Path
-    ) -> dict[str, str]:
+    def make_environment(self, start: Start) -> dict[str, str]:
         """No usage reports, no store in the user's home."""
-        return super().make_environment(python, port, scratch) | {
+        return super().make_environment(start) | {
             "BENTOML_DO_NOT_TRACK": "True",
-            "BENTOML_HOME": str(scratch / "bentoml"),
+            "BENTOML_HOME": str(start.scratch / "bentoml"),
         }
-
-    def is_ready(self, base_url: str, log: Path) -> bool:
-        """Each worker of the model's service says so in the log; then the front one answers."""
-        text = log.read_text(errors="replace")
-        initialized = text.count("Service Classifier initialized")
-        return initialized >= self.workers and is_ok(f"{base_url}/readyz")()
-
-    def is_worker(self, command_line: str) -> bool:
-        """Each service has its processes; the rest is the front service and the supervisor."""
-        return "--service-name Classifier" in command_line
-
-
-def make_bentoml(model: ModelUnderTest, cores: int) -> BentoML:
-    """One worker a core."""
-    return BentoML("bentoml", model, cores)

@@ -1,11 +1,18 @@
-"""A server under test as processes: started in a session of its own, waited for, ended whole."""
+"""A server under test as processes: started in a session of its own, waited for, ended whole.
+
+An interrupted start and a killed benchmark leave nothing behind: no process (see `marked.py`) and
+no temporary folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,13 +20,20 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
+import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.plan import child_environment
-from offpath.profiling.load.sampling import Groups
+from offpath.profiling.servers.marked import (
+    MODULE,
+    VARIABLE,
+    end_members,
+    find_members,
+)
 from offpath.serving.guard import Guard
-from offpath.serving.processes import end_session, find_session_members
+from offpath.serving.ports import check_port_free
 
+LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
@@ -33,9 +47,11 @@ PORT_TAKEN = re.compile(
     r"|unavailable socket",
     re.IGNORECASE,
 )
-Running = TypeVar("Running")
+# Below those that the kernel chooses itself, for outgoing connections too.
+LOW_PORTS = range(20_000, 32_000)
 # What would let another Python's packages into a server's environment.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+Running = TypeVar("Running")
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,7 @@ class Launch:
         log: file for its output.
         env: variables over ours (see `server_environment`).
         cwd: its working folder; the log's by default.
+        scratch: a temporary folder that goes too when we are killed.
     """
 
     name: str
@@ -55,14 +72,17 @@ class Launch:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
+    scratch: Path | None = None
 
 
 class ServerProcess:
     """The processes of a started server."""
 
-    def __init__(self, launch: Launch, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, launch: Launch, mark: str, process: subprocess.Popen[bytes]
+    ) -> None:
         self.launch = launch
-        self._process = process
+        self._mark, self._process = mark, process
 
     @property
     def pid(self) -> int:
@@ -73,10 +93,9 @@ class ServerProcess:
         """Whether the leading process still runs."""
         return self._process.poll() is None
 
-    def groups(self) -> Groups:
-        """The leading process as `frontend`, all others of its session as `workers`."""
-        others = [p.pid for p in find_session_members(self.pid) if p.pid != self.pid]
-        return {"frontend": [self.pid], "workers": others}
+    def members(self) -> list[psutil.Process]:
+        """All its processes, by process id."""
+        return find_members(self._mark, self.pid)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         """Waits for the server to answer.
@@ -109,8 +128,8 @@ class ServerProcess:
         return f"; its log is {self.launch.log}, which says:{shown}"
 
     def end(self) -> None:
-        """Asks the leading process to end and kills what is left of the session."""
-        end_session(self.pid, STOP_TIMEOUT_S)
+        """Asks the leading process to end and kills what is left of the server."""
+        end_members(self._mark, self.pid, STOP_TIMEOUT_S)
         self._process.wait()
 
 
@@ -137,28 +156,24 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **env}
 
 
-def environment_path_variable(python: Path) -> str:
-    """PATH with an environment's programs first."""
-    return os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
-
-
 @contextmanager
 def launched(
     launch: Launch, is_ready: Callable[[], bool], timeout_s: float = START_TIMEOUT_S
 ) -> Iterator[ServerProcess]:
-    """Starts a server, waits until it is ready; ends its whole session at the end.
+    """Starts a server, waits until it is ready; ends all of it at the end.
 
     Raises:
         ExpectedError: it cannot be started, ends, or is not ready in time.
     """
     launch.log.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
     with open(launch.log, "wb") as log:
         try:
             # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
             process = subprocess.Popen(
                 list(launch.command),
                 cwd=launch.cwd or launch.log.parent,
-                env=server_environment(launch.env),
+                env=server_environment({**launch.env, VARIABLE: mark}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -168,8 +183,9 @@ def launched(
             raise ExpectedError(
                 f"server {launch.name!r} cannot be started: {error}"
             ) from error
-    server = ServerProcess(launch, process)
-    guard = Guard(server.pid)
+    server = ServerProcess(launch, mark, process)
+    folders = [] if launch.scratch is None else [launch.scratch]
+    guard = Guard(mark, server.pid, *folders, module=MODULE)
     try:
         server.wait_until(is_ready, timeout_s)
         yield server
@@ -195,3 +211,20 @@ def on_free_ports(
                 raise
             running = stack.enter_context(start())
         yield running
+
+
+def choose_low_ports(count: int) -> list[int]:
+    """Distinct free ports below 32768, at random: no outgoing connection takes one meanwhile."""
+    ports: list[int] = []
+    for port in random.sample(LOW_PORTS, len(LOW_PORTS)):
+        with contextlib.suppress(ExpectedError):
+            check_port_free(LOOPBACK, port, "another start")
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise ExpectedError(f"no free port from {LOW_PORTS[0]} to {LOW_PORTS[-1]}")
+
+
+def environment_path_variable(python: Path) -> str:
+    """PATH with an environment's programs first."""
+    return os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])

@@ -1,41 +1,48 @@
-"""All processes of a server, wherever they went: found by a variable in their environment.
+"""All processes of a server, wherever they went: its session, and who has its mark.
 
-Some servers put their workers into sessions of their own (BentoML's supervisor does), and a worker
-whose parent died belongs to nobody. The environment is inherited whatever happens to the rest.
+The mark is a variable in the environment. Some servers put their workers into sessions of their own
+(BentoML's supervisor does), and a worker whose parent died belongs to nobody; the environment is
+inherited whatever happens to the rest.
 
-`python -m profiling.servers.marked SERVER_ID` waits as an `offpath.guard.Guard`, then kills them.
+`python -m offpath.profiling.servers.marked MARK SESSION [FOLDER]...` waits as an
+`offpath.serving.guard.Guard`, then ends the server and removes its temporary folders.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import psutil
 
 from offpath.serving.guard import STOP_TIMEOUT_S, await_end
-from offpath.serving.processes import is_running
+from offpath.serving.processes import (
+    end_session,
+    find_session_members,
+    is_running,
+)
 
 MODULE = "offpath.profiling.servers.marked"
 VARIABLE = "OFFPATH_SERVER_ID"
 
 
-def find_marked(server_id: str) -> list[psutil.Process]:
-    """Running processes started with VARIABLE set to `server_id`, and those below them.
+def find_members(mark: str, session_id: int) -> list[psutil.Process]:
+    """Running processes of the session, those started with VARIABLE set to `mark`, those below.
 
     Below: a process that renamed itself (Ray's) may have overwritten its environment.
     """
-    found: dict[int, psutil.Process] = {}
+    found = {process.pid: process for process in find_session_members(session_id)}
     for process in psutil.process_iter():
-        if has_mark(process, server_id):
+        if has_mark(process, mark):
             for member in [process, *descendants(process)]:
                 found.setdefault(member.pid, member)
     return [found[pid] for pid in sorted(found) if is_running(found[pid])]
 
 
-def has_mark(process: psutil.Process, server_id: str) -> bool:
+def has_mark(process: psutil.Process, mark: str) -> bool:
     """Whether it was started with the variable; another user's process was not."""
     try:
-        return process.environ().get(VARIABLE) == server_id
+        return process.environ().get(VARIABLE) == mark
     except psutil.Error:
         return False
 
@@ -56,11 +63,15 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
-def kill_marked(server_id: str, timeout_s: float) -> None:
-    """Kills what is left of a server."""
+def end_members(mark: str, session_id: int, timeout_s: float) -> None:
+    """Asks the session's leader to end, then kills whatever is left of the server."""
+    # Before: below a leader that is gone, who hides its environment is found no more.
+    members = find_members(mark, session_id)
+    end_session(session_id, timeout_s)
     # Twice: a worker may have been born while the first list was made.
     for _ in range(2):
-        left = find_marked(server_id)
+        members = [p for p in members if is_running(p)]
+        left = members + find_members(mark, session_id)
         for process in left:
             try:
                 process.kill()
@@ -71,4 +82,6 @@ def kill_marked(server_id: str, timeout_s: float) -> None:
 
 if __name__ == "__main__":
     await_end()
-    kill_marked(sys.argv[1], STOP_TIMEOUT_S)
+    end_members(sys.argv[1], int(sys.argv[2]), STOP_TIMEOUT_S)
+    for folder in sys.argv[3:]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from pathlib import Path
 
-from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.servers.adapter import Adapter, Start
 from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
-from offpath.profiling.servers.python_server import SERVICES, PythonServer
+from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.services.settings import READY
 
-ENVIRONMENT = "ray-serve"
-REQUIREMENTS = (
-    "ray[serve]==2.60.0",
-    # What it serves with; left open they would make another server of it each month.
-    "fastapi==0.165.0",
-    "starlette==1.10.0",
-    "uvicorn==0.54.0",
-)
 # Of its throughput-optimised flags those that hold for a batch method that computes: the others
 # run it on the event loop of the requests, "avoid blocking operations".
 LOGGING = {
@@ -38,11 +29,24 @@ def may_listen_everywhere() -> bool:
     return os.environ.get(ALLOW_VARIABLE) == "1"
 
 
-class RayServe(PythonServer):
-    """See `PythonServer`."""
+class RayServe(Adapter):
+    """One replica a core."""
 
-    environment, requirements, size_mb = ENVIRONMENT, REQUIREMENTS, 350
+    name = "ray-serve"
+    environment = Environment(
+        "ray-serve",
+        (
+            "ray[serve]==2.60.0",
+            # What it serves with; left open they would make another server of it each month.
+            "fastapi==0.165.0",
+            "starlette==1.10.0",
+            "uvicorn==0.54.0",
+        ),
+        size_mb=350,
+    )
     predict_path = "/"
+    # Processes name themselves after their actor.
+    worker_mark = "ray::ServeReplica"
 
     def why_not(self) -> str | None:
         """Not set up, or nowhere to confine it."""
@@ -54,38 +58,27 @@ class RayServe(PythonServer):
             f" {ALLOW_VARIABLE}=1 runs it all the same"
         )
 
-    def make_command(self, python: Path, port: int) -> list[str]:
+    def make_command(self, start: Start) -> list[str]:
         """Confined wherever that is possible; the port inside is the one outside."""
-        command = [str(python), "-m", f"{SERVICES}.ray_serve_service"]
+        command = start.run_service("ray_serve_service")
         if may_listen_everywhere() and why_no_namespace() is not None:
             return command
-        return confine(python, port, port, command)
+        return confine(start.python, start.port, start.port, command)
 
-    def make_environment(
-        self, python: Path, port: int, scratch: Path
-    ) -> dict[str, str]:
+    def make_environment(self, start: Start) -> dict[str, str]:
         """No usage reports, no files in the user's home, a token of this run's own."""
-        return super().make_environment(python, port, scratch) | {
+        return super().make_environment(start) | {
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": str(scratch),
+            "RAY_TMPDIR": str(start.scratch),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             **LOGGING,
         }
 
-    def is_ready(self, base_url: str, log: Path) -> bool:
+    def is_ready(self, start: Start) -> bool:
         """Its proxy answers before the replicas are there; the service prints a line then."""
-        return READY in log.read_text(errors="replace")
-
-    def is_worker(self, command_line: str) -> bool:
-        """Processes name themselves after their actor."""
-        return command_line.startswith("ray::ServeReplica")
+        return READY in start.log.read_text(errors="replace")
 
     def is_frontend(self, command_line: str) -> bool:
         """All of Ray; the relay into the namespace is ours."""
         return MODULE not in command_line
-
-
-def make_ray_serve(model: ModelUnderTest, cores: int) -> RayServe:
-    """One replica a core."""
-    return RayServe("ray-serve", model, cores)

@@ -1,4 +1,4 @@
-"""Servers under test by name, and what each of them needs to be installed."""
+"""Servers under test by name."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.servers import (
-    bentoml,
-    litserve,
-    mms,
-    mosec,
-    ray_serve,
-    tf_serving,
-    torchserve,
-    triton,
-)
+from offpath.profiling.servers import torchserve
+from offpath.profiling.servers.bentoml import BentoML
+from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.litserve import LitServe
+from offpath.profiling.servers.mms import Mms
+from offpath.profiling.servers.mosec import Mosec
+from offpath.profiling.servers.ray_serve import RayServe
+from offpath.profiling.servers.tf_serving import TfServing
+from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
@@ -28,27 +27,22 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "torchserve-naive-s3": torchserve.make_naive_s3,
     "torchserve-stock": torchserve.make_stock,
     "torchserve-fixed": torchserve.make_stock_fixed,
-    "triton": triton.make_triton,
-    "triton-offpath-decode": triton.make_triton_offpath_decode,
-    "triton-thin": triton.make_triton_thin,
-    "bentoml": bentoml.make_bentoml,
-    "ray-serve": ray_serve.make_ray_serve,
-    "litserve": litserve.make_litserve,
-    "mosec": mosec.make_mosec,
-    "mms": mms.make_mms,
-    "tf-serving": tf_serving.make_tf_serving,
+    "triton": Triton,
+    "triton-offpath-decode": TritonOffpathDecode,
+    "triton-thin": TritonThin,
+    "bentoml": BentoML,
+    "ray-serve": RayServe,
+    "litserve": LitServe,
+    "mosec": Mosec,
+    "mms": Mms,
+    "tf-serving": TfServing,
 }
 
-# Name -> environment and pip's arguments, for `offpath bench setup`; the others need nothing.
-ENVIRONMENTS: dict[str, tuple[str, Sequence[str]]] = {
-    "triton": (triton.ENVIRONMENT, triton.REQUIREMENTS),
-    "triton-offpath-decode": (triton.ENVIRONMENT, triton.REQUIREMENTS),
-    "triton-thin": (triton.ENVIRONMENT, triton.REQUIREMENTS),
-    "bentoml": (bentoml.ENVIRONMENT, bentoml.REQUIREMENTS),
-    "ray-serve": (ray_serve.ENVIRONMENT, ray_serve.REQUIREMENTS),
-    "litserve": (litserve.ENVIRONMENT, litserve.REQUIREMENTS),
-    "mosec": (mosec.ENVIRONMENT, mosec.REQUIREMENTS),
-    "mms": (mms.ENVIRONMENT, mms.REQUIREMENTS),
+# Name -> what `offpath bench setup` installs for it; the others need nothing.
+ENVIRONMENTS: dict[str, Environment] = {
+    name: environment
+    for name, make in SERVERS.items()
+    if (environment := getattr(make, "environment", None)) is not None
 }
 
 

@@ -11,8 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,17 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.sampling import Groups
-from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from offpath.profiling.servers.launched import Launch, ServerProcess, is_ok, launched
-from offpath.serving.ports import resolve_ports
+from offpath.profiling.load.target import MAX_BATCH_DELAY_MS, RunningServer
+from offpath.profiling.servers.adapter import THREADS, Adapter, Start
+from offpath.profiling.servers.launched import is_ok
 
 # Of the model: http://host:8501/v1/models/classifier
 URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
 # The folder with the numbered versions, for the binary.
 MODEL_VARIABLE = "OFFPATH_TF_SERVING_MODEL"
 BINARY = "tensorflow_model_server"
-NAME = "classifier"
-LOOPBACK = "127.0.0.1"
+MODEL = "classifier"
+BATCHING_FILE = "batching.txt"
 BATCHING = """\
 max_batch_size {{ value: {batch_size} }}
 batch_timeout_micros {{ value: {delay_us} }}
@@ -55,115 +54,106 @@ def read_predictions(reply: bytes, labels: Sequence[str]) -> dict[str, float]:
     return dict(zip(labels, map(float, probabilities)))
 
 
-class RunningTfServing:
-    """A server that answers; `process` is None for one that runs elsewhere, unseen."""
+class RunningElsewhere:
+    """A server that its owner runs: its processes are not seen."""
 
-    def __init__(self, model_url: str, process: ServerProcess | None) -> None:
-        self._model_url, self._process = model_url, process
+    def __init__(self, model_url: str) -> None:
+        self._model_url = model_url
         self.predict_url = f"{model_url}:predict"
 
     def groups(self) -> Groups:
-        """See `RunningServer`; empty for one that we did not start."""
-        return {"frontend": [self._process.pid] if self._process else []}
+        """See `RunningServer`."""
+        return {"frontend": []}
 
     def is_running(self) -> bool:
-        """See `RunningServer`; the load counts what another's server does not answer."""
-        return self._process is None or self._process.is_running()
+        """See `RunningServer`; the load counts what it does not answer."""
+        return True
 
     def log_path(self) -> Path:
         """See `RunningServer`."""
-        return self._process.launch.log if self._process else Path(self._model_url)
+        return Path(self._model_url)
 
 
-@dataclass
-class TfServingUnderTest:
-    """TensorFlow Serving with the user's SavedModel.
+class TfServing(Adapter):
+    """The running server that the environment names, else the installed binary."""
 
-    Attributes:
-        url: of the model on a running server; None starts the binary.
-        saved_model: for the binary.
-    """
+    name = "tf-serving"
+    environment = None
+    ready_path = f"/v1/models/{MODEL}"
+    predict_path = f"{ready_path}:predict"
+    # One process, with threads.
+    worker_mark = BINARY
+    # The other is gRPC's.
+    port_count = 2
 
-    call: Call
-    cores: int
-    url: str | None
-    saved_model: str | None
-    name: str = "tf-serving"
-    batch_size: int = BATCH_SIZE
-    _folder: Path | None = None
+    def __init__(self, model: ModelUnderTest, workers: int) -> None:
+        super().__init__(model, workers)
+        url = os.environ.get(URL_VARIABLE, "").rstrip("/").removesuffix(":predict")
+        self._url = url
+        self._saved_model = os.environ.get(MODEL_VARIABLE, "")
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `ServerUnderTest`."""
-        if self.url:
-            return {"started": "by its owner"}
-        return {
-            "started": BINARY,
-            "max_batch_size": self.batch_size,
-            "batch_timeout_micros": MAX_BATCH_DELAY_MS * 1000,
-            "num_batch_threads": self.cores,
-            "threads": 1,
-        }
+        return {"started": "by its owner"} if self._url else super().settings
+
+    def make_call(self) -> Call:
+        """JSON with the picture in base64."""
+        labels = self.model.labels
+        return Call(
+            headers={"Content-Type": "application/json"},
+            wrap=wrap_file,
+            read_reply=lambda reply: read_predictions(reply, labels),
+        )
 
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
-        if self.url:
-            return why_no_model(self.url)
+        if self._url:
+            return why_no_model(self._url)
         if shutil.which(BINARY) is None:
             return (
                 f"no {BINARY} on PATH, and no package index has it: start one elsewhere and set"
                 f" {URL_VARIABLE}=http://HOST:8501/v1/models/NAME (docs/servers.md)"
             )
-        if not self.saved_model or not Path(self.saved_model).is_dir():
+        if not Path(self._saved_model or "/nowhere").is_dir():
             return (
                 f"no SavedModel: set {MODEL_VARIABLE} to its folder (docs/servers.md)"
             )
         return None
 
-    def prepare(self, folder: Path) -> None:
+    def build(self, folder: Path) -> None:
         """Writes the batching parameters."""
-        folder.mkdir(parents=True)
         parameters = BATCHING.format(
             batch_size=self.batch_size,
             delay_us=MAX_BATCH_DELAY_MS * 1000,
-            cores=self.cores,
+            cores=self.workers,
         )
-        (folder / "batching.txt").write_text(parameters)
-        self._folder = folder
+        (folder / BATCHING_FILE).write_text(parameters)
+
+    def running(self) -> AbstractContextManager[RunningServer]:
+        """See `ServerUnderTest`."""
+        return self._call_elsewhere() if self._url else super().running()
 
     @contextmanager
-    def running(self) -> Iterator[RunningTfServing]:
-        """See `ServerUnderTest`."""
-        if self._folder is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
-        if self.url:
-            problem = why_no_model(self.url)
-            if problem:
-                raise ExpectedError(f"server {self.name!r}: {problem}")
-            yield RunningTfServing(self.url, None)
-            return
-        port, grpc_port = resolve_ports(LOOPBACK, [0, 0])
-        url = f"http://{LOOPBACK}:{port}/v1/models/{NAME}"
-        launch = Launch(
-            self.name,
-            self._command(self._folder, port, grpc_port),
-            self._folder / "tf-serving.log",
-        )
-        with launched(launch, is_ok(url)) as process:
-            yield RunningTfServing(url, process)
+    def _call_elsewhere(self) -> Iterator[RunningServer]:
+        problem = why_no_model(self._url)
+        if problem:
+            raise ExpectedError(f"server {self.name!r}: {problem}")
+        yield RunningElsewhere(self._url)
 
-    def _command(self, folder: Path, port: int, grpc_port: int) -> list[str]:
-        # It has no option for the REST port's address and binds all of them.
+    def make_command(self, start: Start) -> list[str]:
+        """It has no option for the REST port's address and binds all of them."""
+        port, grpc_port = start.ports
         return [
             BINARY,
             f"--rest_api_port={port}",
             f"--port={grpc_port}",
-            f"--model_name={NAME}",
-            f"--model_base_path={self.saved_model}",
+            f"--model_name={MODEL}",
+            f"--model_base_path={self._saved_model}",
             "--enable_batching=true",
-            f"--batching_parameters_file={folder / 'batching.txt'}",
-            "--tensorflow_intra_op_parallelism=1",
-            f"--tensorflow_inter_op_parallelism={self.cores}",
+            f"--batching_parameters_file={start.folder / BATCHING_FILE}",
+            f"--tensorflow_intra_op_parallelism={THREADS}",
+            f"--tensorflow_inter_op_parallelism={self.workers}",
         ]
 
 
@@ -174,17 +164,3 @@ def why_no_model(url: str) -> str | None:
     except (httpx.TransportError, httpx.InvalidURL) as error:
         return f"no answer from {URL_VARIABLE}={url!r}: {error}"
     return None if is_there else f"{URL_VARIABLE}={url!r} is no model's status page"
-
-
-def make_tf_serving(model: ModelUnderTest, cores: int) -> TfServingUnderTest:
-    """The running server that the environment names, else the installed binary."""
-    labels = model.labels
-    call = Call(
-        headers={"Content-Type": "application/json"},
-        wrap=wrap_file,
-        read_reply=lambda reply: read_predictions(reply, labels),
-    )
-    url = os.environ.get(URL_VARIABLE, "").rstrip("/").removesuffix(":predict")
-    return TfServingUnderTest(
-        call, cores, url or None, os.environ.get(MODEL_VARIABLE) or None
-    )

@@ -11,9 +11,6 @@ import json
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +18,17 @@ import numpy as np
 
 from offpath.handler.npy import read_npy
 from offpath.profiling.load.call import JPEG, NPY, Call
-from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.sampling import Groups
-from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS
-from offpath.profiling.servers.environments import find_environment, site_packages
-from offpath.profiling.servers.launched import (
-    Launch,
-    ServerProcess,
-    environment_path_variable,
-    is_ok,
-    launched,
-    on_free_ports,
-)
-from offpath.serving.ports import resolve_ports
+from offpath.profiling.load.target import MAX_BATCH_DELAY_MS
+from offpath.profiling.servers.adapter import SERVICES_DIR, Adapter, Start
+from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.launched import LOOPBACK
 
-ENVIRONMENT = "triton"
-REQUIREMENTS = (
-    # Of the wheel the binary alone is used, not PyTriton with its dependencies.
-    "--no-deps",
-    # The last release; it bundles Triton 2.51 with stubs for Python 3.8 to 3.13.
-    "nvidia-pytriton==0.7.0",
-    # The stub's pybind11 knows numpy 1 alone: with 2 it reads each byte of an input as the first.
-    "numpy==1.26.4",
-)
-LOOPBACK = "127.0.0.1"
 MODEL = "classifier"
 # Not imported: only the server has what it imports.
-MODEL_FILE = Path(__file__).parent / "models" / "triton_model.py"
+MODEL_FILE = SERVICES_DIR / "triton_service.py"
+# Of the stub.
+PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARIES = str(sysconfig.get_config_var("LIBDIR"))
 # A body without the protocol's JSON before it: the bytes are the one input, whatever its type.
 # https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
 RAW_BODY = {"Inference-Header-Content-Length": "0"}
@@ -56,18 +37,13 @@ CONFIG = """\
 name: "{name}"
 backend: "python"
 max_batch_size: {batch_size}
-input [ {{ name: "IMAGE", data_type: {data_type}, dims: {dims} }} ]
+input [ {{ name: "IMAGE", {image} }} ]
 output [
   {{ name: "LABEL", data_type: TYPE_STRING, dims: [ -1 ] }},
   {{ name: "PROBABILITY", data_type: TYPE_FP32, dims: [ -1 ] }}
 ]
 instance_group [ {{ kind: KIND_CPU, count: {instances} }} ]
 dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
-parameters [
-  {{ key: "kind", value: {{ string_value: "{kind}" }} }},
-  {{ key: "model", value: {{ string_value: "{model}" }} }},
-  {{ key: "threads", value: {{ string_value: "{threads}" }} }}
-]
 """
 
 
@@ -94,210 +70,148 @@ def read_strings(tensor: bytes) -> list[str]:
     return strings
 
 
-class RunningTriton:
-    """A ready Triton; its workers are the stub processes that run model.py."""
+class Triton(Adapter):
+    """Decode and preprocessing in model.py as in its examples: Pillow and torchvision."""
 
-    def __init__(self, server: ServerProcess, predict_url: str) -> None:
-        self._server = server
-        self.predict_url = predict_url
-
-    def groups(self) -> Groups:
-        """See `RunningServer`."""
-        return self._server.groups()
-
-    def is_running(self) -> bool:
-        """See `RunningServer`."""
-        return self._server.is_running()
-
-    def log_path(self) -> Path:
-        """See `RunningServer`."""
-        return self._server.launch.log
-
-
-@dataclass
-class TritonUnderTest:
-    """One way to run Triton.
-
-    Attributes:
-        kind: what model.py does with an image, see `models.classifiers`.
-        instances: processes that run model.py, with one thread each.
-    """
-
-    name: str
-    model: ModelUnderTest
-    kind: str
-    instances: int
-    call: Call
-    batch_size: int = BATCH_SIZE
-    threads: int = 1
-    _folder: Path | None = field(default=None, repr=False)
+    name = "triton"
+    environment = Environment(
+        "triton",
+        (
+            # Of the wheel the binary alone is used, not PyTriton with its dependencies.
+            "--no-deps",
+            # The last release; it bundles Triton 2.51 with stubs for Python 3.8 to 3.13.
+            "nvidia-pytriton==0.7.0",
+            # The stub's pybind11 knows numpy 1 alone: with 2 it reads each byte of an input as the
+            # first.
+            "numpy==1.26.4",
+        ),
+        size_mb=250,
+    )
+    predict_path, ready_path = f"/v2/models/{MODEL}/infer", "/v2/health/ready"
+    worker_mark = "triton_python_backend_stub"
+    # The other is the metrics'.
+    port_count = 2
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `ServerUnderTest`."""
-        return {
-            "version": "tritonserver 2.51 (nvidia-pytriton 0.7.0), python backend",
-            "max_batch_size": self.batch_size,
-            "max_queue_delay_microseconds": MAX_BATCH_DELAY_MS * 1000,
-            "instances": self.instances,
-            "threads": self.threads,
-            "preprocessing": self.kind,
-        }
+        return super().settings | {"version": "tritonserver 2.51, python backend"}
+
+    def make_call(self) -> Call:
+        """The photograph's bytes and nothing else."""
+        return Call(JPEG, RAW_BODY, read_reply=read_outputs)
+
+    def describe_image(self) -> str:
+        """Its input, for config.pbtxt."""
+        return "data_type: TYPE_STRING, dims: [ 1 ]"
 
     def why_not(self) -> str | None:
-        """See `ServerUnderTest`."""
-        python = find_environment(ENVIRONMENT, REQUIREMENTS)
-        if python is None:
-            return "not set up here: offpath bench setup triton (250 MB)"
-        if not stub_path(python).exists():
-            return f"its wheel has no stub for Python {python_version()}"
-        if find_libpython() is None:
+        """Not set up, or its stub does not fit this Python."""
+        reason = super().why_not()
+        if reason is not None:
+            return reason
+        if not self.bundled_stub.exists():
+            return f"its wheel has no stub for Python {PYTHON_VERSION}"
+        if not has_libpython():
             return (
-                f"its stub needs libpython{python_version()}.so, which this Python was built"
+                f"its stub needs libpython{PYTHON_VERSION}.so, which this Python was built"
                 " without: use one built with --enable-shared (Debian: apt install"
-                f" libpython{python_version()})"
+                f" libpython{PYTHON_VERSION})"
             )
         return None
 
-    def prepare(self, folder: Path) -> None:
-        """Writes the model repository and the backend folder."""
+    @property
+    def bundled(self) -> Path:
+        """What the wheel has of Triton."""
+        return self.environment.packages / "pytriton" / "tritonserver"
+
+    @property
+    def bundled_stub(self) -> Path:
+        """The wheel's stub for this Python."""
+        return (
+            self.bundled
+            / "python_backend_stubs"
+            / PYTHON_VERSION
+            / "triton_python_backend_stub"
+        )
+
+    def build(self, folder: Path) -> None:
+        """Writes the model repository, and what `--backend-directory` expects."""
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copy(MODEL_FILE, version / "model.py")
         (version.parent / "config.pbtxt").write_text(self.make_config())
-        copy_backend(self._python(), folder / "backends" / "python")
-        self._folder = folder
+        backend = folder / "backends" / "python"
+        shutil.copytree(self.bundled / "backends" / "python", backend)
+        shutil.copy(self.bundled_stub, backend)
 
     def make_config(self) -> str:
         """The model's config.pbtxt."""
-        size = self.model.config.image_size
-        is_thin = self.call.content == NPY
         return CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
-            data_type="TYPE_UINT8" if is_thin else "TYPE_STRING",
-            dims=f"[ {size}, {size}, 3 ]" if is_thin else "[ 1 ]",
-            instances=self.instances,
+            image=self.describe_image(),
+            instances=self.workers,
             delay_us=MAX_BATCH_DELAY_MS * 1000,
-            kind=self.kind,
-            model=self.model.reference,
-            threads=self.threads,
         )
 
-    def running(self) -> AbstractContextManager[RunningTriton]:
-        """See `ServerUnderTest`."""
-        return on_free_ports(self._start)
+    def make_command(self, start: Start) -> list[str]:
+        """tritonserver on loopback; everything not named here is its default."""
+        port, metrics_port = start.ports
+        return [
+            str(self.bundled / "bin" / "tritonserver"),
+            f"--model-repository={start.folder / 'models'}",
+            f"--backend-directory={start.folder / 'backends'}",
+            f"--http-address={LOOPBACK}",
+            f"--http-port={port}",
+            # Nobody calls it; it would bind a port on all addresses.
+            "--allow-grpc=false",
+            f"--metrics-address={LOOPBACK}",
+            f"--metrics-port={metrics_port}",
+            # Of 30 s: a client that is still connected holds up its end.
+            "--exit-timeout-secs=3",
+        ]
 
-    @contextmanager
-    def _start(self) -> Iterator[RunningTriton]:
-        if self._folder is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
-        port, metrics_port = resolve_ports(LOOPBACK, [0, 0])
-        url = f"http://{LOOPBACK}:{port}/v2"
-        launch = Launch(
-            self.name,
-            make_command(self._python(), self._folder, port, metrics_port),
-            self._folder / "triton.log",
-            make_environment(self._python(), self.threads),
-        )
-        with launched(launch, is_ok(f"{url}/health/ready")) as server:
-            yield RunningTriton(server, f"{url}/models/{MODEL}/infer")
-
-    def _python(self) -> Path:
-        python = find_environment(ENVIRONMENT, REQUIREMENTS)
-        if python is None:
-            raise RuntimeError(f"server {self.name!r} was prepared without setup")
-        return python
-
-
-def python_version() -> str:
-    """Of the stub: major.minor."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
+    def make_environment(self, start: Start) -> dict[str, str]:
+        """The stub is an isolated Python that ignores PYTHONPATH: its packages are those of the
+        first python3 on PATH."""
+        bundled = self.environment.packages / "nvidia_pytriton.libs"
+        # Ours before the system's: the stub must load the same Python that it finds on PATH.
+        libraries = f"{bundled}:{LIBRARIES}"
+        return super().make_environment(start) | {"LD_LIBRARY_PATH": libraries}
 
 
-def packages(python: Path) -> Path:
-    """The environment's own package folder."""
-    return site_packages(python.parents[1])
-
-
-def stub_path(python: Path) -> Path:
-    """The wheel's stub for this Python."""
-    stubs = packages(python) / "pytriton" / "tritonserver" / "python_backend_stubs"
-    return stubs / python_version() / "triton_python_backend_stub"
-
-
-def find_libpython() -> str | None:
-    """The shared library that the stub loads; the wheel bundles 3.13's alone."""
-    if sys.version_info >= (3, 13):
-        return "bundled"
-    name = f"libpython{python_version()}.so.1.0"
-    own = Path(str(sysconfig.get_config_var("LIBDIR"))) / name
-    if own.exists():
-        return str(own)
-    return ctypes.util.find_library(f"python{python_version()}")
-
-
-def copy_backend(python: Path, folder: Path) -> None:
-    """The python backend with the stub of this Python: what `--backend-directory` expects."""
-    bundled = packages(python) / "pytriton" / "tritonserver" / "backends" / "python"
-    shutil.copytree(bundled, folder)
-    shutil.copy(stub_path(python), folder)
-
-
-def make_command(python: Path, folder: Path, port: int, metrics_port: int) -> list[str]:
-    """tritonserver on loopback; everything not named here is its default."""
-    return [
-        str(packages(python) / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
-        f"--model-repository={folder / 'models'}",
-        f"--backend-directory={folder / 'backends'}",
-        f"--http-address={LOOPBACK}",
-        f"--http-port={port}",
-        # Nobody calls it; it would bind a port on all addresses.
-        "--allow-grpc=false",
-        f"--metrics-address={LOOPBACK}",
-        f"--metrics-port={metrics_port}",
-        # Of 30 s: a client that is still connected holds up its end.
-        "--exit-timeout-secs=3",
-    ]
-
-
-def make_environment(python: Path, threads: int) -> dict[str, str]:
-    """Libraries and Python for the server and its stubs."""
-    libraries = [
-        str(packages(python) / "nvidia_pytriton.libs"),
-        # Before the system's: the stub must load the same Python that it finds on PATH.
-        str(sysconfig.get_config_var("LIBDIR")),
-    ]
-    return {
-        "LD_LIBRARY_PATH": ":".join(libraries),
-        # The stub is an isolated Python that ignores PYTHONPATH; it takes its packages from the
-        # first python3 on PATH.
-        "PATH": environment_path_variable(python),
-        "OMP_NUM_THREADS": str(threads),
-    }
-
-
-def make_triton(model: ModelUnderTest, cores: int) -> TritonUnderTest:
-    """Decode and preprocessing in model.py as in its examples: Pillow and torchvision."""
-    call = Call(JPEG, RAW_BODY, read_reply=read_outputs)
-    return TritonUnderTest("triton", model, "pillow", cores, call)
-
-
-def make_triton_offpath_decode(model: ModelUnderTest, cores: int) -> TritonUnderTest:
+class TritonOffpathDecode(Triton):
     """Our decode and engine in model.py: what is left of the difference is the server's."""
-    call = Call(JPEG, RAW_BODY, read_reply=read_outputs)
-    return TritonUnderTest(
-        "triton-offpath-decode", model, "offpath-decode", cores, call
-    )
+
+    name, kind = "triton-offpath-decode", "offpath-decode"
 
 
-def make_triton_thin(model: ModelUnderTest, cores: int) -> TritonUnderTest:
+class TritonThin(Triton):
     """The client sends the model's uint8 pixels, as Triton's own image clients do."""
-    size = model.config.image_size
-    call = Call(
-        NPY,
-        RAW_BODY,
-        wrap=lambda npy: read_npy(npy, size).tobytes(),
-        read_reply=read_outputs,
-    )
-    return TritonUnderTest("triton-thin", model, "thin", cores, call)
+
+    name, kind = "triton-thin", "thin"
+
+    def make_call(self) -> Call:
+        """The pixels alone."""
+        size = self.model.config.image_size
+        return Call(
+            NPY,
+            RAW_BODY,
+            wrap=lambda npy: read_npy(npy, size).tobytes(),
+            read_reply=read_outputs,
+        )
+
+    def describe_image(self) -> str:
+        """See `Triton`."""
+        size = self.model.config.image_size
+        return f"data_type: TYPE_UINT8, dims: [ {size}, {size}, 3 ]"
+
+
+def has_libpython() -> bool:
+    """Whether the shared library is there that the stub loads; the wheel bundles 3.13's alone."""
+    if sys.version_info >= (3, 13):
+        return True
+    if Path(LIBRARIES, f"libpython{PYTHON_VERSION}.so.1.0").exists():
+        return True
+    return ctypes.util.find_library(f"python{PYTHON_VERSION}") is not None

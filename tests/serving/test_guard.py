@@ -53,9 +53,11 @@ import subprocess, sys, time
 from offpath.serving.guard import Guard
 from offpath.profiling.servers.launched import server_environment
 from offpath.profiling.servers.marked import MODULE, VARIABLE
-env = server_environment({VARIABLE: "guarded-" + sys.argv[1]})
-left = subprocess.Popen(["sleep", "600"], env=env, start_new_session=True)
-guard = Guard("guarded-" + sys.argv[1], module=MODULE)
+mark = "guarded-" + sys.argv[1]
+left = subprocess.Popen(["sleep", "600"], env=server_environment({VARIABLE: mark}),
+                        start_new_session=True)
+nobodys_session = 2**22
+guard = Guard(mark, nobodys_session, module=MODULE)
 print(left.pid, guard.pid, flush=True)
 time.sleep(600)
 """

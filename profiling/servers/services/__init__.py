@@ -1,5 +1,5 @@
-"""Programs that run inside the servers' own environments, written as those projects' examples.
+"""What runs inside the servers under test, written as those projects' own examples are.
 
-Each is started by the adapter of its name. What happens between the bytes and the answer is the
-same for all and lives in `profiling.servers.models`.
+Each program is started by the adapter of its name. What happens between the bytes and the answer is
+the same for all: `classifiers.py`.
 """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from offpath.profiling.servers.models.classifiers import Classify
+    from offpath.profiling.servers.services.classifiers import Classify
 
 VARIABLE = "OFFPATH_SERVICE"
 # A service prints this line where no request tells that all its workers are ready.
@@ -26,6 +26,7 @@ class ServiceSettings:
         max_batch_delay_ms: how long the first request of a batch waits for others.
         workers: model processes.
         threads: torch's intra-op threads of each.
+        kind: what happens to a picture, see `classifiers`.
         timeout_s: after which a server gives a request up; the load's own, so that a slow model's
             queue is measured and not cut.
     """
@@ -36,6 +37,7 @@ class ServiceSettings:
     max_batch_delay_ms: int
     workers: int
     threads: int = 1
+    kind: str = "pillow"
     timeout_s: int = 120
 
     def to_environment(self) -> dict[str, str]:
@@ -48,8 +50,8 @@ class ServiceSettings:
         return cls(**json.loads(os.environ[VARIABLE]))
 
     def load_classifier(self) -> Classify:
-        """The model with Pillow preprocessing: what the examples of all these servers show."""
+        """The model, as its processes call it."""
         # Imported here: the processes that only serve HTTP need no torch.
-        from offpath.profiling.servers.models.classifiers import load_classifier
+        from offpath.profiling.servers.services.classifiers import load_classifier
 
-        return load_classifier("pillow", self.model, self.threads, self.batch_size)
+        return load_classifier(self.kind, self.model, self.threads, self.batch_size)

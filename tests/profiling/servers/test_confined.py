@@ -72,7 +72,7 @@ def test_only_the_relay_is_reachable_from_outside(confined):
     outside = Path("/proc/net/tcp").read_text()
     assert f"0100007F:{port:04X} 00000000:0000 0A" in outside
     assert f"00000000:{port:04X} 00000000:0000 0A" not in outside
-    pids = [server.pid, *server.groups()["workers"]]
+    pids = [process.pid for process in server.members()]
     assert len(pids) == 2
     server.end()
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -80,6 +80,7 @@ def test_only_the_relay_is_reachable_from_outside(confined):
 
 def test_a_server_that_ends_ends_the_relay(confined):
     _, _, server = confined
-    psutil.Process(server.groups()["workers"][0]).kill()
+    (behind,) = [p for p in server.members() if p.pid != server.pid]
+    behind.kill()
     psutil.wait_procs([psutil.Process(server.pid)], timeout=10)
     assert not server.is_running()

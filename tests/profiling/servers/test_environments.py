@@ -11,16 +11,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.servers.environments import (
-    ensure_environment,
-    environment_path,
-    environments_folder,
-    find_environment,
-    log_path,
-    shared_pins,
-)
-
-NAME = "tiny"
+from offpath.profiling.servers.environments import Environment, shared_pins
 
 
 def make_wheel(folder: Path) -> Path:
@@ -58,59 +49,58 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def python(cache: Path, wheel: Path) -> Path:
-    return ensure_environment(NAME, [str(wheel)], lambda line: None)
+def tiny(cache: Path, wheel: Path) -> Environment:
+    environment = Environment("tiny", (str(wheel),))
+    assert environment.find() is None
+    environment.ensure(lambda line: None)
+    return environment
 
 
 def run(*command: str | Path) -> str:
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True
+        [str(part) for part in command], capture_output=True, text=True, cwd="/"
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_environment_lies_in_the_cache_under_its_name_and_a_hash(
-    cache: Path, python: Path, wheel: Path
+    cache: Path, tiny: Environment
 ) -> None:
-    folder = environment_path(NAME, [str(wheel)])
-
-    assert python == folder / "bin" / "python"
-    assert folder.parent == cache / "environments"
-    assert folder.name.startswith("tiny-")
+    assert tiny.find() == tiny.folder / "bin" / "python"
+    assert tiny.folder.parent == cache / "environments"
+    assert tiny.folder.name.startswith("tiny-")
 
 
-def test_environment_shares_our_torch_and_our_code(python: Path) -> None:
+def test_environment_shares_our_torch_and_our_code(tiny: Environment) -> None:
     code = "from importlib.util import find_spec as f\nfor m in {}: print(f(m).origin)"
-    modules = ["torch", "numpy", "PIL", "handler"]
+    modules = ["torch", "numpy", "PIL", "offpath"]
     specs = [importlib.util.find_spec(module) for module in modules]
     expected = [spec.origin if spec else None for spec in specs]
 
-    assert run(python, "-c", code.format(modules)).splitlines() == expected
+    assert run(tiny.find(), "-c", code.format(modules)).splitlines() == expected
 
 
-def test_what_the_environment_has_itself_wins_over_ours(python: Path) -> None:
-    assert (
-        run(python, "-c", "import click; print(click.__version__)").split()[0] == "its"
-    )
+def test_what_the_environment_has_itself_wins_over_ours(tiny: Environment) -> None:
+    said = run(tiny.find(), "-c", "import click; print(click.__version__)")
+    assert said == "its own"
 
 
-def test_scripts_run_from_where_the_environment_ended_up(python: Path) -> None:
-    assert run(python.parent / "tiny") == "tiny runs"
+def test_scripts_run(tiny: Environment) -> None:
+    assert run(tiny.folder / "bin" / "tiny") == "tiny runs"
 
 
-def test_second_setup_finds_the_first_one_and_does_nothing(
-    python: Path, wheel: Path
-) -> None:
+def test_second_setup_finds_the_first_one_and_does_nothing(tiny: Environment) -> None:
     lines: list[str] = []
 
-    assert ensure_environment(NAME, [str(wheel)], lines.append) == python
+    assert tiny.ensure(lines.append) == tiny.find()
     assert lines == []
 
 
-def test_other_pins_are_another_environment(python: Path) -> None:
-    assert find_environment(NAME, ["tiny==2.0"]) is None
-    assert environment_path(NAME, ["tiny==2.0"]) != python.parents[1]
+def test_other_pins_are_another_environment(tiny: Environment) -> None:
+    other = Environment("tiny", ("tiny==2.0",))
+    assert other.find() is None
+    assert other.folder != tiny.folder
 
 
 def test_shared_versions_are_pinned_unless_the_server_names_its_own() -> None:
@@ -119,40 +109,37 @@ def test_shared_versions_are_pinned_unless_the_server_names_its_own() -> None:
     assert names == ["torch", "torchvision", "Pillow", "simplejpeg"]
 
 
-def leftovers(folder: Path) -> list[str]:
-    """What is there of an environment, without lock and log."""
-    return [
-        path.name
-        for path in environments_folder().glob(f"*{folder.name}*")
-        if path.suffix not in (".lock", ".log")
-    ]
-
-
 def test_failed_installation_names_its_log_and_leaves_nothing(cache: Path) -> None:
-    requirements = ["tiny-that-nobody-wrote==1.0"]
-    folder = environment_path(NAME, requirements)
+    absent = Environment("absent", ("tiny-that-nobody-wrote==1.0",))
 
     with pytest.raises(ExpectedError, match="tiny-that-nobody-wrote") as caught:
-        ensure_environment(NAME, requirements, lambda line: None)
+        absent.ensure(lambda line: None)
 
-    assert str(log_path(folder)) in str(caught.value)
-    assert "tiny-that-nobody-wrote" in log_path(folder).read_text()
-    assert leftovers(folder) == []
+    assert str(absent.log) in str(caught.value)
+    assert "tiny-that-nobody-wrote" in absent.log.read_text()
+    assert not absent.folder.exists()
 
 
-def test_interrupted_setup_leaves_nothing_half_made(cache: Path, wheel: Path) -> None:
-    requirements = ["--no-deps", str(wheel)]
-    folder = environment_path(NAME, requirements)
-    # What a setup that was killed has left.
-    stale = folder.with_name(f".{folder.name}.staging")
-    (stale / "bin").mkdir(parents=True)
+def test_interrupted_setup_leaves_nothing(cache: Path, wheel: Path) -> None:
+    interrupted = Environment("interrupted", ("--no-deps", str(wheel)))
 
     def interrupt(line: str) -> None:
         if "Installing" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ensure_environment(NAME, requirements, interrupt)
+        interrupted.ensure(interrupt)
 
-    assert leftovers(folder) == []
-    assert find_environment(NAME, requirements) is None
+    assert not interrupted.folder.exists()
+
+
+def test_what_a_killed_setup_left_is_not_taken_for_whole_and_made_anew(
+    cache: Path, wheel: Path
+) -> None:
+    killed = Environment("killed", (str(wheel), "--no-deps"))
+    python = killed.folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert killed.find() is None
+
+    assert run(killed.ensure(lambda line: None), "-c", "print(1)") == "1"

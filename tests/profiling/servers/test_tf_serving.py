@@ -22,7 +22,7 @@ from offpath.profiling.load.model_under_test import (
 from offpath.profiling.servers.tf_serving import (
     MODEL_VARIABLE,
     URL_VARIABLE,
-    make_tf_serving,
+    TfServing,
     read_predictions,
 )
 
@@ -83,7 +83,7 @@ def test_running_server_is_called_by_its_model_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, url + ending)
-    server = make_tf_serving(model, 2)
+    server = TfServing(model, 2)
     photographs = [path.read_bytes() for path in find_sources()[:2]]
     assert server.call.wrap is not None
     checks = [
@@ -102,14 +102,14 @@ def test_url_of_something_else_is_refused_before_the_run(
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, url + "-of-another-name")
 
-    assert "no model's status page" in str(make_tf_serving(model, 2).why_not())
+    assert "no model's status page" in str(TfServing(model, 2).why_not())
 
 
 def test_url_where_nobody_listens_is_refused_before_the_run(
     model: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:9/v1/models/classifier")
-    server = make_tf_serving(model, 2)
+    server = TfServing(model, 2)
     server.prepare(tmp_path / "tf-serving")
 
     assert "no answer" in str(server.why_not())
@@ -124,7 +124,7 @@ def test_without_url_and_binary_it_says_what_to_set(
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert URL_VARIABLE in str(make_tf_serving(model, 2).why_not())
+    assert URL_VARIABLE in str(TfServing(model, 2).why_not())
 
 
 def test_binary_without_a_model_says_what_to_set(
@@ -135,7 +135,7 @@ def test_binary_without_a_model_says_what_to_set(
     binary.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert MODEL_VARIABLE in str(make_tf_serving(model, 2).why_not())
+    assert MODEL_VARIABLE in str(TfServing(model, 2).why_not())
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ collected, one response for each request.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
-from offpath.profiling.servers.models.classifiers import Labels, load_classifier
+from offpath.profiling.servers.services.classifiers import Labels
+from offpath.profiling.servers.services.settings import ServiceSettings
 
 
 class TritonPythonModel:
@@ -20,16 +20,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the model, once for each instance."""
-        config = json.loads(args["model_config"])
-        asked = {
-            key: value["string_value"] for key, value in config["parameters"].items()
-        }
-        self._classify = load_classifier(
-            asked["kind"],
-            asked["model"],
-            int(asked["threads"]),
-            int(config["max_batch_size"]),
-        )
+        self._classify = ServiceSettings.from_environment().load_classifier()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answers a batch; each request holds one photograph."""

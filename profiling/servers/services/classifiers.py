@@ -6,19 +6,21 @@ that all servers do the same work and only the serving differs.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torchvision import transforms
 
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.engine import Engine
 from offpath.handler.pipeline import Pipeline, set_threads
-from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
+from offpath.profiling.load.model_under_test import (
+    ModelUnderTest,
+    load_model,
+    read_picture,
+)
 
 # Label -> probability, best first.
 Labels = dict[str, float]
@@ -41,20 +43,11 @@ def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Clas
 def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
     """Pillow, torchvision's transforms per image, one fp32 forward: what the examples of all these
     servers show."""
-    config = model.config
-    prepare = transforms.Compose(
-        [
-            transforms.Resize(config.resize_size),
-            transforms.CenterCrop(config.image_size),
-            transforms.ToTensor(),
-            transforms.Normalize(config.mean, config.std),
-        ]
-    )
-    finish = Finish(model)
+    prepare, finish = model.make_transforms(), Finish(model)
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
-        pictures = [Image.open(io.BytesIO(p)).convert("RGB") for p in photographs]
-        return finish(torch.stack([prepare(picture) for picture in pictures]))
+        pictures = [prepare(read_picture(photograph)) for photograph in photographs]
+        return finish(torch.stack(pictures))
 
     return classify
 

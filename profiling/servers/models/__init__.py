@@ -1,1 +1,0 @@
-"""Code that runs inside the servers under test; each server's own file imports from here."""

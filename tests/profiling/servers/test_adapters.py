@@ -1,0 +1,164 @@
+"""Servers from PyPI: what each is told; and started, where they are set up (`slow`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.archive.photographs import find_sources
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.bodies import Bodies
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers import confined, marked, ray_serve
+from offpath.profiling.servers.adapter import Start
+from offpath.profiling.servers.mms import Mms
+from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
+from offpath.profiling.servers.services.settings import VARIABLE, ServiceSettings
+
+SERVICES = ("bentoml", "ray-serve", "litserve", "mosec")
+PYTHON = Path("/environment/bin/python")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("near-free")
+
+
+@pytest.fixture
+def make(model):
+    return lambda name: make_servers([name], model, cores=2)[0]
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def server(request, make):
+    return make(request.param)
+
+
+@pytest.fixture
+def start(tmp_path):
+    return Start(PYTHON, tmp_path / "folder", tmp_path / "scratch", (4321, 4322))
+
+
+def test_a_service_is_told_what_its_adapter_was_set_to(server, start, monkeypatch):
+    server.batch_size, server.workers = 5, 3
+    env = server.make_environment(start)
+    monkeypatch.setenv(VARIABLE, env[VARIABLE])
+    told = ServiceSettings.from_environment()
+    assert told == ServiceSettings(
+        "near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind
+    )
+    assert server.settings["max_batch_size"] == 5
+    assert server.settings["workers"] == 3
+    assert env["OMP_NUM_THREADS"] == "1"
+    # Sockets and scratch files of a server that is killed go with the folder.
+    assert env["TMPDIR"] == str(start.scratch)
+    json.dumps(server.settings)
+
+
+def test_all_versions_are_pinned():
+    for environment in ENVIRONMENTS.values():
+        named = [r for r in environment.requirements if not r.startswith("-")]
+        assert named and all("==" in requirement for requirement in named)
+
+
+def test_a_server_that_is_not_set_up_says_how(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
+    assert f"offpath bench setup {server.name}" in server.why_not()
+
+
+def test_servers_report_nothing_home(make, start):
+    bento = make("bentoml").make_environment(start)
+    assert bento["BENTOML_DO_NOT_TRACK"] == "True"
+    assert bento["BENTOML_HOME"].startswith(str(start.scratch))
+    ray = make("ray-serve").make_environment(start)
+    assert ray["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert ray["RAY_TMPDIR"] == str(start.scratch)
+
+
+@pytest.mark.parametrize("name", ["bentoml", "mosec", "triton"])
+def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
+    command = " ".join(make(name).make_command(start))
+    assert "127.0.0.1" in command and "4321" in command
+
+
+def test_mms_gets_ports_that_it_accepts(model):
+    ports = Mms(model, 2).choose_ports()
+    assert len(set(ports)) == 2
+    assert all(1024 < port <= 32767 for port in ports)
+
+
+def test_ray_is_confined(make, start, monkeypatch):
+    monkeypatch.setattr(ray_serve, "why_no_namespace", lambda: None)
+    command = make("ray-serve").make_command(start)
+    assert command[:3] == [str(PYTHON), "-m", confined.MODULE]
+
+
+def test_ray_does_not_run_unconfined_unless_allowed(make, start, monkeypatch, tmp_path):
+    monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(ray_serve, "why_no_namespace", lambda: "nobody may")
+    server = make("ray-serve")
+    monkeypatch.delenv(ray_serve.ALLOW_VARIABLE, raising=False)
+    assert "Ray listens on all addresses and nobody may" in server.why_not()
+    monkeypatch.setenv(ray_serve.ALLOW_VARIABLE, "1")
+    assert "not set up" in server.why_not()
+    assert confined.MODULE not in server.make_command(start)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("is_killed", [False, True], ids=["ended", "killed"])
+def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
+    server, is_killed, model, tmp_path
+):
+    if server.why_not() is not None:
+        pytest.skip(server.why_not())
+    server.prepare(tmp_path / server.name)
+    bodies = Bodies(tmp_path / "bodies", model.config)
+    photographs = [path.read_bytes() for path in find_sources()]
+    checks = [
+        (bodies.make(photograph, server.call), answer)
+        for photograph, answer in make_checks(model, photographs)
+    ]
+    with server.running() as running:
+        url = running.predict_url
+        difference = check_answers(server.name, url, server.call, checks)
+        assert difference < (1e-5 if server.kind == "pillow" else 0.01)
+        bad = httpx.post(url, content=b"no", headers=server.call.all_headers)
+        assert bad.status_code != 200
+        groups = running.groups()
+        # MMS keeps a parent of its workers besides the two.
+        assert len(groups["workers"]) == (3 if server.name == "mms" else 2)
+        members = [psutil.Process(pid) for pids in groups.values() for pid in pids]
+        assert running.is_running() and running.log_path().exists()
+        if is_killed:
+            os.kill(groups["frontend"][0], signal.SIGKILL)
+    assert not any(process.is_running() for process in members)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_server_that_does_not_start_says_why_and_leaves_no_process(
+    name, make, tmp_path, monkeypatch
+):
+    server = make(name)
+    if server.why_not() is not None:
+        pytest.skip(server.why_not())
+    monkeypatch.setattr(ServiceSettings, "to_environment", lambda self: {})
+    server.prepare(tmp_path / server.name)
+    before = set(psutil.pids())
+    with pytest.raises(ExpectedError, match="(?s)ended while starting.*KeyError"):
+        with server.running():
+            pass
+    # Of this server alone: others may be tested at the same time.
+    folder = str(server.environment.folder)
+    born = [p for p in psutil.process_iter() if p.pid not in before]
+    assert not [p for p in born if folder in marked.command_line(p)]
