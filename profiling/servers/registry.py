@@ -13,6 +13,7 @@ from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec
+from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
@@ -47,19 +48,36 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 def make_servers(
-    names: Sequence[str], model: ModelUnderTest, cores: int
+    names: Sequence[str],
+    model: ModelUnderTest,
+    cores: int,
+    variants: Sequence[str] = (),
 ) -> list[ServerUnderTest]:
-    """The named servers, in order.
+    """The named servers, in order, and then variants of servers, see `overrides`.
 
     Raises:
-        ExpectedError: an unknown or repeated name.
+        ExpectedError: an unknown or repeated name, or a variant that cannot be made.
     """
     check_names(names)
-    if len(set(names)) != len(names) or not names:
-        raise ExpectedError(
-            f"servers {','.join(names)!r}: expected distinct names, at least one"
-        )
-    return [SERVERS[name](model, cores) for name in names]
+    made = [SERVERS[name](model, cores) for name in names]
+    made += [make_override_variant(text, model, cores) for text in variants]
+    if len({server.name for server in made}) != len(made) or not made:
+        given = ",".join(server.name for server in made)
+        raise ExpectedError(f"servers {given!r}: expected distinct names, at least one")
+    return made
+
+
+def make_override_variant(
+    text: str, model: ModelUnderTest, cores: int
+) -> ServerUnderTest:
+    """A server with other settings, from NAME=SERVER:KEY=VALUE;...
+
+    Raises:
+        ExpectedError: another form, no such server or setting, a value that is refused.
+    """
+    override = parse_override(text)
+    check_names([override.server])
+    return apply_override(SERVERS[override.server](model, cores), override)
 
 
 def check_names(names: Sequence[str]) -> None:

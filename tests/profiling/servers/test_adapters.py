@@ -136,7 +136,8 @@ def test_a_started_server_answers_as_the_reference_and_leaves_no_process(
         groups = running.groups()
         # MMS keeps a parent of its workers besides the two.
         assert len(groups["workers"]) == (3 if server.name == "mms" else 2)
-        members = [psutil.Process(pid) for pids in groups.values() for pid in pids]
+        pids = {pid for pids in groups.values() for pid in pids}
+        members = [process for process in psutil.process_iter() if process.pid in pids]
         assert running.is_running() and running.log_path().exists()
         if is_killed:
             os.kill(groups["frontend"][0], signal.SIGKILL)

@@ -17,6 +17,7 @@ from offpath.profiling.servers.launched import (
     launched,
     server_environment,
 )
+from offpath.profiling.servers.marked import command_line
 from offpath.serving.ports import resolve_ports
 from offpath.serving.processes import find_session_members
 
@@ -69,15 +70,13 @@ def test_server_that_ends_while_starting_is_reported_with_its_cause(
 
 
 def test_server_that_never_answers_is_ended_after_its_time(tmp_path: Path) -> None:
-    launch = make_launch(tmp_path, "import time; time.sleep(600)")
-    before = set(psutil.pids())
+    launch = make_launch(tmp_path, "import time; time.sleep(600)", str(tmp_path))
 
     with pytest.raises(ExpectedError, match="not ready within 1 s"):
         with launched(launch, is_ok("http://127.0.0.1:9/"), timeout_s=1):
             pass
 
-    left = [p for p in psutil.process_iter() if p.pid not in before]
-    assert not [p for p in left if "time.sleep(600)" in " ".join(p.cmdline())]
+    assert not [p for p in psutil.process_iter() if str(tmp_path) in command_line(p)]
 
 
 def test_missing_program_is_an_expected_error(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""A TorchServe under test with other settings: NAME=SERVER:KEY=VALUE;KEY=VALUE
+
+    offpath bench compare --servers offpath --baseline offpath \\
+        --variant "heap buffers=offpath:prefer_direct_buffer=false" \\
+        --variant "parallel=offpath:vmargs=-Xms2g -Xmx2g -XX:+UseParallelGC" \\
+        --variant "alone=offpath:model.batch_size=1;handler.engine=eager"
+
+SERVER is a TorchServe of the registry. Each KEY changes one thing, all else stays SERVER's:
+
+- a key of config.properties; `vmargs` are all of Java's options, `vmargs+` further ones;
+- model.batch_size, model.max_batch_delay_ms, model.workers: what the archive asks for;
+- handler.SETTING: of our handler, the value as in YAML;
+- env.NAME: a variable of the server and its workers.
+
+A value ends at the next `;`, spaces around names and values do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from offpath.archive.model_config import make_model_config
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.torchserve import TorchServeUnderTest
+from offpath.serving.properties import read_properties
+from offpath.serving.settings import find_config
+
+FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
+VMARGS, MORE_VMARGS = "vmargs", "vmargs+"
+# Of TorchServe's ConfigManager.java, those that a benchmark can vary: it has its own addresses,
+# ports, model store and models.
+CONFIG_KEYS = frozenset("""
+    async_logging cpu_launcher_args cpu_launcher_enable decode_input_request
+    default_response_timeout default_startup_timeout default_workers_per_model
+    disable_system_metrics enable_metrics_api io_ratio ipex_enable job_queue_size
+    limit_max_image_pixels max_request_size max_response_size metric_time_interval
+    metrics_mode model_metrics_auto_detect netty_client_threads number_of_gpu
+    number_of_netty_threads prefer_direct_buffer unregister_model_timeout use_native_io
+    vmargs vmargs+
+    """.split())
+# Name here -> TorchServe's in model-config.yaml.
+MODEL_KEYS = {
+    "batch_size": ("batchSize",),
+    "max_batch_delay_ms": ("maxBatchDelay",),
+    "workers": ("minWorkers", "maxWorkers"),
+}
+
+
+@dataclass(frozen=True)
+class Override:
+    """A variant as it was asked for.
+
+    Attributes:
+        name: its own.
+        server: the one that it changes.
+        settings: key -> value, as typed.
+    """
+
+    name: str
+    server: str
+    settings: Mapping[str, str]
+
+    def of_kind(self, kind: str) -> dict[str, str]:
+        """The settings whose key begins with `kind.`, without that."""
+        return {
+            key.removeprefix(f"{kind}."): value
+            for key, value in self.settings.items()
+            if key.startswith(f"{kind}.")
+        }
+
+
+def parse_override(text: str) -> Override:
+    """Reads NAME=SERVER:KEY=VALUE;...
+
+    Raises:
+        ExpectedError: another form, a key twice, or one that there is not.
+    """
+    name, _, rest = text.partition("=")
+    server, _, listed = rest.partition(":")
+    name, server = name.strip(), server.strip()
+    pairs = [pair.partition("=") for pair in listed.split(";") if pair.strip()]
+    settings = {key.strip(): value.strip() for key, _, value in pairs}
+    if not (name and server and pairs) or "/" in name or name.startswith("."):
+        raise ExpectedError(
+            f"variant {text!r}: expected {FORM}, and no slash in the name"
+        )
+    for key, sign, _ in pairs:
+        check_key(name, key.strip())
+        if not sign:
+            raise ExpectedError(f"variant {name!r}: {key.strip()!r} has no value")
+    if len(settings) < len(pairs):
+        raise ExpectedError(f"variant {name!r}: a key is there twice in {listed!r}")
+    return Override(name, server, settings)
+
+
+def check_key(name: str, key: str) -> None:
+    """Refuses a key that changes nothing; our handler checks its own."""
+    known = [*sorted(CONFIG_KEYS), *(f"model.{one}" for one in MODEL_KEYS)]
+    if key not in known and not re.fullmatch(r"(handler|env)\.\w+", key):
+        raise ExpectedError(
+            f"variant {name!r}: no setting {key!r}; expected handler.SETTING, env.NAME or one of"
+            f" {', '.join(known)}"
+        )
+
+
+def apply_override(server: object, override: Override) -> TorchServeUnderTest:
+    """The server with the variant's name and settings.
+
+    Raises:
+        ExpectedError: it is no TorchServe, has no such archive, or a value is refused.
+    """
+    if not isinstance(server, TorchServeUnderTest):
+        raise ExpectedError(
+            f"variant {override.name!r}: {override.server!r} is no TorchServe, nothing of it"
+            " can be changed"
+        )
+    archive = change_archive(server, override)
+    return replace(
+        server,
+        name=override.name,
+        archive_settings=archive,
+        batch_size=archive.get("batchSize", server.batch_size),
+        overrides={**server.overrides, **change_config(server, override)},
+        env={**server.env, **override.of_kind("env")},
+    )
+
+
+def change_config(server: TorchServeUnderTest, override: Override) -> dict[str, str]:
+    """The keys of config.properties."""
+    config = {k: v for k, v in override.settings.items() if k in CONFIG_KEYS}
+    more = config.pop(MORE_VMARGS, None)
+    if more is not None:
+        shipped = {} if server.stock else read_properties(find_config())
+        options = {**shipped, **server.overrides, **config}.get(VMARGS, "")
+        # Of two that say different things Java takes the last.
+        config[VMARGS] = f"{options} {more}".strip()
+    return config
+
+
+def change_archive(
+    server: TorchServeUnderTest, override: Override
+) -> Mapping[str, Any]:
+    """The content of the archive's model-config.yaml, checked as `offpath archive` does."""
+    model, handler = override.of_kind("model"), override.of_kind("handler")
+    asked = server.archive_settings
+    if model and not asked:
+        raise ExpectedError(
+            f"variant {override.name!r}: {override.server!r} runs on TorchServe's defaults, its"
+            " archive asks for nothing"
+        )
+    if handler and "handler" not in asked:
+        raise ExpectedError(
+            f"variant {override.name!r}: {override.server!r} has not our handler"
+        )
+    if not (model or handler):
+        return asked
+    changes = {
+        key: read_value(value)
+        for name, value in model.items()
+        for key in MODEL_KEYS[name]
+    }
+    settings = {key: read_value(value) for key, value in handler.items()}
+    changed = make_model_config(asked, changes, settings)
+    # It adds an empty `handler:` where there was none.
+    return {key: value for key, value in changed.items() if key in asked}
+
+
+def read_value(text: str) -> Any:
+    """A value as in model-config.yaml; what is no YAML stays a text, which is refused then."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

@@ -1,0 +1,137 @@
+"""Variants of a TorchServe by its settings: NAME=SERVER:KEY=VALUE;KEY=VALUE."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from offpath.archive.photographs import find_sources
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.overrides import parse_override
+from offpath.profiling.servers.registry import make_override_variant, make_servers
+from offpath.serving.mar_file import read_mar
+from offpath.serving.properties import read_properties
+from offpath.serving.settings import find_config
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("near-free")
+
+
+@pytest.fixture
+def make(model):
+    return lambda text: make_override_variant(text, model, cores=2)
+
+
+def test_name_server_and_settings_are_told_apart():
+    asked = parse_override("a b = offpath: vmargs=-Xmx2g -Da=b:c ; model.batch_size=1;")
+    assert (asked.name, asked.server) == ("a b", "offpath")
+    assert asked.settings == {"vmargs": "-Xmx2g -Da=b:c", "model.batch_size": "1"}
+
+
+def test_keys_of_config_properties_go_over_those_of_the_server(make):
+    heap = make("heap=offpath:prefer_direct_buffer=false")
+    assert heap.name == "heap"
+    assert heap.overrides == {"prefer_direct_buffer": "false"}
+    fixed = make("one=torchserve-fixed:number_of_netty_threads=1;env.OMP_NUM_THREADS=2")
+    assert fixed.overrides["number_of_netty_threads"] == "1"
+    assert "ParallelGC" in fixed.overrides["vmargs"]
+    assert fixed.settings["env"] == {"OMP_NUM_THREADS": "2"}
+
+
+def test_further_java_options_follow_those_that_the_server_has(make):
+    shipped = read_properties(find_config())["vmargs"]
+    assert make("a=offpath:vmargs+=-Xmn600m").overrides == {
+        "vmargs": f"{shipped} -Xmn600m"
+    }
+    fixed = make("a=torchserve-fixed:vmargs+=-Xmn1g").overrides["vmargs"]
+    assert fixed == "-Xms2g -Xmx2g -XX:+UseParallelGC -Xmn1g"
+    assert make("a=torchserve-stock:vmargs+=-Xmx1g").overrides == {"vmargs": "-Xmx1g"}
+    assert make("a=offpath:vmargs=-Xmx3g").overrides == {"vmargs": "-Xmx3g"}
+
+
+def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
+    (shipped,) = make_servers(["offpath"], model, 2)
+    config = make(
+        "a=offpath:model.batch_size=1;model.max_batch_delay_ms=7;model.workers=1;"
+        "handler.engine=eager;handler.prediction_log={segment_max_age_s: 7}"
+    ).config
+    assert (config["batchSize"], config["maxBatchDelay"]) == (1, 7)
+    assert (config["minWorkers"], config["maxWorkers"]) == (1, 1)
+    assert config["handler"]["engine"] == "eager"
+    assert config["handler"]["prediction_log"]["segment_max_age_s"] == 7
+    assert config["responseTimeout"] == shipped.config["responseTimeout"]
+    assert "handler" not in make("a=torchserve-fixed:model.batch_size=2").config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("offpath", "expected NAME=SERVER", id="no-setting"),
+        pytest.param("a=offpath", "expected NAME=SERVER", id="no-key"),
+        pytest.param("=offpath:vmargs=x", "expected NAME=SERVER", id="no-name"),
+        pytest.param("../a=offpath:vmargs=x", "no slash", id="path"),
+        pytest.param("a=offpath:vmargs", "'vmargs' has no value", id="no-value"),
+        pytest.param("a=offpath:io_ratio=1;io_ratio=2", "twice", id="twice"),
+        pytest.param("a=nginx:vmargs=x", "no server 'nginx'", id="unknown-server"),
+        pytest.param("a=mosec:vmargs=x", "no TorchServe", id="not-torchserve"),
+        pytest.param(
+            "a=offpath:job_queue=1",
+            "no setting 'job_queue'.*job_queue_size.*model.workers",
+            id="unknown-key",
+        ),
+        pytest.param(
+            "a=offpath:inference_address=http://0.0.0.0:80",
+            "no setting 'inference_address'",
+            id="the-benchmarks-own",
+        ),
+        pytest.param(
+            "a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"
+        ),
+        pytest.param("a=offpath:handler.no=1", "'no'", id="handler"),
+        pytest.param("a=offpath:model.batch_size=0", "batchSize is 0", id="value"),
+        pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
+        pytest.param(
+            "a=torchserve-fixed:handler.engine=eager",
+            "'torchserve-fixed' has not our handler",
+            id="not-ours",
+        ),
+        pytest.param(
+            "a=torchserve-stock:model.batch_size=8",
+            "its archive asks for nothing",
+            id="no-settings",
+        ),
+    ],
+)
+def test_what_cannot_be_is_named(text, said, make):
+    with pytest.raises(ExpectedError, match=f"(?s){said}"):
+        make(text)
+
+
+def test_variants_follow_the_servers_and_have_names_of_their_own(model):
+    variants = ["a=offpath:io_ratio=50", "b=offpath:io_ratio=90"]
+    made = make_servers(["offpath"], model, 2, variants)
+    assert [server.name for server in made] == ["offpath", "a", "b"]
+    assert [server.name for server in make_servers([], model, 2, variants[:1])] == ["a"]
+    with pytest.raises(ExpectedError, match="'offpath,offpath': expected distinct"):
+        make_servers(["offpath"], model, 2, ["offpath=offpath:io_ratio=90"])
+
+
+@pytest.mark.server
+def test_a_started_variant_runs_with_its_settings(make, tmp_path):
+    server = make(
+        "alone=offpath:model.batch_size=1;model.workers=1;vmargs+=-Doffpath.variant=yes"
+    )
+    server.prepare(tmp_path / "alone")
+    (archive,) = (tmp_path / "alone").glob("*.mar")
+    assert read_mar(archive).model_config["batchSize"] == 1
+    photograph = find_sources()[0].read_bytes()
+    with server.running() as running:
+        reply = httpx.post(running.predict_url, content=photograph, trust_env=False)
+        assert reply.status_code == 200
+        groups = running.groups()
+        assert len(groups["workers"]) == 1
+        java = open(f"/proc/{groups['frontend'][0]}/cmdline").read()
+    assert "-Doffpath.variant=yes" in java
