@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import torch
 
 from offpath.archive.catalog import MODELS, RANDOM_SEED, StateDict, imagenet_labels
+from offpath.archive.checkpoint import Say, is_torchscript, read_state_dict
 from offpath.handler.errors import ExpectedError
 
 # Modules of the worker itself; an archive's folder comes first on its path.
 RESERVED_MODULES = frozenset(
-    """ts torch torchvision captum handler classifier_entry numpy PIL simplejpeg yaml psutil
+    """ts torch torchvision captum offpath classifier_entry numpy PIL simplejpeg yaml psutil
     packaging aiobotocore aiohttp botocore zstandard""".split()
 )
 # What Python imports as a module (importlib.machinery.all_suffixes() of any platform).
@@ -46,26 +46,30 @@ class ModelSource:
     handler: dict[str, Any] = field(default_factory=dict)
 
 
-def load_model_source(model: str, weights: str | None) -> ModelSource:
+def load_model_source(
+    model: str, weights: str | None, say: Say = lambda line: None
+) -> ModelSource:
     """Resolves and loads what the user named.
 
     Args:
         model: an embedded model's name, a Python file with one torch.nn.Module class, or a
             TorchScript file.
-        weights: a state-dict file, `pretrained`, `random`, or None for the model's default.
+        weights: a state dict or a checkpoint around one (see `archive.checkpoint`), `pretrained`,
+            `random`, or None for the model's default.
+        say: told what was taken off around the weights.
 
     Raises:
         ExpectedError: a missing file, a file of another kind, weights that do not fit.
     """
     if model in MODELS:
-        return _load_embedded(model, weights)
+        return _load_embedded(model, weights, say)
     path = Path(model)
     if not path.is_file():
         known = ", ".join(MODELS)
         raise ExpectedError(f"--model {model!r} is neither a file nor one of {known}")
     if path.suffix == ".py":
-        return _load_python(path, weights)
-    if _is_torchscript(path):
+        return _load_python(path, weights, say)
+    if is_torchscript(path):
         if weights is not None:
             raise ExpectedError(
                 "a TorchScript file holds its weights; leave --weights out"
@@ -111,14 +115,14 @@ def check_shadowing(path: Path) -> None:
         )
 
 
-def _load_embedded(name: str, weights: str | None) -> ModelSource:
+def _load_embedded(name: str, weights: str | None, say: Say) -> ModelSource:
     embedded = MODELS[name]
     module = _instantiate(embedded.file)
     chosen = weights or embedded.default_weights
     if chosen == "pretrained":
         state_dict = embedded.load_pretrained()
     else:
-        state_dict = _resolve_weights(embedded.file, module, chosen)
+        state_dict = _resolve_weights(embedded.file, module, chosen, say)
     _fit(module, state_dict, chosen)
     labels = imagenet_labels()
     return ModelSource(
@@ -126,7 +130,7 @@ def _load_embedded(name: str, weights: str | None) -> ModelSource:
     )
 
 
-def _load_python(path: Path, weights: str | None) -> ModelSource:
+def _load_python(path: Path, weights: str | None, say: Say) -> ModelSource:
     check_shadowing(path)
     if "." in path.stem:
         # ts/torch_handler/base_handler.py imports what comes before the first dot.
@@ -138,17 +142,19 @@ def _load_python(path: Path, weights: str | None) -> ModelSource:
             f"--model {path.name} needs --weights FILE (or `random` for a trial)"
         )
     module = _instantiate(path)
-    state_dict = _resolve_weights(path, module, weights)
+    state_dict = _resolve_weights(path, module, weights, say)
     _fit(module, state_dict, weights)
     return ModelSource(module, path, state_dict)
 
 
-def _resolve_weights(file: Path, module: torch.nn.Module, weights: str) -> StateDict:
+def _resolve_weights(
+    file: Path, module: torch.nn.Module, weights: str, say: Say
+) -> StateDict:
     if weights == "random":
         # Seeded again: the instance at hand drew from whatever state the generator was in.
         torch.manual_seed(RANDOM_SEED)
         return _instantiate(file).state_dict()
-    return _read_state_dict(Path(weights))
+    return read_state_dict(Path(weights), frozenset(module.state_dict()), say)
 
 
 def _instantiate(path: Path) -> torch.nn.Module:
@@ -183,29 +189,6 @@ def _instantiate(path: Path) -> torch.nn.Module:
     return module
 
 
-def _read_state_dict(path: Path) -> StateDict:
-    if not path.is_file():
-        raise ExpectedError(
-            f"--weights {str(path)!r}: no such file (or use pretrained, random)"
-        )
-    if _is_torchscript(path):
-        raise ExpectedError(
-            f"{path.name} is TorchScript: pass it as --model, without --weights"
-        )
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ExpectedError(
-            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
-            "the state dict alone: torch.save(model.state_dict(), FILE)"
-        ) from error
-    if not isinstance(loaded, dict) or not all(
-        isinstance(k, str) and torch.is_tensor(v) for k, v in loaded.items()
-    ):
-        raise ExpectedError(f"{path.name} is no state dict (names to tensors)")
-    return loaded
-
-
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
     """Loads the weights; says which keys do not fit."""
     own = module.state_dict()
@@ -231,14 +214,6 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
             f"the weights {source} do not fit the model; " + "; ".join(problems)
         )
     module.load_state_dict(dict(state_dict))
-
-
-def _is_torchscript(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as file:
-            return any(name.endswith("/constants.pkl") for name in file.namelist())
-    except zipfile.BadZipFile:
-        return False
 
 
 def _load_script(path: Path) -> torch.nn.Module:

@@ -22,7 +22,8 @@ from offpath.handler.errors import ExpectedError
 )
 @click.option(
     "--weights",
-    help="State-dict file, `pretrained` or `random` (seeded). Default: the model's.",
+    help="State dict, checkpoint or .safetensors, `pretrained` or `random` (seeded)."
+    " Default: the model's.",
 )
 @click.option("--labels", type=Path, help="One label a line, or index_to_name.json.")
 @click.option(
@@ -123,7 +124,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
-    source = load_model_source(options["model"], options["weights"])
+    source = load_model_source(options["model"], options["weights"], _say)
     handler = {**source.handler, **_handler_settings(options)}
     config = make_model_config(preset, _server_settings(options), handler)
     engine = plan_engine(config, source.module, options["calibrate"])

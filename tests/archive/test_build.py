@@ -177,7 +177,7 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(
         ("ts.py", "would shadow the module 'ts'"),
         ("torch.py", "would shadow"),
         ("json.py", "would shadow"),
-        ("handler.py", "would shadow"),
+        ("offpath.py", "would shadow"),
         ("json.pyc", "would shadow"),
         ("tiny.py", "the archive has a tiny.py"),
         ("classifier_entry.py", "the archive has a classifier_entry.py"),

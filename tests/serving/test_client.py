@@ -149,15 +149,13 @@ def test_client_needs_no_torch_and_minds_no_module_beside_the_script(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        """
+    script.write_text("""
 import sys
 from offpath.client import Client
 from offpath.serving.client import make_npy
 heavy = {"torch", "torchvision", "ts", "captum", "aiobotocore", "boto3", "yaml"}
 sys.exit(", ".join(heavy & set(sys.modules)) or 0)
-"""
-    )
+""")
     # A user's own modules by the names of our folders.
     for name in ("handler", "archive", "serving", "profiling"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('the wrong one')")

@@ -1,0 +1,134 @@
+"""A checkpoint as training leaves it -> the model's state dict; nothing unpickled that could run.
+
+Trainers wrap: a dict around the weights (`state_dict`, `model`, beside an optimizer), a prefix
+before every name (`module.` of DDP, `_orig_mod.` of torch.compile, `model.` of Lightning), or both.
+What was taken off is said.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from offpath.handler.errors import ExpectedError
+
+Say = Callable[[str], None]
+# Where the weights lie in a checkpoint, first found first taken: what was trained, then its moving
+# average.
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "module")
+AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
+PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
+# torch.optim.swa_utils.AveragedModel counts in a buffer of its own.
+COUNTERS = frozenset({"n_averaged"})
+
+
+def read_state_dict(
+    path: Path, names: frozenset[str], say: Say = lambda line: None
+) -> Mapping[str, torch.Tensor]:
+    """Reads weights for a model.
+
+    Args:
+        path: a file of torch.save, or .safetensors.
+        names: of the model's own parameters and buffers.
+        say: told what was taken off around them.
+
+    Raises:
+        ExpectedError: no such file, another kind of file, no weights in it.
+    """
+    if not path.is_file():
+        raise ExpectedError(
+            f"--weights {str(path)!r}: no such file (or use pretrained, random)"
+        )
+    if path.suffix == ".safetensors":
+        loaded: object = _load_safetensors(path)
+    else:
+        loaded = _load_torch(path)
+    weights = _unwrap(loaded, path, say)
+    return _strip_prefixes(weights, names, path, say)
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether torch.jit.save wrote it."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith("/constants.pkl") for name in file.namelist())
+    except zipfile.BadZipFile:
+        return False
+
+
+def _load_torch(path: Path) -> object:
+    if is_torchscript(path):
+        raise ExpectedError(
+            f"{path.name} is TorchScript: pass it as --model, without --weights"
+        )
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ExpectedError(
+            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
+            "the state dict alone: torch.save(model.state_dict(), FILE)"
+        ) from error
+
+
+def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ExpectedError(
+            f"{path.name} needs a package: pip install safetensors"
+        ) from error
+    try:
+        weights: Mapping[str, torch.Tensor] = load_file(path)
+    except Exception as error:
+        raise ExpectedError(f"{path.name} is no safetensors file: {error}") from error
+    return weights
+
+
+def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
+    """The dict of tensors in a checkpoint."""
+    if _is_state_dict(loaded):
+        return loaded  # type: ignore[return-value]
+    if not isinstance(loaded, Mapping):
+        raise ExpectedError(
+            f"{path.name} is no state dict (names to tensors) but a {type(loaded).__name__}"
+        )
+    found = [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
+    if not found:
+        raise ExpectedError(
+            f"{path.name} is no state dict (names to tensors), and under none of"
+            f" {', '.join((*WRAPPERS, *AVERAGES))} is one; it has:"
+            f" {', '.join(map(str, list(loaded)[:8]))}"
+        )
+    others = f" (it also has {', '.join(found[1:])})" if found[1:] else ""
+    say(f"{path.name}: the weights are under {found[0]!r}{others}")
+    return loaded[found[0]]  # type: ignore[no-any-return]
+
+
+def _is_state_dict(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(k, str) and torch.is_tensor(v) for k, v in value.items())
+    )
+
+
+def _strip_prefixes(
+    weights: Mapping[str, torch.Tensor], names: frozenset[str], path: Path, say: Say
+) -> Mapping[str, torch.Tensor]:
+    """Without what stands before every name, as long as that brings it nearer to the model's."""
+    stripped = ""
+    while True:
+        own = {k: v for k, v in weights.items() if k in names or k not in COUNTERS}
+        prefix = next(
+            (p for p in PREFIXES if all(name.startswith(p) for name in own)), None
+        )
+        if prefix is None or own.keys() <= names:
+            break
+        weights = {name.removeprefix(prefix): value for name, value in own.items()}
+        stripped += prefix
+    if stripped:
+        say(f"{path.name}: {stripped!r} before every name is left out")
+    return own
