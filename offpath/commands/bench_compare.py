@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offpath.commands import bench_options as options
-from offpath.handler.errors import ExpectedError
+from offpath.commands import showing
 
 if TYPE_CHECKING:
-    from offpath.profiling.core.result import BenchResult
-    from offpath.profiling.experiments.session import BenchChoices
+    from offpath.profiling.experiments.compare import CompareChoices
 
 DEFAULT_SECONDS = 10.0
 # 20 batches of 8: a slow model's window goes on until it has them, or for a minute.
@@ -20,22 +18,21 @@ MIN_REPLIES = 160
 
 
 @click.command("compare")
-@click.option(
-    "--workload",
-    "workloads",
-    multiple=True,
-    default=("photos-1200k", "photos-55k"),
-    show_default=True,
-    help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
-)
+@options.workloads_option
 @options.model_option
 @options.servers_option
+@click.option(
+    "--workers",
+    default="",
+    metavar="N,...",
+    help="Each server with each of these numbers of workers.  [default: one a core]",
+)
 @options.baseline_option
 @click.option(
     "--clients",
-    type=click.IntRange(1),
-    default=32,
+    default="32",
     show_default=True,
+    metavar="N,...",
     help="Closed loop: how many send and wait. With --rate: connections.",
 )
 @click.option(
@@ -43,12 +40,12 @@ MIN_REPLIES = 160
     type=click.FloatRange(0, min_open=True),
     help="Open loop: Poisson arrivals a second; latency counts from the time a request was due.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@options.rounds_option
 @click.option(
     "--seconds",
-    type=click.FloatRange(1),
+    type=click.FloatRange(0),
     help=f"Length of a window.  [default: {DEFAULT_SECONDS:g}, and on until {MIN_REPLIES}"
-    " replies, a minute at most]",
+    " replies, a minute at most]  0, with --probe start: no load, starts alone.",
 )
 @click.option(
     "--requests",
@@ -63,14 +60,7 @@ MIN_REPLIES = 160
     show_default=True,
     help="Seconds of load before each window; Java compiles for tens of seconds.",
 )
-@click.option(
-    "--tries",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="A window during which something else was busy on the cores is measured again, so often"
-    " at most.",
-)
+@options.tries_option
 @click.option(
     "--side-by-side",
     is_flag=True,
@@ -78,78 +68,70 @@ MIN_REPLIES = 160
     " changes, short windows in many rounds. Needs the memory of all.",
 )
 @click.option(
-    "--cold-start",
-    is_flag=True,
-    help="Compare the first request after each start with the median of the next 50.",
+    "--probe",
+    "probes",
+    default="",
+    metavar="start,memory",
+    help="start: the first request against the next 50, and seconds until a further worker is"
+    " READY. memory: what the workers' is made of, and with --workers against N times one.",
 )
 @options.generator_option
 @options.seed_option
-@options.json_option
 @click.option(
     "--append",
     is_flag=True,
     help="Add rounds to the --json file; unlike runs are refused.",
 )
-@options.plot_option
-@options.html_option
+@showing.output_options
 def command(
-    baseline: str,
-    json_path: Path | None,
-    append: bool,
-    plot_path: Path | None,
-    html_path: Path | None,
-    **asked: Any,
+    baseline: str, append: bool, outputs: showing.Outputs, **asked: Any
 ) -> None:
     """Requests a second, latencies, CPU and memory of servers on the same photographs and weights.
 
     Rounds are interleaved; each server starts afresh in each round (or once, --side-by-side) and
     its answers are checked before it is measured. One that fails is left out and said; the others
-    go on. Ctrl-C keeps the finished rounds of --json.
+    go on. Ctrl-C keeps what --json has.
     """
-    # Imported here: `offpath bench --help` needs neither torch nor rich's live display.
-    from rich.console import Console
-
-    from offpath.commands.bench_progress import LiveProgress
-    from offpath.profiling.core.result import BENCH
-    from offpath.profiling.experiments.session import estimate_s, run_session
+    # Imported here: `offpath bench --help` needs neither torch nor polars.
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.compare import run_compare
+    from offpath.profiling.experiments.compare_report import document_of
 
     choices = make_choices(**asked)
-    base = baseline if baseline in choices.servers else None
-    earlier = options.read_earlier(json_path, append)
-
-    options.say_estimate(estimate_s(choices))
-    with options.keeping(json_path, "rounds"), LiveProgress() as progress:
-        result = run_session(
-            choices, progress, options.saving(BENCH, json_path), earlier
-        )
-    console = Console()
-    render(result, base, plot_path, html_path, console)
-    if json_path is not None:
-        console.print(f"raw values: {json_path}")
-    if result.failures:
-        names = ", ".join(dict.fromkeys(failure.server for failure in result.failures))
-        raise ExpectedError(f"left out after a failure, see above: {names}")
+    keeper = options.Keeper(outputs, append, "compare")
+    showing.say_estimate(choices.estimated_s)
+    with showing.keeping(outputs, "windows"), LiveProgress() as progress:
+        run = keeper.join(run_compare(choices, progress, keeper.save))
+    showing.present(run, document_of(run, baseline), outputs)
+    options.fail_if_left_out(run)
 
 
 def make_choices(
     workloads: tuple[str, ...],
     model: str,
     servers: str,
-    generator: str,
+    workers: str,
+    clients: str,
     rounds: int,
-    cold_start: bool,
     tries: int,
     side_by_side: bool,
+    probes: str,
     seconds: float | None,
     requests: int | None,
     **load: Any,
-) -> BenchChoices:
+) -> CompareChoices:
     """The choices of the command line; raises UsageError when they exclude each other."""
-    from offpath.profiling.experiments.bench import Windows
-    from offpath.profiling.experiments.session import BenchChoices
+    from offpath.profiling.experiments.compare import CompareChoices
+    from offpath.profiling.experiments.on_servers import Windows
+    from offpath.profiling.experiments.server_subject import PROBE_START, PROBES
 
     if seconds is not None and requests is not None:
         raise click.UsageError("--seconds and --requests exclude each other")
+    asked = showing.split_names(probes)
+    if not set(asked) <= set(PROBES):
+        raise click.UsageError(f"--probe {probes!r}: expected {' or '.join(PROBES)}")
+    if seconds == 0 and PROBE_START not in asked:
+        raise click.UsageError("--seconds 0 measures starts alone: needs --probe start")
     is_default = seconds is None and requests is None
     windows = Windows(
         seconds=DEFAULT_SECONDS if is_default else seconds,
@@ -157,38 +139,16 @@ def make_choices(
         min_replies=MIN_REPLIES if is_default else 0,
         **load,
     )
-    return BenchChoices(
+    return CompareChoices(
         workloads=workloads,
         model=model,
-        servers=options.split_names(servers),
-        generator=generator,
-        rounds=rounds,
+        servers=showing.split_names(servers),
+        clients=showing.read_numbers("--clients", clients, "8,32"),
         windows=windows,
-        cold_start=cold_start,
-        command=options.command_line(),
+        rounds=rounds,
+        command=showing.command_line(),
         tries=tries,
         side_by_side=side_by_side,
+        probes=asked,
+        workers=showing.read_numbers("--workers", workers, "1,2") if workers else (),
     )
-
-
-def render(
-    result: BenchResult,
-    baseline: str | None,
-    plot_path: Path | None,
-    html_path: Path | None,
-    console: Any,
-) -> None:
-    """Prints the tables, draws what was asked for."""
-    from offpath.profiling.report.report import print_report
-
-    print_report(result, baseline, console)
-    if plot_path is not None:
-        from offpath.profiling.report.plot import save_plot
-
-        save_plot(result, baseline, plot_path)
-        console.print(f"plot: {plot_path}")
-    if html_path is not None:
-        from offpath.profiling.report.bench_page import write_bench_page
-
-        write_bench_page(result, html_path, baseline)
-        console.print(f"page: {html_path}")

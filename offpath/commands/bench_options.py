@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from offpath.commands.showing import Outputs, read_earlier
 from offpath.handler.errors import ExpectedError
 from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
-    from offpath.profiling.core.result import BenchResult
+    from offpath.profiling.core.run import Run
     from offpath.profiling.core.saved import Result, Saved
 
 BASELINE = "torchserve-stock"
@@ -37,6 +38,25 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     )
 
 
+workloads_option = click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    default=("photos-1200k", "photos-55k"),
+    show_default=True,
+    help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
+)
+rounds_option = click.option(
+    "--rounds", type=click.IntRange(1), default=3, show_default=True
+)
+tries_option = click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="A window during which something else was busy on the cores is measured again, so often"
+    " at most.",
+)
 model_option = click.option(
     "--model",
     callback=read_model,
@@ -83,18 +103,40 @@ html_option = click.option(
 )
 
 
+class Keeper:
+    """Saves a run as it goes on, behind the rounds of an earlier one where it continues that.
+
+    Raises:
+        ExpectedError: see `showing.read_earlier`; `save` and `join`, where the runs are unlike.
+    """
+
+    def __init__(self, outputs: Outputs, append: bool, experiment: str) -> None:
+        self._outputs = outputs
+        self._earlier = read_earlier(outputs, append, experiment)
+
+    def join(self, run: Run) -> Run:
+        """With the earlier rounds."""
+        from offpath.profiling.core.run import merge_runs
+
+        return run if self._earlier is None else merge_runs(self._earlier, run)
+
+    def save(self, run: Run) -> None:
+        """What a runner calls; a run without figures is not kept."""
+        joined = self.join(run)
+        if joined.rows:
+            self._outputs.save(joined)
+
+
+def fail_if_left_out(run: Run) -> None:
+    """Ends the command with 1 when a variant failed; its report has been shown."""
+    names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
+    if names:
+        raise ExpectedError(f"left out after a failure, see above: {names}")
+
+
 def command_line() -> str:
     """The command line as typed, with `offpath` for the program's path."""
     return shlex.join(["offpath", *sys.argv[1:]])
-
-
-def read_earlier(json_path: Path | None, append: bool) -> BenchResult | None:
-    """The result to continue, None for a new one; never overwrites one silently."""
-    from offpath.profiling.core.result import BENCH
-
-    return (
-        BENCH.load(json_path) if json_path and is_continued(json_path, append) else None
-    )
 
 
 def is_continued(json_path: Path, append: bool) -> bool:

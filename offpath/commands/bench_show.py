@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from offpath.commands import bench_options as options
-from offpath.commands.bench_compare import render
 from offpath.commands.bench_engines import render_engines
 from offpath.commands.bench_light import render_light
 from offpath.commands.bench_memory import print_memory
 from offpath.commands.bench_start import print_starts
 from offpath.commands.bench_sweep import render_sweep
 from offpath.commands.bench_tradeoff import render_tradeoff
+from offpath.commands.showing import Outputs, present
 from offpath.commands.tune import judge_result, render_tuning
 from offpath.handler.errors import ExpectedError
 
@@ -33,15 +33,17 @@ class Wish:
     plot_path: Path | None
     html_path: Path | None
     console: Console
+    markdown: bool
 
 
-def show_bench(path: Path, wish: Wish) -> None:
-    """Of `bench compare`."""
-    from offpath.profiling.core.result import BENCH
+def show_run(path: Path, wish: Wish) -> None:
+    """Of every experiment on the core."""
+    from offpath.profiling.core.run import load_run
+    from offpath.profiling.experiments.registry import document_of
 
-    result = BENCH.load(path)
-    base = wish.baseline if wish.baseline in result.servers else None
-    render(result, base, wish.plot_path, wish.html_path, wish.console)
+    run = load_run(path)
+    outputs = Outputs(None, None, wish.html_path, wish.plot_path, wish.markdown)
+    present(run, document_of(run, wish.baseline), outputs)
 
 
 def show_sweep(path: Path, wish: Wish) -> None:
@@ -119,7 +121,7 @@ Show = Callable[[Path, Wish], None]
 
 # By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
 PLOTTED: dict[str, Show] = {
-    "offpath-bench": show_bench,
+    "offpath-run": show_run,
     "offpath-sweep": show_sweep,
     "offpath-engines": show_engines,
     "offpath-tradeoff": show_tradeoff,
@@ -177,5 +179,5 @@ def command(
         if path is not None and kind not in drawn:
             raise ExpectedError(f"a result of kind {kind} has no {what}, only tables")
     console = MarkdownConsole() if markdown else Console()
-    wish = Wish(baseline, p95_ms, plot_path, html_path, console)
+    wish = Wish(baseline, p95_ms, plot_path, html_path, console, markdown)
     SHOWN[kind](json_path, wish)

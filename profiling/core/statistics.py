@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE, Limits, add_limits
 from offpath.profiling.core.run import Cell, Run
 
 KEY_SCHEMA: dict[str, Any] = {
@@ -35,6 +36,8 @@ OK = "replies_200"
 REPLIES = "^replies_.*$"
 CPU = "^cpu_s\\..*$"
 RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
+# Of the workers and of what forks them, by kind of page.
+TEAM_PSS, TEAM_UNIQUE = "^team_pss_bytes\\..*$", "^team_unique_bytes\\..*$"
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
+    # Of what the cores allow; see `limits.py`.
+    Metric(
+        "decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)
+    ),
+    Metric("limit_percent", "%", "% limit", 100 * pl.col("rate") / pl.col(LIMIT_RATE)),
     Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("frontend")),
     Metric("cpu_ms.workers", "ms", "workers", per_reply_ms("workers")),
     Metric("cpu_ms.generator", "ms", "load", per_reply_ms("generator")),
@@ -86,6 +94,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("rss_mb", "MB", "RSS MB", total(RSS) / 1e6),
     Metric("pss_mb", "MB", "PSS MB", total(PSS) / 1e6),
+    Metric("team_pss_mb", "MB", "team PSS", total(TEAM_PSS) / 1e6),
+    Metric("team_unique_mb", "MB", "team unique", total(TEAM_UNIQUE) / 1e6),
+    Metric("first_ratio", "", "first / next", pl.col("first_ms") / pl.col("steady_ms")),
     Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
     Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
 )
@@ -120,12 +131,15 @@ def to_frame(run: Run) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=schema)
 
 
-def derive(frame: pl.DataFrame) -> pl.DataFrame:
-    """One row a window, a column a metric: the raw ones, then METRICS."""
+def derive(
+    frame: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
+) -> pl.DataFrame:
+    """One row a window, a column a metric: the raw ones, the limits, then METRICS."""
     single = frame.filter(pl.col("value").is_not_null())
     if single.is_empty():
         return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
     wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
+    wide = add_limits(wide, variants)
     for metric in METRICS:
         # A run without the raw metrics has no such figure.
         with contextlib.suppress(pl.exceptions.PolarsError):
@@ -136,13 +150,14 @@ def derive(frame: pl.DataFrame) -> pl.DataFrame:
 class Summary:
     """The figures of a run over its rounds; `frame` has all of them, one a row.
 
-    Columns of `frame`: KEYS, metric, unit, median, low, high, rounds.
+    Columns of `frame`: KEYS, metric, unit, median, low, high, rounds. `limits` are the cores'.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         raw = to_frame(run)
-        self._windows = derive(raw)
+        self._windows = derive(raw, run.variants)
+        self.limits = Limits(self._windows)
         self._latencies = raw.filter(pl.col("values").is_not_null())
         self.frame = pl.concat([self._spreads(), self._of_lists()])
         self._index = {
@@ -219,6 +234,7 @@ class Summary:
             on=metrics, index=KEYS, variable_name="metric", value_name="value"
         ).filter(pl.col("value").is_not_null())
         units = {row.metric: row.unit for row in self.run.rows}
+        units |= dict.fromkeys((DECODE_RATE, LIMIT_RATE), "1/s")
         units |= {metric.name: metric.unit for metric in METRICS}
         return aggregate(long, units)
 

@@ -12,7 +12,9 @@ from offpath.profiling.core.run import Run
 from offpath.profiling.report.document import Document
 
 # Experiment -> the module whose `document_of(run, baseline)` shows it; imported when it is needed.
-EXPERIMENTS: dict[str, str] = {}
+EXPERIMENTS: dict[str, str] = {
+    "compare": "offpath.profiling.experiments.compare_report",
+}
 
 
 def document_of(run: Run, baseline: str | None) -> Document:

@@ -146,7 +146,12 @@ LATENCIES = tuple(
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: a row a variant, of each cell that differs in `rows_by` (clients, batch_size)."""
+    """A table: a row a variant and cell.
+
+    Attributes:
+        rows_by: factors (clients, batch_size) that name a cell; columns where they differ.
+        title: `{baseline}` stands for what the others are divided by.
+    """
 
     title: str
     columns: tuple[Column, ...]
@@ -156,25 +161,40 @@ class TableSpec:
 
     def make(self, view: View, cells: Sequence[Cell]) -> Table | None:
         """The table of some cells; None where nothing of it was measured."""
-        rows, empty = [], [True] * len(self.columns)
-        for cell in cells:
-            for variant in view.variants:
-                texts = [column.text(view, variant, cell) for column in self.columns]
-                if not view.summary.metrics(variant, cell):
-                    continue
-                empty = [was and not text for was, text in zip(empty, texts)]
-                rows.append(
-                    [variant, *(str(getattr(cell, b)) for b in self.rows_by), *texts]
-                )
-        kept = [n for n, is_empty in enumerate(empty) if not is_empty]
-        if not rows or not kept:
+        found = [
+            (variant, cell)
+            for cell in cells
+            for variant in view.variants
+            if view.summary.metrics(variant, cell)
+        ]
+        factors = [
+            name
+            for name in self.rows_by
+            if len({getattr(cell, name) for _, cell in found}) > 1
+        ]
+        rows = [
+            [
+                variant,
+                *(str(getattr(cell, name)) for name in factors),
+                *(column.text(view, variant, cell) for column in self.columns),
+            ]
+            for variant, cell in found
+        ]
+        first = 1 + len(factors)
+        names = [
+            "",
+            *(name.replace("_", " ") for name in factors),
+            *(column.heading for column in self.columns),
+        ]
+        kept = [
+            n for n in range(len(names)) if n < first or any(row[n] for row in rows)
+        ]
+        if len(kept) == first:
             return None
-        first = 1 + len(self.rows_by)
-        heads = ["", *(name.replace("_", " ") for name in self.rows_by)]
         return Table(
-            self.title,
-            [*heads, *(self.columns[n].heading for n in kept)],
-            [[*row[:first], *(row[first + n] for n in kept)] for row in rows],
+            self.title.replace("{baseline}", view.baseline or "none"),
+            [names[n] for n in kept],
+            [[row[n] for n in kept] for row in rows],
             note=self.note,
             is_wide=self.is_wide,
         )
@@ -199,7 +219,8 @@ class BarSpec:
             bars = [bar for v in view.variants if (bar := self._bar(view, v, cell))]
             if bars:
                 line = self.limit(view, cell) if self.limit else None
-                charts.append(BarChart(self.title, self.unit, bars, line))
+                title = title_cell(self.title, cell, cells)
+                charts.append(BarChart(title, self.unit, bars, line))
         return charts
 
     def _bar(self, view: View, variant: str, cell: Cell) -> Bar | None:
@@ -227,7 +248,8 @@ class StackedSpec:
         for cell in cells:
             bars = [bar for v in view.variants if (bar := self._bar(view, v, cell))]
             if bars:
-                charts.append(StackedChart(self.title, self.unit, bars))
+                title = title_cell(self.title, cell, cells)
+                charts.append(StackedChart(title, self.unit, bars))
         return charts
 
     def _bar(self, view: View, variant: str, cell: Cell) -> StackedBar | None:
@@ -295,10 +317,9 @@ class CurveSpec:
                 if (values := view.summary.values(variant, cell, self.metric))
             ]
             if series:
+                title = title_cell(self.title, cell, cells)
                 charts.append(
-                    LineChart(
-                        self.title, "ms", "% of replies within", series, log_x=True
-                    )
+                    LineChart(title, "ms", "% of replies within", series, log_x=True)
                 )
         return charts
 
@@ -320,7 +341,8 @@ class HistogramSpec:
         ]
 
 
-ChartSpec = BarSpec | StackedSpec | LineSpec | CurveSpec | HistogramSpec
+TitledSpec = BarSpec | StackedSpec | LineSpec | CurveSpec
+ChartSpec = TitledSpec | HistogramSpec
 
 
 @dataclass(frozen=True)
@@ -329,12 +351,14 @@ class Part:
 
     Attributes:
         heading: `{workload}` stands for the workload's name.
+        of_starts: made once, of what was measured outside the grid.
     """
 
     heading: str
     charts: tuple[ChartSpec, ...] = ()
     tables: tuple[TableSpec, ...] = ()
     note: str = ""
+    of_starts: bool = False
 
 
 @dataclass(frozen=True)
@@ -342,15 +366,21 @@ class Report:
     """What an experiment shows.
 
     Attributes:
-        parts: each is made once for each workload.
+        parts: each is made once for each workload, those of starts at the end.
         headline: the chart of each workload for `--plot`.
         is_row: whether a variant is a row of its tables; by default all are but limits.
     """
 
     title: str
     parts: tuple[Part, ...]
-    headline: tuple[ChartSpec, ...] = ()
+    headline: tuple[TitledSpec, ...] = ()
     is_row: Callable[[str], bool] = lambda variant: not variant.startswith("limit:")
+
+
+def title_cell(title: str, cell: Cell, cells: Sequence[Cell]) -> str:
+    """A chart's title; it names the clients where their number differs."""
+    numbers = {other.clients for other in cells if other.clients}
+    return f"{title}, {cell.clients} clients" if len(numbers) > 1 else title
 
 
 def is_ours(variant: str) -> bool:
@@ -375,17 +405,25 @@ def make_document(
         workload: [cell for cell in summary.cells() if cell.workload == workload]
         for workload in workloads
     }
-    sections = [
-        section
+    made = [
+        make_section(part, view, workload, cells[workload])
         for workload in workloads
         for part in report.parts
-        if (section := make_section(part, view, workload, cells[workload]))
+        if not part.of_starts
     ]
+    made += [
+        make_section(part, view, "", [Cell()])
+        for part in report.parts
+        if part.of_starts
+    ]
+    sections = [section for section in made if section]
     headline = [
-        replace(chart, title=workload or chart.title)
+        chart
         for workload in workloads
         for spec in report.headline
-        for chart in spec.make(view, cells[workload])
+        for chart in replace(spec, title=workload or spec.title).make(
+            view, cells[workload]
+        )
     ]
     return Document(
         title=report.title,

@@ -82,6 +82,7 @@ class Listener:
     def __init__(self) -> None:
         self.steps: list[str] = []
         self.failures: list[tuple[str, str]] = []
+        self.progress: list[tuple[int, int]] = []
         self.saves = 0
 
     def on_step(self, text: str) -> None:
@@ -89,6 +90,9 @@ class Listener:
 
     def on_replies(self, replies: int, elapsed_s: float) -> None:
         pass
+
+    def on_progress(self, done: int, total: int) -> None:
+        self.progress.append((done, total))
 
     def on_failure(self, server: str, reason: str) -> None:
         self.failures.append((server, reason))

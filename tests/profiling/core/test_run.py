@@ -1,0 +1,130 @@
+"""What is written is read back; what does not belong together is refused and named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.run import (
+    Cell,
+    Failure,
+    check_alike,
+    load_run,
+    merge_runs,
+    unit_of,
+)
+from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+
+
+def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:
+    run = make_compare(not_run={"mms": "no binary"}, details={"stages": ["decode"]})
+    run.failures.append(Failure(1, "torchserve-stock", "died"))
+    path = tmp_path / "deep" / "run.json"
+    run.save(path)
+    assert load_run(path, "compare") == run
+    text = path.read_text()
+    assert text.count('"latency_ms"') == 6 == text.count(",[1.0,2.0,3.0,")
+    assert [file.name for file in path.parent.iterdir()] == ["run.json"]
+
+
+def test_a_value_a_request_is_kept_to_the_microsecond() -> None:
+    run = make_run()
+    run.add(0, "offpath", PHOTOS, {"latency_ms": [1.23456, 2.0], "elapsed_s": 1.23456})
+    listed, single = run.rows
+    assert (listed.values, listed.value) == ([1.235, 2.0], None)
+    assert (single.values, single.value) == (None, 1.23456)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        *[("elapsed_s", "s"), ("latency_ms", "ms"), ("rss_bytes.workers", "B")],
+        *[("cpu_s.fork helpers", "s"), ("gpu.memory_bytes", "B")],
+        *[("replies_200", ""), ("gpu.utilisation", ""), ("stage_ms.decode", "ms")],
+    ],
+)
+def test_the_unit_is_the_end_of_the_name(metric: str, unit: str) -> None:
+    assert unit_of(metric) == unit
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("{", "cannot read", id="no-json"),
+        pytest.param("[]", "its format is not", id="list"),
+        pytest.param('{"format": "offpath-bench/1"}', "its format", id="old"),
+        pytest.param('{"format": "offpath-run/1", "columns": []}', "columns", id="row"),
+    ],
+)
+def test_what_is_no_run_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(ExpectedError, match=said):
+        load_run(path)
+
+
+def test_a_field_of_the_wrong_kind_and_another_experiment_are_named(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.json"
+    make_run().save(path)
+    with pytest.raises(ExpectedError, match="`compare`, not of `sweep`"):
+        load_run(path, "sweep")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "command": 7}))
+    with pytest.raises(ExpectedError, match=r"\$.command"):
+        load_run(path)
+
+
+def test_a_save_cut_short_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    make_run().save(path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        make_compare().save(path)
+    assert path.read_bytes() == before
+
+
+def test_rounds_of_two_runs_follow_each_other() -> None:
+    first, second = make_compare(), make_compare(warnings=["disturbed"])
+    second.failures.append(Failure(0, "offpath", "died"))
+    merged = merge_runs(first, second)
+    assert merged.rounds == 6 and len(merged.rows) == 2 * len(first.rows)
+    assert [failure.round for failure in merged.failures] == [3]
+    assert (merged.warnings, first.rounds) == (["disturbed"], 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"settings": {"clients": [32], "seconds": 5.0}}, "settings.seconds: 10.0, 5"),
+        ({"host": {"cpu": "other"}}, "host.cpu: 'some', 'other'"),
+        ({"variants": {"offpath": {}}}, "variants.torchserve-stock: "),
+        ({"experiment": "sweep"}, "experiment: 'compare', 'sweep'"),
+    ],
+)
+def test_unlike_runs_are_refused_and_the_difference_named(changes, said) -> None:
+    with pytest.raises(ExpectedError, match="not alike") as refused:
+        merge_runs(make_run(), replace(make_run(), **changes))
+    assert said in str(refused.value)
+
+
+def test_a_tuple_is_the_list_that_json_makes_of_it() -> None:
+    check_alike(make_run(settings={"a": (1, 2)}), make_run(settings={"a": [1, 2]}))
+
+
+def test_a_row_knows_its_cell() -> None:
+    run = make_run()
+    run.add(2, "offpath", Cell("photos", 4, 8), make_window(5))
+    assert {row.cell for row in run.rows} == {Cell("photos", 4, 8)}
+    assert run.rounds == 3

@@ -1,0 +1,169 @@
+"""Each statistic on data small enough to be computed by hand, or against another library."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from offpath.profiling.core.limits import DrawnLimit
+from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.statistics import Spread, Summary, percentile
+from tests.profiling.runs import (
+    PHOTOS,
+    make_compare,
+    make_limit,
+    make_run,
+    make_window,
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_percentiles_are_numpys(seed: int) -> None:
+    rng = random.Random(seed)
+    values = [rng.lognormvariate(3, 1) for _ in range(rng.randint(1, 200))]
+    for percent in (0, 1, 50, 99.9, 100):
+        expected = float(np.percentile(values, percent))
+        assert percentile(values, percent) == pytest.approx(expected)
+
+
+def test_no_values_have_no_percentile() -> None:
+    assert math.isnan(percentile([], 50))
+
+
+def test_rates_have_the_median_and_extremes_of_the_rounds() -> None:
+    summary = Summary(make_compare())
+    assert summary.spread("offpath", PHOTOS, "rate") == Spread(121, 100, 150, 3)
+    assert summary.value("torchserve-stock", PHOTOS, "rate") == 11
+    assert summary.spread("offpath", Cell("photos", 1), "rate") is None
+    assert summary.value("offpath", Cell(), "ready_s") == 6.0
+    assert summary.cells() == [Cell("photos"), PHOTOS]
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    run = make_run()
+    for round_, (stock, ours) in enumerate([(100, 1000), (500, 2000), (100, 900)]):
+        run.add(round_, "torchserve-stock", PHOTOS, make_window(stock))
+        run.add(round_, "offpath", PHOTOS, make_window(ours))
+    # A round that only one of them has counts for neither.
+    run.add(3, "offpath", PHOTOS, make_window(9000))
+    summary = Summary(run)
+    # 10, 4 and 9; the medians' ratio is 15.
+    assert summary.ratio("offpath", "torchserve-stock", PHOTOS) == 9.0
+    assert summary.ratio("offpath", "nobody", PHOTOS) is None
+    assert summary.ratio("offpath", "torchserve-stock", PHOTOS, "nothing") is None
+
+
+def test_cpu_and_memory_count_the_servers_own_groups() -> None:
+    run = make_run()
+    failed = make_window(90, replies_503=10, **{"rss_bytes__fork helpers": 5e6})
+    run.add(0, "offpath", PHOTOS, failed)
+    run.add(0, "torchserve-stock", PHOTOS, make_window(100))
+    value = Summary(run).value
+    assert value("offpath", PHOTOS, "cpu_ms.workers") == pytest.approx(100)
+    assert value("offpath", PHOTOS, "cpu_ms") == pytest.approx(125)
+    assert value("offpath", PHOTOS, "rss_mb") == 35
+    assert value("torchserve-stock", PHOTOS, "rss_mb") == 30
+    assert value("offpath", PHOTOS, "pss_mb") is None
+    assert value("offpath", PHOTOS, "failed") == 10
+    assert value("torchserve-stock", PHOTOS, "failed") == 0
+
+
+def test_failures_are_counted_by_status_over_the_rounds() -> None:
+    run = make_run()
+    run.add(0, "offpath", PHOTOS, make_window(90, replies_503=2, replies_none=1))
+    run.add(1, "offpath", PHOTOS, make_window(90, replies_503=5))
+    summary = Summary(run)
+    assert summary.failures("offpath", PHOTOS) == {"503": 7, "none": 1}
+
+
+def test_percentiles_are_of_all_rounds_requests_together() -> None:
+    run = make_run()
+    run.add(0, "offpath", PHOTOS, {"latency_ms": [1.0] * 99})
+    run.add(1, "offpath", PHOTOS, {"latency_ms": [101.0]})
+    summary = Summary(run)
+    assert summary.value("offpath", PHOTOS, "latency_ms.p50") == 1
+    assert summary.value("offpath", PHOTOS, "latency_ms.p99.9") == pytest.approx(91.1)
+    assert len(summary.values("offpath", PHOTOS)) == 100
+
+
+def test_a_start_has_its_first_request_against_its_own_next_ones() -> None:
+    run = make_run()
+    for round_, (first, steady) in enumerate([(30, 10), (20, 10), (80, 20)]):
+        figures = {"first_ms": float(first), "steady_ms": float(steady)}
+        run.add(round_, "offpath", Cell(), figures)
+    assert Summary(run).value("offpath", Cell(), "first_ratio") == 3.0
+
+
+def test_a_run_without_figures_has_an_empty_summary() -> None:
+    summary = Summary(make_run())
+    assert summary.frame.is_empty() and summary.cells() == []
+    assert summary.values("offpath", PHOTOS) == []
+
+
+def make_limited(decode: int, forward: int, own: int | None, **facts: str) -> Run:
+    """One server that answers 100 a second; the limits are of ten seconds."""
+    run = make_run(variants={"offpath": facts})
+    run.add(0, "limit:decode", Cell("photos"), make_limit(decode))
+    run.add(0, "limit:forward", Cell(), make_limit(forward))
+    if own is not None:
+        run.add(0, "limit:forward openvino int8", Cell(), make_limit(own))
+    run.add(0, "offpath", PHOTOS, make_window(1000))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "of_decode", "of_limit"),
+    [
+        pytest.param(make_limited(2000, 6000, None), 50, 100 / 1.5, id="eager"),
+        pytest.param(
+            make_limited(2000, 1000, 6000, engine="openvino int8"),
+            *(50, 100 / 1.5),
+            id="its-own-engine",
+        ),
+        pytest.param(
+            make_limited(2000, 6000, 1000, engine="unmeasured"),
+            *(50, 100 / 1.5),
+            id="another-engine-is-not-its-limit",
+        ),
+        pytest.param(
+            make_limited(200, 4000, None, content="npy"), None, 25, id="thin-clients"
+        ),
+    ],
+)
+def test_a_server_has_its_share_of_its_own_limit(run, of_decode, of_limit) -> None:
+    value = Summary(run).value
+    assert value("offpath", PHOTOS, "decode_percent") == of_decode
+    assert value("offpath", PHOTOS, "limit_percent") == pytest.approx(of_limit)
+    assert value("limit:decode", Cell("photos"), "limit_percent") is None
+
+
+def test_the_limit_is_the_median_of_its_rounds() -> None:
+    run = make_limited(2000, 6000, None)
+    for round_, images in enumerate((100, 3000), start=1):
+        run.add(round_, "limit:decode", Cell("photos"), make_limit(images))
+    assert Summary(run).limits.decode("photos") == 200
+
+
+@pytest.mark.parametrize(
+    ("forward", "own", "drawn"),
+    [
+        pytest.param(6000, None, DrawnLimit(200, "decode alone"), id="near-free"),
+        pytest.param(1000, None, (200 / 3, "decode + forward"), id="heavy"),
+        pytest.param(500, 1000, (200 / 3, "decode + forward"), id="quickest-engine"),
+        pytest.param(500, 6000, DrawnLimit(200, "decode alone"), id="quick-engine"),
+    ],
+)
+def test_charts_draw_decoding_unless_the_forward_is_most_of_it(forward, own, drawn):
+    rate, name = Summary(make_limited(2000, forward, own)).limits.drawn("photos")
+    assert (rate, name) == (pytest.approx(drawn[0]), drawn[1])
+
+
+def test_without_limits_there_is_no_line_and_no_share() -> None:
+    run = make_run()
+    run.add(0, "offpath", PHOTOS, make_window(1000))
+    summary = Summary(run)
+    assert summary.limits.drawn("photos") is None
+    assert "limit_percent" not in summary.metrics("offpath", PHOTOS)

@@ -1,0 +1,109 @@
+"""Experiments on servers that start in a moment: no model runs, every answer is a cat."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.profiling.experiments import on_servers
+from offpath.profiling.load.limits import Rate
+from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from tests.profiling.quick_server import QuickServer
+from tests.support.photographs import find_photograph
+
+CAT = Answer("cat", 0.74, lead=3.0)
+
+
+class QuickMeter:
+    """Limits without processes."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> QuickMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def measure_decode(self, paths: Sequence[Path]) -> Rate:
+        return Rate(10, 1.0, 2.0)
+
+    def measure_forward(self, own: object = None) -> Rate:
+        return Rate(30 if own is None else 90, 1.0, 2.0)
+
+    def other_cores(self, rate: Rate) -> float:
+        return 0.0
+
+
+class QuickGenerator:
+    """Threads of this process: Locust takes seconds to start."""
+
+    name = "quick"
+
+    def check(self, seconds: float | None, rate: float | None) -> None:
+        pass
+
+    def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
+        body = plan.paths[0].read_bytes()
+        with httpx.Client(trust_env=False) as client:
+
+            def send(seconds: float) -> list[tuple[int, float]]:
+                sent, end_s = [], time.perf_counter() + seconds
+                while (begin_s := time.perf_counter()) < end_s:
+                    status = client.post(plan.url, content=body).status_code
+                    sent.append((status, 1e3 * (time.perf_counter() - begin_s)))
+                return sent
+
+            send(plan.warm_up_s)
+            watcher.on_window()
+            begin_s = time.perf_counter()
+            with ThreadPoolExecutor(plan.clients) as pool:
+                each = list(pool.map(send, [plan.seconds or 0.0] * plan.clients))
+            elapsed_s = time.perf_counter() - begin_s
+        watcher.on_progress(1, elapsed_s)
+        replies = [reply for sent in each for reply in sent]
+        statuses = Counter(str(status) for status, _ in replies)
+        return LoadSample(elapsed_s, dict(statuses), [ms for _, ms in replies], 0.01)
+
+
+def make_workload(folder: Path, name: str = "photos") -> str:
+    """A folder with one photograph: a workload's name."""
+    (folder / name).mkdir()
+    path = folder / name / "a.jpg"
+    path.write_bytes(find_photograph("china").path.read_bytes())
+    return str(folder / name)
+
+
+def serve(
+    patch: pytest.MonkeyPatch,
+    module: str,
+    servers: Sequence[QuickServer],
+    answer: Answer = CAT,
+) -> None:
+    """The experiment in `module` finds these servers, whatever it is asked for."""
+    experiment = f"offpath.profiling.experiments.{module}"
+
+    def make(names: Sequence[str], model: object, workers: int) -> list[QuickServer]:
+        for server in servers:
+            server.workers = workers
+        return list(servers)
+
+    patch.setattr(f"{experiment}.make_servers", make)
+    patch.setattr(on_servers, "find_generator", lambda name: QuickGenerator())
+    patch.setattr(
+        on_servers, "make_checks", lambda model, photos: [(photos[0], answer)]
+    )
+
+
+def are_gone(servers: Sequence[QuickServer]) -> bool:
+    """Whether no process of theirs is left."""
+    return not any(psutil.pid_exists(pid) for one in servers for pid in one.pids)

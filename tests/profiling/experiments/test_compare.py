@@ -1,0 +1,280 @@
+"""What a comparison measures and leaves, on servers that are quick to start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.run import Cell, Run, load_run
+from offpath.profiling.core.statistics import Summary
+from offpath.profiling.experiments.compare import CompareChoices, run_compare
+from offpath.profiling.experiments.compare_report import document_of
+from offpath.profiling.experiments.on_servers import Windows
+from offpath.profiling.load.bodies import Bodies
+from offpath.profiling.load.call import NPY, Call
+from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.workload import load_folder
+from offpath.profiling.report.document import BarChart, Table
+from offpath.serving.client import make_npy
+from tests.profiling.experiments.quick import (
+    CAT,
+    QuickMeter,
+    are_gone,
+    make_workload,
+    serve,
+)
+from tests.profiling.quick_server import Listener, QuickServer
+from tests.profiling.runs import PHOTOS, make_compare, make_window
+
+pytestmark = pytest.mark.timing
+
+
+def make_choices(workloads: list[str], **changes: Any) -> CompareChoices:
+    values: dict[str, Any] = {
+        "workloads": tuple(workloads),
+        "model": "near-free",
+        "servers": ("a", "b"),
+        "clients": (2,),
+        "windows": Windows(seconds=0.3, warm_up_s=0.02),
+        "rounds": 2,
+        "command": "offpath bench compare",
+    }
+    return CompareChoices(**(values | changes))
+
+
+@pytest.fixture
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs a comparison of quick servers."""
+    monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
+
+    def run(servers: list[QuickServer], answer: Answer = CAT, **changes: Any) -> Run:
+        serve(monkeypatch, "compare", servers, answer)
+        names = changes.pop("names", ["photos"])
+        folders = [make_workload(tmp_path, name) for name in names]
+        saved: list[int] = []
+        measured = run_compare(
+            make_choices(folders, **changes),
+            Listener(),
+            lambda run: saved.append(len(run.rows)),
+        )
+        assert are_gone(servers) and saved[-1] == len(measured.rows)
+        # Nothing was measured when it was asked first.
+        assert saved[0] == 0
+        return measured
+
+    return run
+
+
+def list_windows(run: Run) -> list[tuple[int, str, int]]:
+    return [
+        (row.round, row.variant, row.clients)
+        for row in run.rows
+        if row.metric == "replies_200"
+    ]
+
+
+def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare):
+    servers = [QuickServer("a"), QuickServer("b")]
+    run = compare(servers)
+    assert list_windows(run) == [(0, "a", 2), (0, "b", 2), (1, "a", 2), (1, "b", 2)]
+    # A fresh process for each round.
+    assert len(set(servers[0].pids)) == 2 and run.failures == []
+    (workload,) = run.workloads
+    cell, summary = Cell(workload, 2), Summary(run)
+    for server in ("a", "b"):
+        assert {name for name in summary.metrics(server, cell)} >= {
+            *("elapsed_s", "replies_200", "other_cores", "tries", "rate"),
+            *("cpu_s.frontend", "cpu_s.workers", "cpu_s.generator", "cpu_s.other"),
+            *("latency_ms.p50", "cpu_ms", "rss_mb", "pss_mb", "limit_percent"),
+        }
+        assert summary.value(server, cell, "answer_difference") == 0.01
+        # Each request is held for 10 ms, and 10 / 1 + 30 / 1 images a second are the limit.
+        assert summary.value(server, cell, "latency_ms.p50") > 10
+        assert summary.value(server, cell, "limit") == pytest.approx(7.5)
+        assert summary.value(server, Cell(), "ready_s") > 0.01
+    assert run.variants["a"]["content"] == "jpeg"
+    assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
+
+
+def test_side_by_side_a_server_starts_once_and_meets_all_clients(compare):
+    servers = [QuickServer("a"), QuickServer("b")]
+    run = compare(servers, side_by_side=True, clients=(1, 4))
+    turn = [("a", 1), ("a", 4), ("b", 1), ("b", 4)]
+    assert list_windows(run) == [(n, *where) for n in (0, 1) for where in turn]
+    assert [len(server.pids) for server in servers] == [1, 1]
+    (workload,) = run.workloads
+    one, four = (Summary(run).value("a", Cell(workload, n), "rate") for n in (1, 4))
+    assert four > 1.5 * one
+
+
+def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
+    servers = [
+        QuickServer("frail", dies=True),
+        QuickServer("refusing", refuses=True),
+        QuickServer("absent", cannot="no binary"),
+        QuickServer("steady"),
+    ]
+    run = compare(servers)
+    assert list_windows(run) == [(0, "steady", 2), (1, "steady", 2)]
+    reasons = {failure.variant: failure.reason for failure in run.failures}
+    assert "died under load" in reasons["frail"] and "the.log" in reasons["frail"]
+    assert "taken" in reasons["refusing"] and run.not_run == {"absent": "no binary"}
+    assert "absent" not in run.variants
+
+
+def test_none_that_can_run_is_an_error(compare):
+    with pytest.raises(ExpectedError, match="none of the servers can run here: a: no"):
+        compare([QuickServer("a", cannot="no binary")])
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        pytest.param(Answer("dog", 0.75, 3.0), id="other-label"),
+        pytest.param(Answer("cat", 0.79, 3.0), id="other-probability"),
+    ],
+)
+def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, reference):
+    run = compare([QuickServer("wrong")], reference)
+    assert list_windows(run) == []
+    assert "would not be comparable" in run.failures[0].reason
+
+
+def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkeypatch):
+    told = iter([CAT, Answer("dog", 0.74, 3.0)])
+    server = QuickServer("a")
+    choices = {"names": ["first", "second"], "rounds": 1}
+
+    def check(*_: object) -> float:
+        if next(told) != CAT:
+            raise ExpectedError("another label")
+        return 0.0
+
+    monkeypatch.setattr(
+        "offpath.profiling.experiments.server_subject.check_answers", check
+    )
+    run = compare([server], **choices)
+    assert len(list_windows(run)) == 1 == len(run.failures)
+
+
+def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
+    run = compare([QuickServer("a")], probes=("start", "memory"), workers=(1, 2))
+    assert list(run.variants)[2:] == ["a, 1 workers", "a, 2 workers"]
+    assert run.variants["a, 2 workers"]["workers"] == 2
+    summary = Summary(run)
+    start = {
+        name: summary.value("a, 2 workers", Cell(), name)
+        for name in ("ready_s", "first_ms", "steady_ms", "first_ratio", "worker_s")
+    }
+    # Held for 10 ms each; a server that cannot be scaled has no further worker.
+    assert min(start["first_ms"], start["steady_ms"]) > 10
+    assert start["worker_s"] is None and start["first_ratio"] > 0
+    (workload,) = run.workloads
+    cell = Cell(workload, 2)
+    assert summary.value("a, 1 workers", cell, "processes.frontend") == 1
+    assert summary.value("a, 1 workers", cell, "team_pss_mb") == 0
+
+
+def test_starts_alone_need_no_load_and_no_limit(compare):
+    run = compare(
+        [QuickServer("a")], probes=("start",), windows=Windows(seconds=0, warm_up_s=0)
+    )
+    assert list_windows(run) == [] and list(run.variants) == ["a"]
+    assert Summary(run).spread("a", Cell(), "ready_s").rounds == 2
+
+
+def test_the_thin_clients_bodies_are_made_before_the_run(tmp_path):
+    workload = load_folder(Path(make_workload(tmp_path)))
+    bodies = Bodies(tmp_path / "bodies", HandlerConfig())
+    (photograph,) = workload.read()
+    thin = Call(content=NPY)
+    (path,) = bodies.paths(workload, thin)
+    assert path.read_bytes() == make_npy(photograph)
+    assert thin.all_headers["Content-Type"] == "application/x-npy"
+    wrapped = Call(wrap=lambda body: b"<" + body + b">", headers={"x-a": "1"})
+    (path,) = bodies.paths(workload, wrapped)
+    assert path.read_bytes() == b"<" + photograph + b">"
+    assert bodies.paths(workload, Call()) == workload.paths
+
+
+def test_a_run_says_in_advance_how_long_it_takes():
+    windows = Windows(seconds=10, warm_up_s=20)
+    choices = make_choices(["one", "two"], windows=windows, rounds=3)
+    # Limits: 3 x 3 s a round; a turn: a start of 10 s, and 30 s a workload.
+    assert choices.estimated_s == 27 + 2 * 3 * (10 + 2 * 30)
+    choices = make_choices(["one"], windows=windows, rounds=3, side_by_side=True)
+    assert choices.estimated_s == 18 + 2 * (10 + 30 + 2 * 12)
+
+
+def tables_of(run: Run, heading: str) -> list[Table]:
+    document = document_of(run, None)
+    (section,) = [s for s in document.sections if s.heading == heading]
+    return [part for part in section.parts if isinstance(part, Table)]
+
+
+def test_the_tables_have_ratios_shares_and_failures():
+    run = make_compare()
+    run.add(3, "offpath", PHOTOS, make_window(1210, replies_503=7))
+    (speed,) = tables_of(run, "photos: requests a second")
+    columns = ["", "req/s", "range", "x", "% decode", "% limit", "failed"]
+    assert list(speed.columns) == columns and "torchserve-stock" in speed.title
+    assert speed.rows == [
+        ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "7", "0"],
+        ["offpath", "121", "100-150", "11.0", "60", "81", "7 x 503"],
+    ]
+    (ready,) = tables_of(run, "Starts")
+    assert ready.rows == [["offpath", "6.00", "5.00-7.00", "30.0"]]
+    (allowed,) = tables_of(run, "What the cores allow")
+    assert allowed.rows == [["photos", "eager", "200", "600", "150"]]
+
+
+def test_the_headline_has_the_limit_through_the_bars():
+    (chart,) = document_of(make_compare(), None).headline
+    assert isinstance(chart, BarChart) and chart.title == "photos"
+    assert chart.limit == (200, "decode alone, 200 a second")
+    assert [(bar.label, bar.is_strong) for bar in chart.bars] == [
+        ("torchserve-stock", False),
+        ("offpath", True),
+    ]
+
+
+def test_a_team_has_its_memory_against_as_many_alone():
+    run = make_compare()
+    for count, pss in ((1, 100e6), (4, 200e6)):
+        name = f"offpath, {count} workers"
+        run.variants[name] = {"server": "offpath", "workers": count}
+        figures = {"processes__workers": count, "team_pss_bytes__files": pss}
+        run.add(0, name, PHOTOS, make_window(500, **figures))
+    _, memory = tables_of(run, "photos: CPU and memory")
+    shares = {row[0]: row[memory.columns.index("N x one")] for row in memory.rows}
+    assert shares["offpath, 4 workers"] == "50 %"
+    assert set(shares.values()) == {"", "50 %"}
+
+
+@pytest.mark.server
+def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
+    folder, saved = make_workload(tmp_path), tmp_path / "run.json"
+    choices = make_choices(
+        [folder],
+        servers=("offpath",),
+        windows=Windows(seconds=None, requests=16, warm_up_s=0),
+        rounds=1,
+        probes=("start", "memory"),
+        workers=(1,),
+    )
+    run = run_compare(choices, Listener(), lambda run: run.save(saved))
+    assert run.failures == [] and load_run(saved) == run
+    summary, cell = Summary(run), Cell(folder, 2)
+    _, forward = [name for name in run.variants if name.startswith("limit:forward")]
+    assert forward.endswith(run.variants["offpath"]["engine"])
+    assert summary.value("offpath", cell, "replies_200") >= 16
+    assert 0 < summary.value("offpath", cell, "limit_percent") < 130
+    assert 0 < summary.value("offpath", cell, "answer_difference") < 0.03
+    assert summary.value("offpath", cell, "processes.workers") == 1
+    assert summary.value("offpath", cell, "team_pss_mb") > 50
+    # Added by the probe, and removed again.
+    assert summary.value("offpath", Cell(), "worker_s") > 0
