@@ -13,7 +13,7 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_source import load_model_source
 from offpath.cli import run
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.result import BENCH
+from offpath.profiling.core.run import load_run
 from offpath.profiling.load.archived_model import load_archived_model
 from offpath.profiling.load.model_under_test import load_model
 from tests.archive.conftest import THREE_CLASSES
@@ -115,8 +115,13 @@ def test_servers_answer_alike_with_the_users_model(
     with pytest.raises(SystemExit) as ended:
         run([*argv, "--workload", str(photographs), *options, "--json", str(result)])
     assert not ended.value.code
-    measured = BENCH.load(result)
+    measured = load_run(result, "compare")
     assert measured.settings["model"].startswith("tiny-")
-    assert [m.server for m in measured.measurements] == servers
-    ours, *stock_way = [m.answer_difference for m in measured.measurements]
+    differences = {
+        row.variant: row.value
+        for row in measured.rows
+        if row.metric == "answer_difference"
+    }
+    assert list(differences) == servers
+    ours, *stock_way = differences.values()
     assert max(stock_way) < 1e-4 and ours < 0.03

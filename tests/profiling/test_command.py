@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from offpath.cli import run
-from offpath.commands.bench_options import keeping
-from offpath.profiling.core.result import BENCH
+from offpath.commands.showing import Outputs, keeping
 from offpath.profiling.experiments.sweep_result import SWEEP
-from tests.profiling.results import make_result, make_sweep
+from tests.profiling.results import make_sweep
+from tests.profiling.runs import make_compare
 
 
 def exit_code(argv: list[str]) -> int:
@@ -21,7 +21,7 @@ def exit_code(argv: list[str]) -> int:
 
 def test_a_result_is_never_overwritten(tmp_path, capsys):
     path = tmp_path / "result.json"
-    BENCH.save(make_result(), path)
+    make_compare().save(path)
     before = path.read_bytes()
     assert exit_code(["compare", "--json", str(path)]) == 1
     assert "--append" in capsys.readouterr().err
@@ -30,7 +30,7 @@ def test_a_result_is_never_overwritten(tmp_path, capsys):
 
 def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     path = tmp_path / "result.json"
-    BENCH.save(make_result(), path)
+    make_compare().save(path)
     (tmp_path / "a.jpg").write_bytes(b"x")
     argv = ["compare", "--json", str(path), "--append", "--workload", str(tmp_path)]
     assert exit_code(argv) == 1
@@ -64,6 +64,10 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
             "wrk",
             id="wrk-cannot",
         ),
+        pytest.param(["compare", "--probe", "rust"], 2, "start or memory", id="probe"),
+        pytest.param(
+            ["compare", "--seconds", "0"], 2, "needs --probe start", id="no-load"
+        ),
         pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
         pytest.param(
             ["start", "--servers", "nginx"], 1, "no server 'nginx'", id="start-server"
@@ -88,11 +92,12 @@ def test_an_empty_folder_is_said(tmp_path, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
-    path = tmp_path / "result.json"
-    BENCH.save(make_result(), path)
-    with pytest.raises(KeyboardInterrupt), keeping(path, "rounds"):
+    outputs = Outputs(tmp_path / "result.json")
+    make_compare().save(outputs.json_path)
+    with pytest.raises(KeyboardInterrupt), keeping(outputs, "windows"):
         signal.raise_signal(number)
-    assert f"finished rounds are in {path}" in capsys.readouterr().err
+    said = f"finished windows are in {outputs.json_path}"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,7 @@ def test_a_saved_sweep_is_shown(tmp_path, capsys):
 
 def test_a_saved_result_is_shown(tmp_path, capsys):
     path = tmp_path / "result.json"
-    BENCH.save(make_result(), path)
+    make_compare().save(path)
     assert exit_code(["show", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
-    assert "120.0" in capsys.readouterr().out
+    assert "121" in capsys.readouterr().out
     assert (tmp_path / "a.svg").stat().st_size > 1000

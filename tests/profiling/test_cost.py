@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.result import BENCH
 from offpath.profiling.experiments import cost_published
 from offpath.profiling.experiments.cost import (
     GB,
@@ -22,7 +21,7 @@ from offpath.profiling.experiments.cost import (
 from offpath.profiling.experiments.cost_rates import rates_of_result
 from offpath.profiling.experiments.cost_report import draw_conclusions
 from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
-from tests.profiling.results import make_measurement, make_result
+from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PRICES = load_prices()
 
@@ -141,12 +140,11 @@ def test_what_cannot_be_priced_is_refused(make):
 
 def test_rates_come_from_a_result_file(tmp_path):
     path = tmp_path / "result.json"
-    dead = make_measurement(0, "dead", 0, statuses={"none": 3}, latencies_ms=[])
-    result = make_result()
-    result.servers["dead"] = {}
-    result.measurements.append(dead)
-    BENCH.save(result, path)
-    assert rates_of_result(path, None) == {"torchserve-stock": 11.0, "offpath": 120.0}
+    run = make_compare()
+    run.variants["dead"] = {}
+    run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
+    run.save(path)
+    assert rates_of_result(path, None) == {"torchserve-stock": 11.0, "offpath": 121.0}
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         rates_of_result(path, "photos-55k")
 

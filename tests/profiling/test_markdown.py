@@ -8,9 +8,8 @@ from click.testing import CliRunner
 from rich.table import Table
 
 from offpath.commands.bench import command
-from offpath.profiling.core.result import BENCH
 from offpath.profiling.report.old_markdown import MarkdownConsole
-from tests.profiling.results import make_result
+from tests.profiling.runs import make_compare
 
 
 def print_markdown(*objects: object) -> str:
@@ -40,9 +39,9 @@ def test_text_stays_in_one_line_without_markup():
 
 def test_show_prints_a_saved_result_as_markdown(tmp_path):
     path = tmp_path / "result.json"
-    BENCH.save(make_result(), path)
+    make_compare().save(path)
     done = CliRunner().invoke(
         command, ["show", str(path), "--markdown"], catch_exceptions=False
     )
     assert done.exit_code == 0
-    assert "| server | req/s |" in done.output and "---:" in done.output
+    assert "|  | req/s | range | x |" in done.output and "---:" in done.output
