@@ -174,7 +174,7 @@ def test_name_with_dots_is_refused(tmp_path: Path, model_file: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    "ts.py torch.py json.py handler.py logging.py numpy.py PIL.py yaml.py captum.py "
+    "ts.py torch.py json.py offpath.py logging.py numpy.py PIL.py yaml.py captum.py "
     "classifier_entry.py zstandard.py torch.pyc json.cpython-311-x86_64-linux-gnu.so".split(),
 )
 def test_file_that_would_hide_a_module_is_refused(tmp_path: Path, name: str) -> None:
