@@ -24,7 +24,6 @@ from offpath.archive.exporters import (
     export_compiled,
     export_onnx,
     export_openvino,
-    export_torchscript,
     wrap_model,
 )
 from offpath.archive.parity import make_parity_set, write_parity_file
@@ -42,7 +41,6 @@ HEAVY_FLOP = 50_000_000
 # Whose one artefact, or none, serves all precisions that a processor has.
 FOLLOWS_PROCESSOR = ("eager", "openvino")
 EXPORTS = {
-    "torchscript": export_torchscript,
     "compiled": export_compiled,
     "onnxruntime": export_onnx,
     "tensorrt": export_onnx,
@@ -214,10 +212,10 @@ class _EngineFolder:
         return torch.device("cuda" if on_gpu else "cpu")
 
     def _export(self, path: Path) -> None:
-        if isinstance(self.model, torch.jit.ScriptModule) and path.suffix != ".ts":
+        if isinstance(self.model, torch.jit.ScriptModule):
             raise ExpectedError(
                 f"--engine {self.build.engine} cannot be made from TorchScript; pass the model's "
-                "Python file with --weights, or use --engine torchscript"
+                "Python file with --weights, or use --engine eager"
             )
         precision = path.name.split(".")[1]  # model.<precision>.<suffix>
         wrapped = wrap_model(self.model, self.config, precision, self._device)

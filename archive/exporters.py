@@ -50,18 +50,10 @@ def wrap_model(
     """What is exported: a copy of the model in `precision`, with its normalisation."""
     dtype = DTYPES[precision]
     converted = copy.deepcopy(model).eval().to(device, dtype)
-    if not isinstance(model, torch.jit.ScriptModule):  # which refuses it
-        converted.requires_grad_(False)
+    converted.requires_grad_(False)
     wrapped = PictureModel(converted, config.mean, config.std, dtype)
     wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return wrapped.eval()
-
-
-def export_torchscript(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """Traces the model: control flow that depends on the pictures is lost."""
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.filterwarnings("ignore", message=".*torch.jit.*")
-        torch.jit.trace(model, (pictures,)).save(str(path))
 
 
 def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
@@ -133,7 +125,7 @@ def _export(
     except Exception as error:  # torch.export raises what the model's code raises
         raise ExpectedError(
             f"torch.export cannot take the model ({type(error).__name__}: {error}); use "
-            "--engine eager or torchscript"
+            "--engine eager"
         ) from error
 
 

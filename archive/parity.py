@@ -30,7 +30,7 @@ def make_parity_set(
         config: size, mean, std and the bound.
         candidates: uint8 [n, size, size, 3].
     """
-    backend = EagerBackend(model, config, torch.device("cpu"), fold=False)
+    backend = EagerBackend(model, config, torch.device("cpu"))
     with torch.inference_mode():
         answers = [
             torch.softmax(backend(pictures).float(), 1)

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from ts.context import Context
-from ts.protocol import otf_message_handler
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from offpath.handler.allocator import give_back_freed_memory, keep_freed_memory
+from offpath.handler.allocator import keep_freed_memory
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.config import HandlerConfig
@@ -28,7 +27,6 @@ from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.normalise import Normaliser
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
-from offpath.handler.protocol_reader import install_buffered_reader
 from offpath.handler.records import make_records
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
@@ -58,7 +56,6 @@ class OffpathClassifier(ImageClassifier):
         super().initialize(context)
         self.topk = self.config.top_k
         self._choice = self._choose_backend(context, threads)
-        give_back_freed_memory()
         self.pipeline = Pipeline(
             self.config, self._make_engine(context), self._labels(), threads
         )
@@ -70,8 +67,6 @@ class OffpathClassifier(ImageClassifier):
             None if self.config.prediction_log.is_off else self._log.counters,
         )
         self._metrics.start()
-        if self.config.buffered_protocol:
-            install_buffered_reader(otf_message_handler)
 
     def preprocess(self, data: list[dict[str, Any]]) -> Batch:
         """TorchServe's rows -> a batch of staged pictures; bad rows carry an error."""

@@ -113,8 +113,6 @@ class HandlerConfig:
     metrics_interval_s: float = _setting(
         1.0, "a number from 0.1 to 3600", _is_number_between(0.1, 3600)
     )
-    # Replaces two functions of TorchServe's in the worker: see protocol_reader.py.
-    buffered_protocol: bool = _setting(True, "true or false", _is_bool)
     prediction_log: PredictionLogSettings = field(
         default_factory=lambda: PredictionLogSettings.from_mapping(None, {})
     )

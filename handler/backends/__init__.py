@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # the settings are checked without torch
 # Engine -> precisions it can run. What each needs in the archive: artefacts.py.
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "eager": ("fp32", "bf16", "fp16"),
-    "torchscript": ("fp32", "bf16", "fp16"),
     "compiled": ("fp32", "bf16", "fp16"),
     "onnxruntime": ("fp32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),

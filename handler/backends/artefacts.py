@@ -15,7 +15,6 @@ PARITY_FILE = "parity.npz"
 # OpenVINO lowers fp32 to bf16 itself, TensorRT to fp16.
 _STORED_AS = {("openvino", "bf16"): "fp32", ("tensorrt", "fp16"): "fp32"}
 _SUFFIXES = {
-    "torchscript": "ts",
     "compiled": "pt2",
     "onnxruntime": "onnx",
     "openvino": "xml",

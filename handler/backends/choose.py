@@ -20,7 +20,6 @@ from offpath.handler.backends.compiled import CompiledBackend
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.backends.onnx_runtime import OnnxRuntimeBackend
 from offpath.handler.backends.open_vino import OpenVinoBackend
-from offpath.handler.backends.torch_script import TorchScriptBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.parity import Parity, load_parity_set, measure_parity
@@ -109,8 +108,6 @@ def make_backend(
         )
     if engine == "eager":
         return EagerBackend(model, config, device, precision)
-    if engine == "torchscript":
-        return TorchScriptBackend(folder, precision, device)
     if engine == "compiled":
         return CompiledBackend(folder, precision, device)
     if engine == "openvino":

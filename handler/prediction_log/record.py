@@ -1,17 +1,15 @@
-"""What is remembered of an answered request: one JSON line, never pixels.
-
-Standard library only: encoding a record costs about ten microseconds; a faster JSON library would
-save some of them and be one more dependency of every worker.
-"""
+"""What is remembered of an answered request: one JSON line, never pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
-from json.encoder import encode_basestring_ascii
+from typing import Any
 
-STAGE_MS = "stage_ms"
+import orjson
 
 
 @dataclass(slots=True)
@@ -47,6 +45,9 @@ class Record:
     batch_size: int = 1
 
 
+FIELDS: tuple[str, ...] = tuple(one.name for one in fields(Record))
+
+
 def format_inference_time(now: datetime | None = None) -> str:
     """RFC 3339 in UTC with milliseconds, for instance 2026-11-21T03:51:42.123Z."""
     moment = now or datetime.now(timezone.utc)
@@ -54,65 +55,43 @@ def format_inference_time(now: datetime | None = None) -> str:
 
 
 def encode_records(records: Iterable[Record], names: Sequence[str]) -> bytes:
-    """The records as JSON Lines with the fields `names`, ASCII only, escaped as JSON asks."""
-    encoders = [
-        _StageEncoder() if name == STAGE_MS else _ENCODERS[name] for name in names
-    ]
-    lines = [
-        "{" + ",".join([e(record) for e in encoders]) + "}\n" for record in records
-    ]
-    return "".join(lines).encode("ascii")
+    """The records as JSON Lines with the fields `names`, in ASCII.
+
+    The records of a batch share one dict of stages, so theirs are rounded once.
+    """
+    stage_ms: dict[str, float] | None = None
+    rounded: dict[str, float | None] = {}
+    lines = []
+    for record in records:
+        if record.stage_ms is not stage_ms:
+            stage_ms = record.stage_ms
+            rounded = {name: _round(ms) for name, ms in stage_ms.items()}
+        lines.append(_encode_line(record, names, rounded))
+    return b"".join(lines)
 
 
-def _number(value: float) -> str:
-    """A JSON number of six digits; null for NaN and infinity, which are no JSON."""
-    text = "%.6g" % value
-    return "null" if "n" in text else text
+def _encode_line(
+    record: Record, names: Sequence[str], stage_ms: dict[str, float | None]
+) -> bytes:
+    row: dict[str, Any] = {name: getattr(record, name) for name in names}
+    if "predictions" in row:
+        row["predictions"] = [
+            {"label": label, "probability": _round(probability)}
+            for label, probability in record.predictions
+        ]
+    if "stage_ms" in row:
+        row["stage_ms"] = stage_ms
+    try:
+        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        if line.isascii():
+            return line
+    except orjson.JSONEncodeError:
+        pass  # a lone surrogate
+    # A client's text must not hold what some reader takes for a line's end, as U+2028.
+    return json.dumps(row).encode() + b"\n"
 
 
-def _text(value: str | None) -> str:
-    # ASCII with escapes: a user id may hold anything, a lone surrogate included.
-    return "null" if value is None else encode_basestring_ascii(value)
-
-
-def _predictions(record: Record) -> str:
-    rows = [
-        f'{{"label":{_text(label)},"probability":{_number(probability)}}}'
-        for label, probability in record.predictions
-    ]
-    return f'"predictions":[{",".join(rows)}]'
-
-
-class _StageEncoder:
-    """Encodes `stage_ms` once for the records of a batch, which share one dict."""
-
-    def __init__(self) -> None:
-        self._stage_ms: dict[str, float] | None = None
-        self._text = ""
-
-    def __call__(self, record: Record) -> str:
-        if record.stage_ms is not self._stage_ms:
-            self._stage_ms = record.stage_ms
-            stages = [
-                f"{_text(name)}:{_number(ms)}" for name, ms in record.stage_ms.items()
-            ]
-            self._text = f'"stage_ms":{{{",".join(stages)}}}'
-        return self._text
-
-
-# One encoder a field: three times as fast as json.dumps of a dict a record.
-_ENCODERS: dict[str, Callable[[Record], str]] = {
-    "event_id": lambda record: f'"event_id":{_text(record.event_id)}',
-    "inference_time": lambda record: f'"inference_time":{_text(record.inference_time)}',
-    "model": lambda record: f'"model":{_text(record.model)}',
-    "version": lambda record: f'"version":{_text(record.version)}',
-    "user_id": lambda record: f'"user_id":{_text(record.user_id)}',
-    "payload_bytes": lambda record: f'"payload_bytes":{int(record.payload_bytes)}',
-    "payload_hash": lambda record: f'"payload_hash":{_text(record.payload_hash)}',
-    "predictions": _predictions,
-    "status": lambda record: f'"status":{int(record.status)}',
-    "error": lambda record: f'"error":{_text(record.error)}',
-    STAGE_MS: _StageEncoder(),
-    "batch_size": lambda record: f'"batch_size":{int(record.batch_size)}',
-}
-FIELDS: tuple[str, ...] = tuple(_ENCODERS)
+def _round(value: float) -> float | None:
+    """Six digits, a fifth less to ship; None for what JSON has no number for."""
+    rounded = float(f"{value:.6g}")
+    return rounded if math.isfinite(rounded) else None

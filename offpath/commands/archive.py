@@ -50,11 +50,12 @@ from offpath.handler.errors import ExpectedError
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A `handler:` setting, e.g. --set decode=exact (docs/reference.md lists them); repeatable.",
+    help="A `handler:` setting, e.g. --set decode=exact (docs/reference.md lists them); "
+    "repeatable.",
 )
 @click.option(
     "--engine",
-    help="What runs the model: auto, eager, torchscript, compiled, onnxruntime, openvino or "
+    help="What runs the model: auto, eager, compiled, onnxruntime, openvino or "
     "tensorrt. Default: the preset's, else auto (OpenVINO where it is installed and gains).",
 )
 @click.option(

@@ -21,7 +21,6 @@ from offpath.archive.calibration import load_photographs
 from offpath.archive.parity import PICTURES, make_parity_set, write_parity_file
 from offpath.handler.backends.artefacts import PARITY_FILE
 from offpath.handler.backends.choose import choose_precision
-from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
 from offpath.handler.errors import ExpectedError
@@ -34,7 +33,7 @@ from offpath.profiling.experiments.engines_child import (
     EngineProcess,
     artefact_folder,
 )
-from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
+from offpath.profiling.load.model_under_test import load_model
 
 # Engine -> module that it needs besides torch.
 MODULES = {
@@ -76,7 +75,6 @@ class BuilderProcess(EngineProcess):
         return {
             "handler": model.source.handler,
             "model_module": f"archive.models.{model.model_file.stem}",
-            "is_foldable": is_foldable(model),
         }
 
     def build(self, order: Mapping[str, Any]) -> Answer:
@@ -117,12 +115,6 @@ def list_pictures(folder: Path, config: HandlerConfig) -> Pixels:
     """All photographs of a folder as the handler decodes and resizes them."""
     sets = load_photographs(folder, config)
     return np.concatenate([sets.calibration, sets.held_out])
-
-
-def is_foldable(model: ModelUnderTest) -> bool:
-    """Whether the normalisation goes into the model's first convolution."""
-    backend = EagerBackend(model.source.module.eval(), model.config, torch.device(CPU))
-    return backend.is_folded
 
 
 def why_not(variant: str, device: str) -> str | None:

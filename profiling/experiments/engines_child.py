@@ -19,7 +19,6 @@ import torch
 from offpath.handler.allocator import keep_freed_memory
 from offpath.handler.backends import Backend, BackendUnavailable
 from offpath.handler.backends.choose import make_backend
-from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.engine import Engine
 from offpath.handler.errors import ExpectedError
@@ -68,10 +67,6 @@ class EngineProcess:
         if engine == "eager":
             model = load_weights(order["model_module"], self._folder / WEIGHTS)
             model.to(self._device)
-        if not order["fold"]:
-            return EagerBackend(
-                model, self._config, self._device, precision, fold=False
-            )
         return make_backend(
             *(engine, precision, model, self._config, self._device),
             *(artefact_folder(self._folder, engine, precision), order["threads"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from offpath.handler.backends import PRECISIONS
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.experiments.engines_result import BASELINE, UNFOLDED
+from offpath.profiling.experiments.engines_result import BASELINE
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,6 @@ def make_subject(
         "model": model,
         "engine": engine,
         "precision": precision,
-        "fold": variant != UNFOLDED,
         "folder": str(folder),
         "device": choices.device,
         "handler": facts["handler"],

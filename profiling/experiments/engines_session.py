@@ -25,7 +25,6 @@ from offpath.profiling.experiments.engines_choice import (
 )
 from offpath.profiling.experiments.engines_result import (
     BASELINE,
-    UNFOLDED,
     Artefact,
     EngineFailure,
     EnginesResult,
@@ -36,7 +35,6 @@ from offpath.profiling.load.workload import Workload, load_workload
 
 # Compiling ResNet-50 takes minutes on two busy cores.
 BUILD_LIMIT_S = 1800.0
-NOT_FOLDABLE = "the first layer of the model is no plain convolution of the picture"
 # Beside those that every result names.
 PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf")
 
@@ -149,11 +147,8 @@ class Session:
         answer = process.ask(
             "prepare", model=model, photographs=str(photographs), folder=str(folder)
         )
-        names = [*variants, UNFOLDED] if answer["is_foldable"] else variants
-        if not answer["is_foldable"]:
-            self.result.not_run[f"folding of {model}"] = NOT_FOLDABLE
         return [
-            make_subject(self.choices, model, name, answer, folder) for name in names
+            make_subject(self.choices, model, name, answer, folder) for name in variants
         ]
 
     def build_all(self, subjects: Sequence[Subject]) -> None:

@@ -31,8 +31,6 @@ CONFIG = HandlerConfig(image_size=64, resize_size=72)
 CPU = torch.device("cpu")
 # Variant -> files, how far a probability may be from eager fp32's.
 VARIANTS = {
-    ("torchscript", "fp32"): (["model.fp32.ts"], 1e-5),
-    ("torchscript", "bf16"): (["model.bf16.ts"], 0.02),
     ("compiled", "fp32"): (["model.fp32.pt2"], 1e-5),
     ("onnxruntime", "fp32"): (["model.fp32.onnx"], 1e-5),
     ("onnxruntime", "int8"): (["model.int8.onnx"], 0.05),
@@ -163,7 +161,7 @@ def test_answers_outside_the_bound_build_nothing(
     model: torch.nn.Module, photographs: Path, tmp_path: Path
 ) -> None:
     strict = HandlerConfig(image_size=64, resize_size=72, parity_bound=0.0)
-    build = EngineBuild("torchscript", "bf16", calibrate=photographs)
+    build = EngineBuild("openvino", "fp32", calibrate=photographs)
     with pytest.raises(ExpectedError, match="otherwise than eager fp32.*parity_bound"):
         build_engine_folder(build, model, strict, tmp_path / "engine")
 
@@ -236,20 +234,20 @@ def test_missing_photographs_stop_int8_and_only_int8(
         build = EngineBuild("openvino", "int8")
         build_engine_folder(build, model, CONFIG, tmp_path / "int8")
     said: list[str] = []
-    build = EngineBuild("torchscript", "fp32")
+    build = EngineBuild("onnxruntime", "fp32")
     build_engine_folder(build, model, CONFIG, tmp_path / "fp32", said.append)
-    assert [f.name for f in (tmp_path / "fp32").iterdir()] == ["model.fp32.ts"]
+    assert [f.name for f in (tmp_path / "fp32").iterdir()] == ["model.fp32.onnx"]
     assert "no photographs to check the engine's answers on" in said[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_model_goes_into_torchscript_alone(
+def test_torchscript_model_is_run_by_eager_alone(
     model: torch.nn.Module, photographs: Path, tmp_path: Path
 ) -> None:
     script = torch.jit.trace(model, torch.zeros(1, 3, 64, 64))
-    build = EngineBuild("torchscript", "fp32", calibrate=photographs)
-    build_engine_folder(build, script, CONFIG, tmp_path / "ts")
-    assert (tmp_path / "ts" / "model.fp32.ts").is_file()
+    build = EngineBuild("eager", "auto", calibrate=photographs)
+    build_engine_folder(build, script, CONFIG, tmp_path / "eager")
+    assert (tmp_path / "eager" / "parity.npz").is_file()
     build = EngineBuild("openvino", "fp32", calibrate=photographs)
     with pytest.raises(ExpectedError, match="cannot be made from TorchScript"):
         build_engine_folder(build, script, CONFIG, tmp_path / "ov")
@@ -258,8 +256,8 @@ def test_torchscript_model_goes_into_torchscript_alone(
 @pytest.mark.parametrize(
     ("handler", "device_type", "resolved", "written"),
     [
-        ({"engine": "torchscript"}, "cpu", ("torchscript", "fp32"), "fp32"),
-        ({"engine": "torchscript"}, "gpu", ("torchscript", "fp16"), "fp16"),
+        ({"engine": "compiled"}, "cpu", ("compiled", "fp32"), "fp32"),
+        ({"engine": "compiled"}, "gpu", ("compiled", "fp16"), "fp16"),
         ({"engine": "onnxruntime"}, "gpu", ("onnxruntime", "fp32"), "fp32"),
         ({"engine": "tensorrt"}, "gpu", ("tensorrt", "fp16"), "fp16"),
         ({"engine": "openvino"}, "cpu", ("openvino", "auto"), None),

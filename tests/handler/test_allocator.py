@@ -7,7 +7,7 @@ from pathlib import Path
 # In a process of its own: the thresholds hold for the rest of it.
 PROGRAM = """
 import ctypes
-from offpath.handler.allocator import give_back_freed_memory, keep_freed_memory
+from offpath.handler.allocator import keep_freed_memory
 
 def resident_mb():
     with open("/proc/self/statm") as file:
@@ -22,17 +22,15 @@ before = resident_mb()
 block = ctypes.c_void_p(libc.malloc(200_000_000))
 ctypes.memset(block, 1, 200_000_000)
 libc.free(block)
-kept = resident_mb() - before
-assert give_back_freed_memory()
-print(kept > 190, resident_mb() - before < 10)
+print(resident_mb() - before > 190)
 """
 
 
-def test_freed_memory_is_kept_until_it_is_given_back() -> None:
+def test_freed_memory_is_kept() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
     )
-    assert done.stdout.strip() in ("True True", "no mallopt"), done.stderr
+    assert done.stdout.strip() in ("True", "no mallopt"), done.stderr

@@ -57,7 +57,7 @@ def finished(
     """What was saved of a run that Ctrl-C ended."""
     choices = EnginesChoices(
         models=("near-free",),
-        engines=("torchscript:fp32", "eager:bf16"),
+        engines=("openvino:fp32", "eager:bf16"),
         batch_sizes=(1, 2),
         rounds=2,
         seconds=0.05,
@@ -79,7 +79,7 @@ def finished(
 def test_each_variant_is_measured_at_each_batch_size(finished):
     result, listener = finished
     measured = [(w.variant, w.batch_size) for w in result.windows]
-    variants = ("eager fp32", "torchscript fp32")
+    variants = ("eager fp32", "openvino fp32")
     assert measured == [(name, size) for name in variants for size in (1, 2)]
     for window in result.windows:
         assert window.per_s > 0 and min(window.images) >= 3 * window.batch_size
@@ -94,7 +94,7 @@ def test_each_variant_is_measured_at_each_batch_size(finished):
 def test_answers_are_compared_on_all_photographs(finished):
     result, _ = finished
     (parity,) = result.parities
-    assert (parity.variant, parity.photographs) == ("torchscript fp32", 3)
+    assert (parity.variant, parity.photographs) == ("openvino fp32", 3)
     assert parity.largest_move < 1e-5 and parity.top1_changes == 0
 
 
@@ -104,7 +104,7 @@ def test_a_variant_that_breaks_leaves_the_rest(finished):
     assert (failure.variant, failure.round) == (BREAKS, 0)
     assert f"{BREAKS} of near-free" in listener.failures[0]
     assert not any(window.variant == BREAKS for window in result.windows)
-    assert {w.variant for w in result.windows} == {"eager fp32", "torchscript fp32"}
+    assert {w.variant for w in result.windows} == {"eager fp32", "openvino fp32"}
 
 
 def test_no_process_is_left(finished):

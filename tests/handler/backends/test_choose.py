@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from offpath.handler.backends import choose
-from offpath.handler.backends.artefacts import PARITY_FILE, artefact_name
+from offpath.handler.backends.artefacts import PARITY_FILE
 from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.backends.eager import EagerBackend
-from offpath.handler.backends.pictures import PictureModel
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from tests.support.photographs import PHOTOGRAPHS
@@ -68,19 +67,23 @@ def write_parity(folder: Path, size: int = SIZE) -> None:
     np.savez(folder / PARITY_FILE, pictures=pictures, probabilities=answers.numpy())
 
 
-def write_script(folder: Path, model: torch.nn.Module) -> None:
-    config = settings()
-    whole = PictureModel(model.eval(), config.mean, config.std)
-    with torch.inference_mode(False), torch.no_grad():
-        example = torch.zeros((2, SIZE, SIZE, 3), dtype=torch.uint8)
-        traced = torch.jit.trace(whole, example)
-    traced.save(str(folder / str(artefact_name("torchscript", "fp32"))))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_parity(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
+    """Chooses where the archive's graph answers as the given model does."""
+
+    def choose_graph(model: torch.nn.Module, **values: object) -> Choice:
+        graph = EagerBackend(model.eval(), settings(), CPU)
+        graph.name = "compiled"
+        monkeypatch.setattr(choose, "make_backend", lambda *_: graph)
+        return choose_from(folder, engine="compiled", precision="fp32", **values)
+
+    return choose_graph
 
 
 def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
@@ -90,10 +93,11 @@ def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
         assert choice.parity is None
 
 
-def test_a_traced_graph_that_answers_alike_is_taken(folder: Path) -> None:
-    write_script(folder, Small())
-    choice = choose_from(folder, engine="torchscript", precision="fp32")
-    assert choice.backend.name == "torchscript"
+def test_a_graph_that_answers_alike_is_taken(
+    choose_with: Callable[..., Choice],
+) -> None:
+    choice = choose_with(Small())
+    assert choice.backend.name == "compiled"
     assert choice.parity is not None
     assert choice.parity.holds(1e-5)
     assert choice.parity.pictures == len(PHOTOGRAPHS)
@@ -101,29 +105,27 @@ def test_a_traced_graph_that_answers_alike_is_taken(folder: Path) -> None:
 
 
 def test_an_engine_that_answers_otherwise_is_replaced_and_said(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    choose_with: Callable[..., Choice], caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_script(folder, Small(seed=1))
     with caplog.at_level(logging.WARNING):
-        choice = choose_from(folder, engine="torchscript", precision="fp32")
+        choice = choose_with(Small(seed=1))
     assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
-    assert "torchscript fp32 is not used" in caplog.text
+    assert "compiled fp32 is not used" in caplog.text
     assert "best classes" in choice.refused[0]
 
 
-def test_the_bound_is_the_settings(folder: Path) -> None:
+def test_the_bound_is_the_settings(choose_with: Callable[..., Choice]) -> None:
     slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
-    write_script(folder, slightly_off)
-    wanted = {"engine": "torchscript", "precision": "fp32"}
-    assert choose_from(folder, **wanted).backend.name == "torchscript"
-    strict = choose_from(folder, **wanted, parity_bound=0.0001)
+    assert choose_with(slightly_off).backend.name == "compiled"
+    strict = choose_with(slightly_off, parity_bound=0.0001)
     assert strict.backend.name == "eager"
 
 
-def test_answers_that_are_no_numbers_are_refused(folder: Path) -> None:
-    write_script(folder, make_changed("bias", torch.full((10,), float("nan"))))
-    choice = choose_from(folder, engine="torchscript", precision="fp32")
-    assert choice.backend.name == "eager"
+def test_answers_that_are_no_numbers_are_refused(
+    choose_with: Callable[..., Choice],
+) -> None:
+    nowhere = make_changed("bias", torch.full((10,), float("nan")))
+    assert choose_with(nowhere).backend.name == "eager"
 
 
 def test_bf16_goes_through_the_gate_too(folder: Path) -> None:
@@ -146,7 +148,6 @@ def test_lower_precision_that_nobody_asked_for_needs_photographs(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"engine": "torchscript", "precision": "fp32"}, "model.fp32.ts"),
         ({"engine": "openvino", "precision": "int8"}, "--precision int8"),
         ({"engine": "tensorrt", "precision": "fp16"}, "model.fp32.onnx"),
         ({"engine": "compiled", "precision": "fp32"}, "--engine compiled"),

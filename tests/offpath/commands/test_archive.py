@@ -225,18 +225,29 @@ def test_engine_travels_in_the_archive_with_its_settings(
     for photograph in PHOTOGRAPHS[:6]:
         jpeg = encode(photograph.rgb.resize((300, 260)), "JPEG")
         (photographs / f"{photograph.name}.jpg").write_bytes(jpeg)
-    arguments = ("--engine", "torchscript", "--calibrate", str(photographs))
+    arguments = (
+        "--engine",
+        "openvino",
+        "--precision",
+        "fp32",
+        "--calibrate",
+        str(photographs),
+    )
     code, out, err = run(*arguments, "--json")
     assert code == 0
     assert json.loads(out)["config"]["handler"] == {
-        "engine": "torchscript",
+        "engine": "openvino",
         "precision": "fp32",
     }
-    assert "engine torchscript fp32: on 3 photographs" in err
-    assert read_config(store / "classifier.mar")["handler"]["engine"] == "torchscript"
+    assert "engine openvino fp32: on 3 photographs" in err
+    assert read_config(store / "classifier.mar")["handler"]["engine"] == "openvino"
     with zipfile.ZipFile(store / "classifier.mar") as file:
         inside = [name for name in file.namelist() if name.startswith("engine/")]
-    assert inside == ["engine/model.fp32.ts", "engine/parity.npz"]
+    assert inside == [
+        "engine/model.fp32.bin",
+        "engine/model.fp32.xml",
+        "engine/parity.npz",
+    ]
 
 
 def test_auto_engine_of_a_light_model_brings_photographs_alone(
