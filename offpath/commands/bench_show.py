@@ -109,14 +109,6 @@ def show_jvm(path: Path, wish: Wish) -> None:
     )
 
 
-def show_soak(path: Path, wish: Wish) -> None:
-    """Of `bench soak`."""
-    from offpath.profiling.experiments.soak import SOAK
-    from offpath.profiling.experiments.soak_report import print_soak
-
-    print_soak(SOAK.load(path), wish.console)
-
-
 Show = Callable[[Path, Wish], None]
 
 # By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
@@ -133,7 +125,6 @@ SHOWN: dict[str, Show] = {
     "offpath-memory": show_memory,
     "offpath-start": show_start,
     "offpath-jvm": show_jvm,
-    "offpath-soak": show_soak,
 }
 
 

@@ -166,7 +166,7 @@ def _profile(kind: str, chosen: dict[str, Any]) -> None:
 
 def _run(kind: str, chosen: dict[str, Any]) -> ProfileResult:
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
-    from offpath.commands.bench import command_line
+    from offpath.commands.bench_options import command_line
     from offpath.commands.profile_progress import ProfileProgress
     from offpath.profiling.in_process.profile_session import ProfileChoices, run_profile
 

@@ -112,7 +112,7 @@ def server(ctx: click.Context, /, **chosen: Any) -> None:
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from rich.console import Console
 
-    from offpath.commands.bench import command_line
+    from offpath.commands.bench_options import command_line
     from offpath.commands.bench_progress import LiveProgress
     from offpath.profiling.experiments.server_session import (
         ServerChoices,

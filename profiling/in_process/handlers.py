@@ -74,7 +74,7 @@ class Preparation:
     Attributes:
         batch_size: None for each handler's own default.
         prediction_log: our handler's `prediction_log:` section; None leaves the log off.
-        naive_environ: where the naive handler puts its predictions.
+        s3_environ: where the naive handler and our log find the S3 server.
     """
 
     model: str
@@ -82,7 +82,7 @@ class Preparation:
     threads: int
     gpu_id: int | None = None
     prediction_log: Mapping[str, Any] | None = None
-    naive_environ: Mapping[str, str] = field(default_factory=dict)
+    s3_environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_handlers(
@@ -204,7 +204,7 @@ def _build(
 
 
 def _make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
-    environ = {"OMP_NUM_THREADS": str(common.threads), **common.naive_environ}
+    environ = {"OMP_NUM_THREADS": str(common.threads), **common.s3_environ}
     if choice.source != OFFPATH or common.prediction_log is None:
         # An archive of the user's may name a bucket of theirs: a profile must not write there.
         environ["OFFPATH_PREDICTION_LOG"] = "off"

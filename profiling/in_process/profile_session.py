@@ -35,7 +35,6 @@ from offpath.profiling.load.workload import Workload, load_workload
 
 # Handlers take turns this many times, so that a drift of the machine hits all of them.
 ROUNDS = 10
-BUCKET = "offpath-profile"
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 OVERHEAD = "overhead"
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
@@ -113,7 +112,7 @@ def run_profile(choices: ProfileChoices, observer: Observer) -> ProfileResult:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="offpath-profile-"))
         )
-        common = stack.enter_context(preparing(choices, handlers, folder, observer))
+        common = stack.enter_context(preparing(choices, handlers, observer))
         profiled: list[ProfiledHandler] = []
         for choice in handlers:
             observer.on_step(f"{choice.name}: build")
@@ -146,10 +145,7 @@ def begin_result(choices: ProfileChoices, workload: Workload) -> ProfileResult:
 
 @contextlib.contextmanager
 def preparing(
-    choices: ProfileChoices,
-    handlers: list[HandlerChoice],
-    folder: Path,
-    observer: Observer,
+    choices: ProfileChoices, handlers: list[HandlerChoice], observer: Observer
 ) -> Iterator[Preparation]:
     """What the handlers share; with the naive one among them, an S3 server that takes its time.
 
@@ -161,27 +157,11 @@ def preparing(
     if not any(choice.source == NAIVE for choice in handlers):
         yield common
         return
-    from offpath.profiling.servers.s3_faults import ANSWERS_PER_PUT, FaultProxy
-    from offpath.profiling.servers.s3_servers import run_seaweedfs
+    from offpath.profiling.servers.s3_store import PREDICTION_LOG, run_store
 
     observer.on_step("an S3 server")
-    with run_seaweedfs() as s3:
-        s3.client().create_bucket(Bucket=BUCKET)
-        latency_s = choices.s3_latency_ms / 1e3 / ANSWERS_PER_PUT
-        with FaultProxy(s3.endpoint_url, latency_s) as proxy:
-            puts = {
-                "OFFPATH_NAIVE_BUCKET": BUCKET,
-                "OFFPATH_NAIVE_ENDPOINT": proxy.endpoint_url,
-            }
-            log = {
-                "uri": f"s3://{BUCKET}/offpath",
-                "spool_dir": str(folder / "spool"),
-                "segment_max_age_s": 2,
-                "s3": {"endpoint_url": proxy.endpoint_url, "region": "us-east-1"},
-            }
-            yield replace(
-                common, prediction_log=log, naive_environ={**s3.environ, **puts}
-            )
+    with run_store(choices.s3_latency_ms) as store:
+        yield replace(common, prediction_log=PREDICTION_LOG, s3_environ=store.env)
 
 
 def find_gpu(device: str) -> int | None:

@@ -23,6 +23,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "offpath": torchserve.make_offpath,
     "offpath-thin": torchserve.make_offpath_thin,
     "offpath-int8": torchserve.make_offpath_int8,
+    "offpath-s3": torchserve.make_offpath_s3,
     "offpath-unforked": torchserve.make_offpath_unforked,
     "torchserve-naive": torchserve.make_naive,
     "torchserve-naive-s3": torchserve.make_naive_s3,

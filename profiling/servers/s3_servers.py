@@ -1,4 +1,4 @@
-"""Real S3-protocol servers on loopback, for the prediction log's tests and trials.
+"""Real S3-protocol servers on loopback, for predictions under measurement and for tests.
 
 SeaweedFS stores objects and checks signatures; moto's server knows the AWS features that SeaweedFS
 does not (KMS, storage classes as AWS names them). Both come from PyPI.

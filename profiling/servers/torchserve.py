@@ -22,7 +22,8 @@ from offpath.profiling.load.sampling import Groups
 from offpath.profiling.load.target import BATCH_SIZE, BESIDE
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.launched import on_free_ports
-from offpath.profiling.servers.naive_store import (
+from offpath.profiling.servers.s3_store import (
+    PREDICTION_LOG,
     PUT_LATENCY_MS,
     Beside,
     run_store,
@@ -210,18 +211,6 @@ class TorchServeUnderTest:
         )
 
 
-def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
-    """The same handler with an S3 server of the benchmark's own: a put a prediction."""
-    return replace(
-        make_naive(model, cores),
-        name="torchserve-naive-s3",
-        env={},
-        beside=run_store,
-        beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
-        needs=why_no_store,
-    )
-
-
 def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """Our archive with the cpu preset, our config.properties."""
     config = archives.offpath_config(model, cores)
@@ -242,6 +231,25 @@ def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeUnderT
 def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The same server; the client has decoded and resized, and sends a uint8 npy."""
     return replace(make_offpath(model, cores), name="offpath-thin", call=Call(NPY))
+
+
+def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The same server, its prediction log shipped to an S3 server of the benchmark's own."""
+    config = archives.offpath_config(model, cores, prediction_log=PREDICTION_LOG)
+    offpath = replace(make_offpath(model, cores), archive_settings=config)
+    return with_store(offpath, "offpath-s3")
+
+
+def with_store(server: TorchServeUnderTest, name: str) -> TorchServeUnderTest:
+    """The server with an S3 server beside it."""
+    return replace(
+        server,
+        name=name,
+        env={},
+        beside=run_store,
+        beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
+        needs=why_no_store,
+    )
 
 
 def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
@@ -278,6 +286,11 @@ def make_naive(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
         # In the settings: runs with and without S3 are not alike.
         env=store,
     )
+
+
+def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """The same handler with an S3 server of the benchmark's own: a put a prediction."""
+    return with_store(make_naive(model, cores), "torchserve-naive-s3")
 
 
 def make_stock(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+from offpath.profiling.load.workload import load_workload
+from tests.reliability.logged_server import LogTrial, run_trial
 
 MARK = "reliability"
 
@@ -16,3 +22,14 @@ def pytest_collection_modifyitems(
     left_out = [item for item in items if item.get_closest_marker(MARK)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[LogTrial]:
+    with run_trial(tmp_path) as trial:
+        yield trial
+
+
+@pytest.fixture
+def photographs() -> list[bytes]:
+    return load_workload("photos-55k").read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import struct
 import zlib
 
@@ -69,6 +70,11 @@ def accepted() -> dict[str, bytes]:
     }
 
 
+def noise(size: int) -> bytes:
+    """Random bytes, the same each time."""
+    return random.Random(0).randbytes(size)
+
+
 # name -> (body, status, type)
 def rejected() -> dict[str, tuple[bytes, int, str]]:
     """Every kind of bad item with the answer it must get."""
@@ -77,6 +83,8 @@ def rejected() -> dict[str, tuple[bytes, int, str]]:
         "empty": (b"", 400, "EmptyPayload"),
         "not an image": (b"hello, world: no picture here", 415, "UnsupportedFormat"),
         "truncated jpeg": (good[: len(good) // 2], 422, "UndecodableImage"),
+        "jpeg's head, then noise": (good[:200] + noise(5000), 422, "UndecodableImage"),
+        "noise": (noise(20_000), 415, "UnsupportedFormat"),
         "npy of another shape": (
             npy(np.zeros((100, 100, 3), np.uint8)),
             422,

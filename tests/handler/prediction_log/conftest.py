@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
-from offpath.handler.prediction_log.compression import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.profiling.servers.s3_servers import S3Server, run_moto, run_seaweedfs
+from tests.support.bucket import Bucket
 
 WRITER = Path(__file__).with_name("spool_writer.py")
 ROOT = Path(__file__).parents[3]
@@ -43,31 +42,6 @@ def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[st
     for name, value in seaweedfs.environ.items():
         monkeypatch.setenv(name, value)
     return dict(seaweedfs.environ)
-
-
-class Bucket:
-    """An empty bucket and what lies in it."""
-
-    def __init__(self, server: S3Server) -> None:
-        self.client = server.client()
-        self.name = f"log-{uuid.uuid4().hex[:12]}"
-        self.client.create_bucket(Bucket=self.name)
-        self.uri = f"s3://{self.name}/predictions"
-
-    def keys(self) -> list[str]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
-        return [row["Key"] for page in pages for row in page.get("Contents", [])]
-
-    def records(self) -> list[dict[str, Any]]:
-        rows = []
-        for key in self.keys():
-            body = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
-            lines = decompress(body, "gzip").splitlines()
-            rows.extend(json.loads(line) for line in lines)
-        return rows
-
-    def event_counts(self) -> Counter[str]:
-        return Counter(row["event_id"] for row in self.records())
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import duckdb
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.profiling.servers.s3_faults import (
+from offpath.profiling.servers.s3_servers import S3Server
+from tests.support.s3_faults import (
     DENIED,
     HANGING,
     OUTAGES,
@@ -24,7 +25,6 @@ from offpath.profiling.servers.s3_faults import (
     REFUSED,
     FaultProxy,
 )
-from offpath.profiling.servers.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +18,20 @@ from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.window import own_groups
-from offpath.profiling.servers.naive_store import BUCKET, why_no_store
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
-from offpath.profiling.servers.torchserve import TorchServeUnderTest, make_naive_s3
+from offpath.profiling.servers.s3_store import BUCKET, why_no_store
+from offpath.profiling.servers.torchserve import (
+    RunningTorchServe,
+    TorchServeUnderTest,
+    make_naive_s3,
+    make_offpath_s3,
+)
 from offpath.serving.settings import Ports
 from tests.support.echo_archive import write_mar
 
 pytestmark = pytest.mark.server
+
+Started = tuple[TorchServeUnderTest, RunningTorchServe]
 
 
 def make_echo(folder: Path) -> TorchServeUnderTest:
@@ -80,28 +90,56 @@ def find_java_since(before: set[int]) -> list[psutil.Process]:
     ]
 
 
-def test_naive_handler_puts_one_object_a_prediction(tmp_path: Path) -> None:
+@pytest.fixture
+def start_with_store(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """Starts a server with an S3 server beside it; skips where there is none."""
     reason = why_no_store()
     if reason is not None:
         pytest.skip(reason)
-    server = make_naive_s3(load_model("near-free"), 1)
-    server.prepare(tmp_path / "naive")
+
+    with contextlib.ExitStack() as stack:
+
+        def start(make: Callable[..., TorchServeUnderTest]) -> Started:
+            server = make(load_model("near-free"), 1)
+            server.prepare(tmp_path / "store")
+            return server, stack.enter_context(server.running())
+
+        yield start
+
+
+def post_three(running: RunningTorchServe) -> None:
     photograph = find_sources()[0].read_bytes()
-    with server.running() as running:
-        for _ in range(3):
-            reply = httpx.post(
-                running.predict_url, content=photograph, trust_env=False, timeout=60
-            )
-            assert reply.status_code == 200, reply.text
-        (store,) = running.groups()["beside"]
-        assert set(own_groups(running)) == {"frontend", "workers"}
-        endpoint = find_endpoint(running.groups()["workers"][0])
-        client = S3Server(endpoint, make_environ()).client()
-        assert client.list_objects_v2(Bucket=BUCKET)["KeyCount"] == 3
-    assert not psutil.pid_exists(store)
+    for _ in range(3):
+        reply = httpx.post(
+            running.predict_url, content=photograph, trust_env=False, timeout=60
+        )
+        assert reply.status_code == 200, reply.text
+
+
+def list_objects(running: RunningTorchServe, prefix: str = "") -> list[str]:
+    environ = psutil.Process(running.groups()["workers"][0]).environ()
+    client = S3Server(environ["AWS_ENDPOINT_URL_S3"], make_environ()).client()
+    found = client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+    return [row["Key"] for row in found.get("Contents", [])]
+
+
+def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
+    server, running = start_with_store(make_naive_s3)
+    post_three(running)
+    assert len(list_objects(running)) == 3
+    (store,) = running.groups()["beside"]
+    assert psutil.pid_exists(store)
+    assert set(own_groups(running)) == {"frontend", "workers"}
     # Rounds are alike although each had an address of its own.
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
-def find_endpoint(worker: int) -> str:
-    return psutil.Process(worker).environ()["OFFPATH_NAIVE_ENDPOINT"]
+def test_our_log_ships_its_segments_to_the_store(start_with_store) -> None:
+    server, running = start_with_store(make_offpath_s3)
+    post_three(running)
+    deadline_s = time.monotonic() + 30
+    while not (keys := list_objects(running, "offpath/dt=")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    assert all(key.endswith(".jsonl.gz") for key in keys)
+    assert "127.0.0.1" not in str(server.settings)

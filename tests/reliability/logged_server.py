@@ -1,0 +1,96 @@
+"""What the log's trials share: an S3 server that can fail, an archive that logs there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from offpath.profiling.core.host import count_cores
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers import archives
+from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
+from offpath.serving.log_reading import Verdict, compare
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from tests.support.bucket import Bucket
+from tests.support.clients import Reply
+from tests.support.s3_faults import FaultProxy
+
+WORKERS = min(count_cores(), 4)
+
+
+@dataclass(frozen=True)
+class LogTrial:
+    """A bucket, and the archive whose records go there through the proxy."""
+
+    s3: S3Server
+    proxy: FaultProxy
+    bucket: Bucket
+    archive: Path
+    spool: Path
+
+    def make_server(self, name: str, **environ: str) -> TorchServe:
+        """Not started; `name` is of its folder of logs."""
+        return TorchServe(
+            ServerSettings(
+                model_store=self.archive.parent,
+                models=(self.archive.name,),
+                inference_port=0,
+                management_port=0,
+                metrics_port=0,
+                log_dir=self.spool.with_name(name),
+                env={
+                    **self.s3.environ,
+                    "OFFPATH_SPOOL_DIR": str(self.spool),
+                    **environ,
+                },
+            )
+        )
+
+    def ship(self) -> None:
+        """`offpath logs ship`, in a process of its own as an operator would."""
+        command = [sys.executable, "-m", "offpath", "logs", "ship", "--spool"]
+        done = subprocess.run(
+            [*command, str(self.spool)],
+            env={**os.environ, **self.s3.environ},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def judge(self, replies: Sequence[Reply]) -> Verdict:
+        """Who of those answered 200 has no record, or more than one."""
+        answered = {reply.request_id for reply in replies if reply.status == 200}
+        return compare(self.bucket.event_counts().elements(), answered)
+
+
+def predict_url(server: TorchServe) -> str:
+    """Where pictures are posted."""
+    return f"{server.inference_url}/predictions/{archives.NAME}"
+
+
+@contextlib.contextmanager
+def run_trial(folder: Path) -> Iterator[LogTrial]:
+    """One with the near-free model and short segments."""
+    with run_seaweedfs() as s3, FaultProxy(s3.endpoint_url) as proxy:
+        bucket = Bucket(s3)
+        model = load_model("near-free")
+        log = {
+            "uri": bucket.uri,
+            "segment_max_age_s": 2,
+            "retry_max_s": 5,
+            "s3": {
+                "endpoint_url": proxy.endpoint_url,
+                "region": "us-east-1",
+                "timeout_s": 10,
+            },
+        }
+        config = archives.offpath_config(model, WORKERS, prediction_log=log)
+        (folder / "store").mkdir()
+        archive = archives.build_offpath(model, config, folder / "store")
+        yield LogTrial(s3, proxy, bucket, archive, folder / "spool")

@@ -1,0 +1,91 @@
+"""Workers and servers killed under load: every answered request is in the bucket once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from offpath.profiling.servers import archives
+from offpath.serving.processes import find_session_members
+from offpath.serving.torchserve import TorchServe
+from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
+from tests.support.clients import Reply, sending
+
+ROUNDS = int(os.environ.get("OFFPATH_KILL_ROUNDS", "20"))
+CLIENTS = 16
+KILL_WORKER, KILL_SERVER, SCALE = (
+    "kill a worker",
+    "kill the server",
+    "scale down and up",
+)
+EVENTS = (KILL_WORKER, KILL_SERVER, SCALE)
+READY_TIMEOUT_S = 120.0
+
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 300)]
+
+
+def test_every_answered_request_has_one_record_whatever_is_killed(
+    trial: LogTrial, photographs: list[bytes]
+) -> None:
+    draw = random.Random(0)
+    kinds = [EVENTS[number % len(EVENTS)] for number in range(ROUNDS)]
+    draw.shuffle(kinds)
+    server = trial.make_server("logs")
+    replies: list[Reply] = []
+    try:
+        for number, kind in enumerate(kinds, start=1):
+            if not server.is_running():
+                server = TorchServe(server.settings)
+                server.start()
+                server.wait_until_ready()
+            wait_for_workers(server)
+            with sending(predict_url(server), photographs, CLIENTS) as some:
+                time.sleep(draw.uniform(0.5, 3.0))
+                strike(server, kind, draw)
+                time.sleep(draw.uniform(0.0, 1.0))
+            if kind == KILL_SERVER:
+                # What SIGKILL leaves behind (temporary files) is this process's to remove.
+                server.stop()
+            replies += some
+            print(f"\nround {number}/{ROUNDS}: {kind}; {len(some)} sent", end="")
+    finally:
+        server.stop()
+    trial.ship()
+    verdict = trial.judge(replies)
+    print(
+        f"\n{dict(Counter(kinds))}: {verdict.asked:,} requests answered,"
+        f" {len(replies) - verdict.asked:,} not; {verdict.records:,} records,"
+        f" {len(verdict.missing)} lost, {len(verdict.double)} double"
+    )
+    assert (verdict.missing, verdict.double) == ([], [])
+    assert verdict.asked > 10 * ROUNDS
+
+
+def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
+    if kind == KILL_WORKER:
+        os.kill(draw.choice(server.worker_pids()), signal.SIGKILL)
+    elif kind == KILL_SERVER:
+        # Java and its workers at once, as the loss of a node does.
+        for process in find_session_members(server.java_pid):
+            process.kill()
+    else:
+        with server.management() as management:
+            management.scale(archives.NAME, 0)
+            management.scale(archives.NAME, WORKERS)
+
+
+def wait_for_workers(server: TorchServe) -> None:
+    """`wait_until_ready` is for a start: it takes a worker that was killed for a failed load."""
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        with server.management() as management:
+            (status,) = management.describe(archives.NAME)
+        if status.ready_workers == WORKERS == len(server.worker_pids()):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"fewer than {WORKERS} workers after {READY_TIMEOUT_S:.0f} s")

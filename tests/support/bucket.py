@@ -1,0 +1,36 @@
+"""An empty bucket of a real S3 server, and what lies in it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from typing import Any
+
+from offpath.handler.prediction_log.compression import decompress
+from offpath.profiling.servers.s3_servers import S3Server
+
+
+class Bucket:
+    """A new one with each instance."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.client = server.client()
+        self.name = f"log-{uuid.uuid4().hex[:12]}"
+        self.client.create_bucket(Bucket=self.name)
+        self.uri = f"s3://{self.name}/predictions"
+
+    def keys(self) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [row["Key"] for page in pages for row in page.get("Contents", [])]
+
+    def records(self) -> list[dict[str, Any]]:
+        rows = []
+        for key in self.keys():
+            body = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+            lines = decompress(body, "gzip").splitlines()
+            rows.extend(json.loads(line) for line in lines)
+        return rows
+
+    def event_counts(self) -> Counter[str]:
+        return Counter(row["event_id"] for row in self.records())

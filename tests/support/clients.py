@@ -1,0 +1,87 @@
+"""Closed-loop clients that remember which requests were answered.
+
+Load generators keep latencies; what the prediction log is checked against is the request ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+TIMEOUT_S = 130.0
+# After a refused connection: a server that is being restarted is not hammered.
+PAUSE_S = 0.05
+
+
+class Reply(NamedTuple):
+    """What a client got; status 0 where no reply came."""
+
+    status: int
+    latency_ms: float = 0.0
+    request_id: str = ""
+
+
+@contextlib.contextmanager
+def sending(url: str, bodies: Sequence[bytes], clients: int) -> Iterator[list[Reply]]:
+    """Clients send while the block runs, each its next request after the last reply.
+
+    The list is complete after the block.
+    """
+    replies: list[Reply] = []
+    stopped = threading.Event()
+    with ThreadPoolExecutor(clients) as pool:
+        done = [
+            pool.submit(_send_all, url, bodies, number, replies, stopped)
+            for number in range(clients)
+        ]
+        try:
+            yield replies
+        finally:
+            stopped.set()
+    for one in done:
+        one.result()
+
+
+def send_for(
+    url: str, bodies: Sequence[bytes], clients: int, seconds: float
+) -> list[Reply]:
+    """Replies of some seconds of load."""
+    with sending(url, bodies, clients) as replies:
+        time.sleep(seconds)
+    return replies
+
+
+def _send_all(
+    url: str,
+    bodies: Sequence[bytes],
+    turn: int,
+    replies: list[Reply],
+    stopped: threading.Event,
+) -> None:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+    while not stopped.is_set():
+        try:
+            replies.append(_send(connection, parts.path, bodies[turn % len(bodies)]))
+        except (OSError, http.client.HTTPException):
+            replies.append(Reply(0))
+            connection.close()
+            stopped.wait(PAUSE_S)
+        turn += 1
+    connection.close()
+
+
+def _send(connection: http.client.HTTPConnection, path: str, body: bytes) -> Reply:
+    begin_s = time.perf_counter()
+    headers = {"Content-Type": "application/octet-stream"}
+    connection.request("POST", path, body, headers)
+    reply = connection.getresponse()
+    reply.read()
+    latency_ms = (time.perf_counter() - begin_s) * 1e3
+    return Reply(reply.status, latency_ms, reply.headers.get("x-request-id", ""))

@@ -1,0 +1,73 @@
+"""A proxy in front of an S3 server that can take it away: the outages an S3 client meets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from offpath.profiling.servers.latency_proxy import CHUNK_BYTES, LatencyProxy
+
+PASS, REFUSED, SLOW_DOWN, HANGING, DENIED = (
+    "pass",
+    "refused",
+    "slow-down",
+    "hanging",
+    "denied",
+)
+OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
+ANSWERS = {
+    SLOW_DOWN: (
+        "503 Service Unavailable",
+        "SlowDown",
+        "Please reduce your request rate.",
+    ),
+    DENIED: ("403 Forbidden", "AccessDenied", "Access Denied"),
+}
+
+
+class FaultProxy(LatencyProxy):
+    """Passes through, refuses connections, answers every request with an error, or never does."""
+
+    _mode = PASS
+
+    def set_mode(self, mode: str) -> None:
+        """Changes what clients meet; connections that are open are closed."""
+        self.call(self._change(mode))
+
+    async def _change(self, mode: str) -> None:
+        self._mode = mode
+        await self.hang_up()
+        if mode != REFUSED:
+            await self.listen()
+
+    async def answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if self._mode == HANGING:
+            while await reader.read(CHUNK_BYTES):
+                pass
+        elif self._mode in ANSWERS:
+            await _answer_error(reader, writer, *ANSWERS[self._mode])
+        else:
+            await super().answer(reader, writer)
+
+
+async def _answer_error(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    status: str,
+    code: str,
+    message: str,
+) -> None:
+    """Takes one request whole, so that the client reads the answer instead of a broken pipe."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    if "expect: 100-continue" in head:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    for line in head.split("\r\n"):
+        if line.startswith("content-length:"):
+            await reader.readexactly(int(line.split(":")[1]))
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    writer.write(
+        f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+    )
+    await writer.drain()
