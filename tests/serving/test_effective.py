@@ -7,9 +7,9 @@ import pytest
 from offpath.handler.errors import ExpectedError
 from offpath.serving.effective import check_effective, find_differences
 from offpath.serving.management import ModelStatus
-from offpath.serving.mar_file import MarFile
+from offpath.serving.mar_file import MarFile, read_mar
 from offpath.serving.torchserve import TorchServe
-from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings
+from tests.support.echo_archive import MODEL_CONFIG, write_mar
 
 STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
 
@@ -47,18 +47,21 @@ def test_difference_names_its_likely_cause(
 
 
 @pytest.mark.server
-def test_server_that_differs_is_found_out(make_mar: MakeMar) -> None:
+def test_server_that_differs_is_found_out(
+    server: TorchServe, model_store: Path
+) -> None:
     """A delay of 0 becomes 100 ms; a registration's batch size beats the archive's."""
-    zero = make_mar("zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
-    echo = make_mar("echo")
-    with TorchServe(make_settings(zero, enable_model_api=True)) as server:
-        with server.management() as management:
-            with pytest.raises(
-                ExpectedError, match="maxBatchDelay is 100.* asks for 0"
-            ):
-                check_effective(server.archives, management)
-            management.register("echo.mar", initial_workers=1, batch_size=2)
-            archive = make_archive(MODEL_CONFIG)
-            with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
-                check_effective([("echo", archive)], management)
-    assert echo.exists()
+    zero = write_mar(model_store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
+    echo = write_mar(model_store, "echo")
+    with server.management() as management:
+        check_effective(server.archives, management)
+        management.register(zero.name, initial_workers=1)
+        with pytest.raises(ExpectedError, match="maxBatchDelay is 100.* asks for 0"):
+            check_effective([("zero", read_mar(zero))], management)
+        management.register(echo.name, initial_workers=1, batch_size=2)
+        with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
+            check_effective([("echo", read_mar(echo))], management)
+        with pytest.raises(ExpectedError, match="absent 1.0 is not registered|absent"):
+            check_effective([("absent", read_mar(echo))], management)
+        for name in ("zero", "echo"):
+            management.unregister(name)

@@ -8,33 +8,43 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
 import httpx
+import psutil
 import pytest
 
+from offpath.serving.management import ManagementClient
 from offpath.serving.torchserve import TorchServe
 from tests.conftest import build
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
+# Many times what a reply takes.
+REPLY_S = 5.0
 
 
 @pytest.fixture
-def management(server: TorchServe) -> httpx.Client:
-    return httpx.Client(base_url=server.management_url, timeout=120)
+def management(server: TorchServe) -> Iterator[ManagementClient]:
+    with server.management() as client:
+        yield client
 
 
 @contextmanager
-def constant_load(server: TorchServe, path: str) -> Iterator[Counter[int]]:
-    """Sends one request after the other on four connections; counts the statuses."""
-    statuses: Counter[int] = Counter()
+def constant_load(server: TorchServe, path: str) -> Iterator[Counter[int | None]]:
+    """Sends requests on four connections; counts their statuses, None for no reply."""
+    statuses: Counter[int | None] = Counter()
     stop = threading.Event()
     body = jpeg(size=(500, 333))
 
     def send() -> None:
-        with httpx.Client(base_url=server.inference_url, timeout=60) as http:
+        with httpx.Client(base_url=server.inference_url, timeout=REPLY_S) as http:
             while not stop.is_set():
-                statuses[http.post(path, content=body).status_code] += 1
+                try:
+                    statuses[http.post(path, content=body).status_code] += 1
+                except httpx.ReadTimeout:
+                    statuses[None] += 1
 
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
@@ -47,10 +57,14 @@ def constant_load(server: TorchServe, path: str) -> Iterator[Counter[int]]:
             thread.join()
 
 
-def test_explanations_have_the_inputs_shape(server: TorchServe) -> None:
+def explain(server: TorchServe, target: str) -> httpx.Response:
     files = {"data": ("photo.jpg", jpeg(), "image/jpeg")}
     url = f"{server.inference_url}/explanations/classifier"
-    response = httpx.post(url, files=files, data={"target": "967"}, timeout=120)
+    return httpx.post(url, files=files, data={"target": target}, timeout=120)
+
+
+def test_explanations_have_the_inputs_shape(server: TorchServe) -> None:
+    response = explain(server, "967")
     assert response.status_code == 200, response.text[:500]
     attributions = response.json()
     assert len(attributions) == 3
@@ -59,48 +73,68 @@ def test_explanations_have_the_inputs_shape(server: TorchServe) -> None:
 
 
 def test_an_explanation_of_an_unknown_class_is_refused(server: TorchServe) -> None:
-    files = {"data": ("photo.jpg", jpeg(), "image/jpeg")}
-    url = f"{server.inference_url}/explanations/classifier"
-    response = httpx.post(url, files=files, data={"target": "1000"}, timeout=120)
+    response = explain(server, "1000")
     assert (response.status_code, response.json()["type"]) == (400, "BadTarget")
 
 
-def test_describe_tells_what_the_worker_runs_with(management: httpx.Client) -> None:
-    answer = management.get("/models/classifier", params={"customized": "true"})
-    metadata = answer.json()[0]["customizedMetadata"]
+def describe(server: TorchServe, model: str) -> dict[str, Any]:
+    """What the model's worker says of itself."""
+    url = f"{server.management_url}/models/{model}"
+    answer = httpx.get(url, params={"customized": "true"}, timeout=60)
+    metadata: dict[str, Any] = answer.json()[0]["customizedMetadata"]
+    return metadata
+
+
+def test_describe_tells_what_the_worker_runs_with(server: TorchServe) -> None:
+    metadata = describe(server, "classifier")
     assert metadata["handler"] == "offpath"
     assert metadata["classes"] == 1000
     assert metadata["image_size"] == 224
 
 
+def test_forked_worker_runs_the_copy_of_the_handler_in_its_archive(
+    server: TorchServe, management: ManagementClient, model_store: Path
+) -> None:
+    """Its fork server has imported this repository's."""
+    own = model_store / "own.mar"
+    source = "offpath/handler/classifier.py"
+    with ZipFile(model_store / "near-free.mar") as old, ZipFile(own, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == source:
+                assert content.count(b'"handler": "offpath"') == 1
+                content = content.replace(b'"handler": "offpath"', b'"handler": "own"')
+            new.writestr(name, content)
+    management.register("own.mar", model_name="own", initial_workers=1)
+    try:
+        (status,) = management.describe("own")
+        for worker in status.worker_pids:
+            command = psutil.Process(worker).cmdline()
+            assert any("fork_server.py" in part for part in command)
+        assert describe(server, "own")["handler"] == "own"
+    finally:
+        management.unregister("own")
+
+
 def test_workers_scale_up_and_down_under_load(
-    server: TorchServe, management: httpx.Client
+    server: TorchServe, management: ManagementClient
 ) -> None:
     with constant_load(server, "/predictions/near-free") as statuses:
         for workers in (3, 1, 2):
-            answer = management.put(
-                "/models/near-free",
-                params={
-                    "min_worker": workers,
-                    "max_worker": workers,
-                    "synchronous": "true",
-                },
-            )
-            assert answer.status_code == 200, answer.text
+            management.scale("near-free", workers)
             time.sleep(0.5)
-    described = management.get("/models/near-free").json()[0]
-    assert [w["status"] for w in described["workers"]] == ["READY", "READY"]
-    # A worker that is scaled away takes its batch with it (TorchServe kills it): those get 500.
+    (described,) = management.describe("near-free")
+    assert described.worker_states == ("READY", "READY")
+    # A worker that is scaled away takes its batch with it (TorchServe kills it): those get 500, and
+    # now and then no reply at all.
     assert statuses[200] > 50
-    assert set(statuses) <= {200, 500, 503}
+    assert set(statuses) <= {200, 500, 503, None}
+    assert statuses[None] <= 4  # one a client
 
 
 def test_two_versions_serve_side_by_side_and_the_default_is_replaced(
-    server: TorchServe,
-    management: httpx.Client,
-    model_store: Path,
+    server: TorchServe, management: ManagementClient, model_store: Path
 ) -> None:
-    build(model_store, "near-free", "versioned", version="1.0", top_k=1)
     body = jpeg(size=(500, 333))
 
     def labels(path: str) -> int:
@@ -108,28 +142,18 @@ def test_two_versions_serve_side_by_side_and_the_default_is_replaced(
         assert answer.status_code == 200, answer.text
         return len(answer.json())
 
-    def register() -> None:
-        answer = management.post(
-            "/models",
-            params={
-                "url": "versioned.mar",
-                "initial_workers": 1,
-                "synchronous": "true",
-            },
-        )
-        assert answer.status_code == 200, answer.text
-
-    register()
+    build(model_store, "near-free", "versioned", version="1.0", top_k=1)
+    management.register("versioned.mar", initial_workers=1)
     assert labels("/predictions/versioned") == 1
     build(model_store, "near-free", "versioned", version="2.0", top_k=3)
     with constant_load(server, "/predictions/versioned") as statuses:
-        register()
+        management.register("versioned.mar", initial_workers=1)
         assert labels("/predictions/versioned/1.0") == 1
         assert labels("/predictions/versioned/2.0") == 3
-        answer = management.put("/models/versioned/2.0/set-default")
-        assert answer.status_code == 200, answer.text
+        url = f"{server.management_url}/models/versioned/2.0/set-default"
+        assert httpx.put(url, timeout=60).status_code == 200
         assert labels("/predictions/versioned") == 3
-        assert management.delete("/models/versioned/1.0").status_code == 200
+        management.unregister("versioned", "1.0")
         assert labels("/predictions/versioned") == 3
     assert set(statuses) == {200}
-    assert management.delete("/models/versioned/2.0").status_code == 200
+    management.unregister("versioned", "2.0")

@@ -20,7 +20,7 @@ from offpath.serving.settings import ServerSettings
 from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import warm_up
 from tests.support.pictures import jpeg
-from tests.support.scrape import read_metrics, wait_for_items
+from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
 pytestmark = pytest.mark.server
 
@@ -62,6 +62,12 @@ def test_stage_metrics_count_batches_sizes_and_errors(server: TorchServe) -> Non
     assert grown("offpath_errors_total", "UnsupportedFormat") == 1
     for stage in ("read", "decode", "transform", "inference", "postprocess"):
         assert grown("offpath_stage_seconds_total", stage) > 0, stage
+
+
+def test_requests_write_no_log_line(server: TorchServe) -> None:
+    before = count_log_lines(server)
+    send_many(server, "near-free", requests=100, clients=4)
+    assert count_log_lines(server) == before
 
 
 def test_a_reply_names_its_stages_and_they_add_up(server: TorchServe) -> None:

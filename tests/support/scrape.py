@@ -1,4 +1,4 @@
-"""Our metrics as numbers, from TorchServe's /metrics page."""
+"""What a server says of itself: our metrics as numbers, lines of its logs."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
         if metrics["offpath_items_total"][""] >= items or time.monotonic() > deadline:
             return metrics
         time.sleep(0.1)
+
+
+def count_log_lines(server: TorchServe) -> int:
+    """Lines of all log files."""
+    return sum(len(path.read_bytes().splitlines()) for path in server.log_dir.iterdir())
