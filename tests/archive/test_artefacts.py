@@ -38,6 +38,13 @@ VARIANTS = {
     ("openvino", "int8"): (["model.int8.bin", "model.int8.xml"], 0.05),
 }
 MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+# The C++ compiler takes a quarter of a minute.
+PARAMS = [
+    pytest.param(
+        key, marks=pytest.mark.slow if key[0] == "compiled" else (), id=" ".join(key)
+    )
+    for key in VARIANTS
+]
 
 
 class Tiny(torch.nn.Module):
@@ -70,7 +77,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=" ".join)
+@pytest.fixture(scope="module", params=PARAMS)
 def built(
     request: pytest.FixtureRequest,
     model: torch.nn.Module,
