@@ -10,10 +10,9 @@ Where there is no GPU, no driver or no nvidia-ml-py, the block runs all the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
-from types import TracebackType
 from typing import Any, Protocol
 
 from offpath.profiling.load.sampling import Ticker
@@ -58,6 +57,10 @@ class GpuSamples:
         return asdict(self)
 
 
+class NoGpu(Exception):
+    """There is no GPU to read; the message says why."""
+
+
 class GpuReader(Protocol):
     """Reads all devices; NVML in earnest."""
 
@@ -69,10 +72,6 @@ class GpuReader(Protocol):
 
     def close(self) -> None:
         """Lets the library go."""
-
-
-class NoGpu(Exception):
-    """There is no GPU to read; the message says why."""
 
 
 class NvmlReader:
@@ -152,60 +151,29 @@ class GpuSampler:
         open_reader: Callable[[], GpuReader] = NvmlReader,
     ) -> None:
         self.samples = GpuSamples()
-        self._interval_s = interval_s
-        self._open_reader = open_reader
-        self._reader: GpuReader | None = None
-        self._ticker: Ticker | None = None
+        self._interval_s, self._open_reader = interval_s, open_reader
+        self._open = ExitStack()
 
     def __enter__(self) -> GpuSampler:
         try:
-            self._reader = self._open_reader()
+            reader = self._open_reader()
         except NoGpu as error:
             self.samples.absent = str(error)
             return self
-        self.samples.devices = self._reader.list_devices()
-        self._ticker = Ticker(self._interval_s, self._sample)
-        self._ticker.__enter__()
+        self._open.callback(reader.close)
+        self.samples.devices = reader.list_devices()
+        self._open.enter_context(
+            Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s))
+        )
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._ticker is not None:
-            self._ticker.__exit__(exc_type, exc, traceback)
-        if self._reader is not None:
-            self._reader.close()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
-    def _sample(self, at_s: float) -> None:
-        if self._reader is None or self.samples.absent is not None:
+    def _sample(self, reader: GpuReader, at_s: float) -> None:
+        if self.samples.absent is not None:
             return
         try:
-            self.samples.readings.extend(self._reader.read(at_s))
+            self.samples.readings.extend(reader.read(at_s))
         except NoGpu as error:
             self.samples.absent = str(error)
-
-
-def format_gpu(samples: GpuSamples) -> list[str]:
-    """One sentence a device, and why there is none or no more."""
-    lines = [format_device(device, samples.readings) for device in samples.devices]
-    if samples.absent is not None:
-        lines.append(f"GPU: {samples.absent}" if lines else f"no GPU: {samples.absent}")
-    return lines
-
-
-def format_device(device: Mapping[str, Any], readings: Sequence[GpuReading]) -> str:
-    """How busy it was on average, and its highest memory."""
-    name = f"GPU {device['index']} ({device['name']})"
-    own = [reading for reading in readings if reading.device == device["index"]]
-    if not own:
-        return f"{name}: no readings"
-    busy = [reading.utilisation for reading in own if reading.utilisation is not None]
-    share = f"busy {fmean(busy):.0%} of the time" if busy else "does not tell how busy"
-    peak = max(reading.memory_used_bytes for reading in own)
-    return (
-        f"{name}: {share}, {peak / 2**30:.2f} of {device['memory_bytes'] / 2**30:.1f} GiB"
-        " used at most"
-    )

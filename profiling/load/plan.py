@@ -115,7 +115,7 @@ class Generator(Protocol):
 
 def find_generator(name: str) -> Generator:
     """A generator by name."""
-    # Imported here: each generator's package may be missing.
+    # Imported here: they import this module.
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
 

@@ -1,7 +1,8 @@
 """CPU time and memory of other processes, by group (`frontend`, `workers`), as the kernel counts.
 
 CPU is the difference of two samples of the counters, never a percentage over an interval; their
-step is 10 ms, so a window should hold some seconds.
+step is 10 ms, so a window should hold some seconds. A process that has ended counts as 0: a group's
+figure then falls, which shows.
 """
 
 from __future__ import annotations
@@ -10,20 +11,35 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 Groups = Mapping[str, Sequence[int]]
+Figure = TypeVar("Figure", int, float)
 
 
 def sample_cpu_s(groups: Groups) -> dict[str, float]:
-    """CPU seconds (user and system) each group has used since its processes began.
+    """CPU seconds (user and system) each group has used since its processes began."""
+    return add_up(groups, process_cpu_s)
 
-    A process that has ended counts as 0: a group's figure then falls, which shows.
+
+def sample_rss_bytes(groups: Groups) -> dict[str, int]:
+    """Resident memory by group, in bytes; pages that processes share count for each of them."""
+    return add_up(groups, process_rss_bytes)
+
+
+def sample_pss_bytes(groups: Groups) -> dict[str, int]:
+    """Proportional memory by group, in bytes: a page that n processes share counts 1/n for each.
+
+    It adds up; but a page shared with a process outside the groups counts only in part.
     """
-    return {
-        name: sum(process_cpu_s(pid) for pid in pids) for name, pids in groups.items()
-    }
+    return add_up(groups, process_pss_bytes)
+
+
+def add_up(groups: Groups, of_process: Callable[[int], Figure]) -> dict[str, Figure]:
+    """A figure of each process, summed up by group."""
+    return {name: sum(map(of_process, pids)) for name, pids in groups.items()}
 
 
 def process_cpu_s(pid: int) -> float:
@@ -36,35 +52,16 @@ def process_cpu_s(pid: int) -> float:
     return float(times.user + times.system + children)
 
 
-def sample_rss_bytes(groups: Groups) -> dict[str, int]:
-    """Resident memory by group, in bytes; pages that processes share count for each of them."""
-    return {
-        name: sum(process_rss_bytes(pid) for pid in pids)
-        for name, pids in groups.items()
-    }
-
-
 def process_rss_bytes(pid: int) -> int:
-    """Resident memory of one process, 0 when it has ended."""
+    """Resident memory of one process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
 
 
-def sample_pss_bytes(groups: Groups) -> dict[str, int]:
-    """Proportional memory by group, in bytes: a page that n processes share counts 1/n for each.
-
-    It adds up; but a page shared with a process outside the groups counts only in part.
-    """
-    return {
-        name: sum(process_pss_bytes(pid) for pid in pids)
-        for name, pids in groups.items()
-    }
-
-
 def process_pss_bytes(pid: int) -> int:
-    """Proportional memory of one process, 0 when it has ended or may not be looked into."""
+    """Proportional memory of one process; 0 also for one that may not be looked into."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:

@@ -1,12 +1,22 @@
-"""Runs Locust's FastHttpUser (`locust_child.py`) in its own process."""
+"""Runs Locust's FastHttpUser (`locust_child.py`) in a process of its own.
+
+The plan goes to its stdin as JSON, events come from its stdout; its CPU is told apart from ours.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
+import subprocess
+import sys
+from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.generators.children import run_module
-from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher, child_environment
+
+CHILD = "offpath.profiling.load.generators.locust_child"
+CHARACTERS_SHOWN = 2000
 
 
 class LocustGenerator:
@@ -15,15 +25,50 @@ class LocustGenerator:
     name = "locust"
 
     def check(self, seconds: float | None, rate: float | None) -> None:
-        """See `profiling.load.Generator`."""
+        """See `Generator`."""
         if importlib.util.find_spec("locust") is None:
             raise ExpectedError(
                 "locust is not installed; get it with: pip install 'torchserve-offpath[bench]'"
             )
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        """See `profiling.load.Generator`."""
+        """See `Generator`."""
         self.check(plan.seconds, plan.rate)
-        return run_module(
-            "offpath.profiling.load.generators.locust_child", plan, watcher
+        child = subprocess.Popen(
+            [sys.executable, "-m", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # It may run where the package is only on sys.path.
+            env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
         )
+        try:
+            return follow(child, plan, watcher)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def follow(
+    child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher
+) -> LoadSample:
+    """Sends the plan, passes the child's events on and returns its result."""
+    if child.stdin is None or child.stdout is None or child.stderr is None:
+        raise RuntimeError("the load generator was started without pipes")
+    content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}
+    child.stdin.write(json.dumps(content))
+    child.stdin.close()
+    for line in child.stdout:
+        event: dict[str, Any] = json.loads(line)
+        kind = event.pop("event")
+        if kind == "window":
+            watcher.on_window()
+        elif kind == "progress":
+            watcher.on_progress(event["replies"], event["elapsed_s"])
+        else:
+            return LoadSample(**event)
+    raise ExpectedError(
+        "the load generator ended without a result:"
+        f" {child.stderr.read()[-CHARACTERS_SHOWN:].strip()}"
+    )

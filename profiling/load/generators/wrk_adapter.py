@@ -11,18 +11,28 @@ import contextlib
 import json
 import random
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import psutil
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.generators.children import run_program
-from offpath.profiling.load.plan import NO_REPLY, LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.plan import (
+    NO_REPLY,
+    LoadPlan,
+    LoadSample,
+    Watcher,
+    child_environment,
+)
 
 # wrk tells only that a status was 400 or above, and times those replies with the others.
 BAD_STATUS = "4xx/5xx"
+SAMPLE_S = 0.1
+CHARACTERS_SHOWN = 1000
 SCRIPT = """
 local requests, turn = {}, 0
 init = function(args)
@@ -58,7 +68,7 @@ class WrkGenerator:
     name = "wrk"
 
     def check(self, seconds: float | None, rate: float | None) -> None:
-        """See `profiling.load.Generator`."""
+        """See `Generator`."""
         if shutil.which("wrk") is None:
             raise ExpectedError(
                 "wrk is not on the PATH: install it, or use --generator locust"
@@ -73,20 +83,20 @@ class WrkGenerator:
             )
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        """See `profiling.load.Generator`."""
+        """See `Generator`."""
         self.check(plan.seconds, plan.rate)
         if plan.seconds is None:
             raise RuntimeError("check() lets no such plan pass")
-        with tempfile.TemporaryDirectory() as folder:
-            command = write_script("wrk", plan, Path(folder))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_script(plan, folder)
             if plan.warm_up_s >= 1:
-                run_program(for_seconds(command, plan, plan.warm_up_s), None)
+                run_wrk(plan, folder, plan.warm_up_s, None)
                 wait_until_drained(plan)
             seconds = plan.seconds
             while True:
                 watcher.on_window()
-                cpu_s = run_program(for_seconds(command, plan, seconds), watcher)
-                sample = read_sample(Path(folder) / "out.json", cpu_s)
+                sample = run_wrk(plan, folder, seconds, watcher)
                 replies = sum(sample.statuses.values())
                 if replies >= plan.min_replies or seconds >= plan.longest_s:
                     return sample
@@ -112,29 +122,17 @@ def wait_until_drained(plan: LoadPlan) -> None:
         )
 
 
-def write_script(binary: str, plan: LoadPlan, folder: Path) -> list[str]:
-    """Writes the script with its list of photographs; returns wrk's command without duration."""
+def write_script(plan: LoadPlan, folder: Path) -> None:
+    """Writes the script and its list of photographs."""
     paths = [str(path.resolve()) for path in plan.paths]
     random.Random(plan.seed).shuffle(paths)
     (folder / "list.txt").write_text("\n".join(paths) + "\n")
-    (folder / "load.lua").write_text(
-        SCRIPT
-        % {
-            "list": folder / "list.txt",
-            "out": folder / "out.json",
-            "headers": format_headers(plan.headers),
-        }
-    )
-    timeout = f"{round(plan.timeout_s)}s"
-    return [
-        binary,
-        "-t1",
-        f"-c{plan.clients}",
-        "--timeout",
-        timeout,
-        "-s",
-        str(folder / "load.lua"),
-    ]
+    script = SCRIPT % {
+        "list": folder / "list.txt",
+        "out": folder / "out.json",
+        "headers": format_headers(plan.headers),
+    }
+    (folder / "load.lua").write_text(script)
 
 
 def format_headers(headers: Mapping[str, str]) -> str:
@@ -145,9 +143,42 @@ def format_headers(headers: Mapping[str, str]) -> str:
     )
 
 
-def for_seconds(command: list[str], plan: LoadPlan, seconds: float) -> list[str]:
-    """wrk's command with its duration and the address."""
-    return [*command, f"-d{round(seconds)}s", plan.url]
+def run_wrk(
+    plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None
+) -> LoadSample:
+    """Runs wrk with the script in a folder.
+
+    Raises:
+        ExpectedError: it failed; the message has its last words.
+    """
+    command = [
+        *("wrk", "-t1", f"-c{plan.clients}", f"-d{round(seconds)}s"),
+        *("--timeout", f"{round(plan.timeout_s)}s", "-s", str(folder / "load.lua")),
+        plan.url,
+    ]
+    # A file: a pipe that nobody reads meanwhile would stop a talkative one.
+    with tempfile.TemporaryFile("w+") as words:
+        child = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=words, env=child_environment()
+        )
+        start, cpu_s = time.perf_counter(), 0.0
+        process = psutil.Process(child.pid)
+        try:
+            while child.poll() is None:
+                # Until it ends: the last sample is at most SAMPLE_S old.
+                times = process.cpu_times()
+                cpu_s = times.user + times.system
+                if watcher is not None:
+                    watcher.on_progress(0, time.perf_counter() - start)
+                time.sleep(SAMPLE_S)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            words.seek(0)
+            said = words.read()[-CHARACTERS_SHOWN:].strip()
+            raise ExpectedError(f"wrk failed with code {child.returncode}: {said}")
+    return read_sample(folder / "out.json", cpu_s)
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:

@@ -4,15 +4,14 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.workload import encode_all
-from tests.profiling.test_workload import TINY
+from offpath.profiling.load.workload import WorkloadSpec, encode_all
 
-pytestmark = pytest.mark.timing
+TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=3)
 
 
 def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
     paths = []
-    for index, data in enumerate(encode_all(TINY, seed=0)[:3]):
+    for index, data in enumerate(encode_all(TINY, seed=0)):
         paths.append(tmp_path / f"{index}.jpg")
         paths[-1].write_bytes(data)
     broken = tmp_path / "broken.jpg"
@@ -22,7 +21,7 @@ def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
         with pytest.raises(ExpectedError, match=r"broken\.jpg"):
             meter.measure_decode([broken])
     for rate in (decode, forward):
-        assert rate.per_s > 100
-        assert rate.elapsed_s == pytest.approx(0.5, rel=0.5)
+        assert rate.per_s == rate.images / rate.elapsed_s > 0
+        assert rate.elapsed_s >= 0.5
         assert 0 < rate.cpu_s <= 2 * rate.elapsed_s * 1.1
     assert forward.images % 8 == 0

@@ -12,7 +12,6 @@ from offpath.profiling.load.gpu import (
     GpuSampler,
     NoGpu,
     NvmlReader,
-    format_gpu,
 )
 
 HAS_GPU = False
@@ -64,7 +63,6 @@ def test_without_a_driver_the_block_runs_and_the_reason_is_kept():
     assert (
         "driver" in sampler.samples.absent or "not installed" in sampler.samples.absent
     )
-    assert format_gpu(sampler.samples) == [f"no GPU: {sampler.samples.absent}"]
 
 
 @pytest.mark.gpu
@@ -92,14 +90,5 @@ def test_a_device_that_is_lost_ends_the_readings_and_not_the_block():
     reader = KnownReader(fails_at=2)
     sampler = sample_until(reader, lambda samples: samples.absent)
     assert len(sampler.samples.readings) == 2
-    assert format_gpu(sampler.samples) == [
-        "GPU 0 (T4): busy 75% of the time, 2.00 of 16.0 GiB used at most",
-        "GPU: reading stopped: GPU is lost",
-    ]
-
-
-def test_a_device_that_does_not_tell_its_utilisation_is_no_error():
-    sampler = GpuSampler()
-    sampler.samples.devices = DEVICES
-    sampler.samples.readings = [GpuReading(0.1, 0, None, 2**30)]
-    assert "does not tell how busy" in format_gpu(sampler.samples)[0]
+    assert sampler.samples.absent == "reading stopped: GPU is lost"
+    assert reader.is_closed

@@ -13,9 +13,10 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_source import load_model_source
 from offpath.cli import run
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.run import load_run
+from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.archived_model import load_archived_model
 from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES
 from tests.support.photographs import find_photograph
 
@@ -26,6 +27,7 @@ HANDLER = {
     "std": (0.1, 0.2, 0.3),
     "threads": 1,
 }
+PHOTOGRAPHS = ("china", "flower")
 
 
 @pytest.fixture(autouse=True)
@@ -101,27 +103,18 @@ def test_wrong_model_is_said(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("offpath", 0.03), ("torchserve-naive", 1e-4), ("torchserve-stock", 1e-4)],
+)
 def test_servers_answer_alike_with_the_users_model(
-    archive: Path, tmp_path: Path
+    name: str, most: float, archive: Path, tmp_path: Path
 ) -> None:
-    photographs, result = tmp_path / "photographs", tmp_path / "result.json"
-    photographs.mkdir()
-    for name in ("china", "flower"):
-        payload = find_photograph(name).path.read_bytes()
-        (photographs / f"{name}.jpg").write_bytes(payload)
-    servers = ["offpath", "torchserve-naive", "torchserve-stock"]
-    options = "--rounds 1 --requests 8 --warm-up 0 --clients 2 --tries 1".split()
-    argv = ["bench", "compare", "--model", str(archive), "--servers", ",".join(servers)]
-    with pytest.raises(SystemExit) as ended:
-        run([*argv, "--workload", str(photographs), *options, "--json", str(result)])
-    assert not ended.value.code
-    measured = load_run(result, "compare")
-    assert measured.settings["model"].startswith("tiny-")
-    differences = {
-        row.variant: row.value
-        for row in measured.rows
-        if row.metric == "answer_difference"
-    }
-    assert list(differences) == servers
-    ours, *stock_way = differences.values()
-    assert max(stock_way) < 1e-4 and ours < 0.03
+    model = load_model(str(archive))
+    (server,) = make_servers([name], model, cores=1)
+    photographs = [find_photograph(one).path.read_bytes() for one in PHOTOGRAPHS]
+    checks = make_checks(model, photographs)
+    server.prepare(tmp_path / name)
+    with server.running() as running:
+        difference = check_answers(name, running.predict_url, server.call, checks)
+    assert difference < most

@@ -1,0 +1,213 @@
+"""Load generators against a server whose delays, failures and stalls are known."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.summary import percentile
+from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
+from tests.support.answering_server import answering_server
+from tests.support.known_server import Behaviour, run_known_server
+from tests.support.silent_watcher import SilentWatcher
+
+# Replies arrive when another process gets a core.
+pytestmark = pytest.mark.timing
+needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+
+
+@pytest.fixture
+def send(tmp_path):
+    """Sends load to a URL: 4 clients without warm-up, unless it is told otherwise."""
+    body = tmp_path / "body.jpg"
+    body.write_bytes(b"x" * 2000)
+
+    def send(url, generator="locust", watcher=None, **asked):
+        plan = {"clients": 4, "warm_up_s": 0, "seconds": None, **asked}
+        load = find_generator(generator)
+        return load.run(LoadPlan(url, (body,), **plan), watcher or SilentWatcher())
+
+    return send
+
+
+def test_failures_are_counted_exactly(send):
+    with run_known_server(Behaviour((0.05,), 10)) as server:
+        sample = send(server.url, requests=205)
+    # The 210th would be the next; at most four are in flight at the end.
+    assert sample.statuses == {"200": 185, "503": 20}
+    assert sample.failures == 20
+    assert len(sample.latencies_ms) == 185
+
+
+def test_open_loop_counts_each_arrival_of_its_window(send):
+    with run_known_server(Behaviour((0.05,), 10)) as server:
+        sample = send(server.url, clients=16, requests=100, rate=80)
+        assert server.counts().requests == 100
+    assert sample.statuses == {"200": 90, "503": 10}
+    # 100 arrivals at 80 a second.
+    assert 0.6 < sample.elapsed_s < 4
+
+
+def test_closed_loop_hides_a_stall_and_open_loop_shows_it(send):
+    p90_ms = {}
+    for rate in (None, 40):
+        with run_known_server(Behaviour((0.05,), stall_at=30, stall_s=1.5)) as server:
+            sample = send(server.url, requests=120, rate=rate)
+        assert sample.statuses == {"200": 120}
+        p90_ms[rate] = percentile(sample.latencies_ms, 90)
+    # About 60 of the 120 arrivals were due while the server stood still or caught up; in closed
+    # loop the four clients saw it once each.
+    assert p90_ms[None] < 500 < p90_ms[40]
+
+
+def test_open_loop_waits_for_what_was_due(send):
+    with run_known_server(Behaviour((0.5,))) as server:
+        sample = send(server.url, clients=64, warm_up_s=0.5, seconds=1, rate=30)
+    assert set(sample.statuses) == {"200"}
+    # The last was due near the window's end and took half a second more.
+    assert sample.elapsed_s > 1.2
+    assert 10 <= sample.ok <= 60
+
+
+def test_a_window_goes_on_until_it_has_enough_replies(send):
+    with run_known_server(Behaviour((0.1,))) as server:
+        asked = {"clients": 2, "seconds": 0.2, "min_replies": 20}
+        sample = send(server.url, **asked, longest_s=30)
+        assert sample.ok >= 20 and sample.elapsed_s > 0.9
+        sample = send(server.url, **asked, longest_s=0.4)
+    assert sample.ok < 20 and sample.elapsed_s < 0.9
+
+
+def test_headers_of_the_call_are_sent(send):
+    with answering_server() as answers:
+        sample = send(answers.url, clients=1, requests=3, headers={"X-Needed": "yes"})
+    assert sample.statuses == {"200": 3}
+    assert {headers["x-needed"] for _, headers, _ in answers.requests} == {"yes"}
+
+
+def test_warm_up_is_not_counted_and_clients_wait_for_their_replies(send):
+    with run_known_server(Behaviour((0.1,))) as server:
+        watcher = SilentWatcher()
+        sample = send(server.url, warm_up_s=1, seconds=2, watcher=watcher)
+        served = server.counts().requests
+    assert watcher.windows == 1
+    assert sample.elapsed_s == pytest.approx(2, rel=0.05)
+    # 4 clients x 10 a second x 2 s; as many again in the second before.
+    assert sample.ok == pytest.approx(80, abs=12)
+    assert served > sample.ok + 20
+    assert 0 < sample.cpu_s < 2
+
+
+def test_a_server_that_is_not_there_gives_no_replies_not_an_error(send):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        sample = send(f"http://127.0.0.1:{taken.getsockname()[1]}/", seconds=1)
+    assert sample.ok == 0 and sample.latencies_ms == []
+    assert set(sample.statuses) == {NO_REPLY}
+
+
+def test_a_watcher_that_raises_ends_the_load(send):
+    class Impatient(SilentWatcher):
+        def on_progress(self, replies: int, elapsed_s: float) -> None:
+            raise ExpectedError("the server died")
+
+    with run_known_server() as server:
+        with pytest.raises(ExpectedError, match="died"):
+            send(server.url, seconds=60, watcher=Impatient())
+
+
+def test_the_child_runs_where_the_package_is_only_on_sys_path(
+    send, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert any((Path(entry) / "offpath").is_dir() for entry in sys.path if entry)
+    with run_known_server() as server:
+        assert send(server.url, clients=1, requests=3).ok == 3
+
+
+def test_an_unknown_generator_is_named():
+    with pytest.raises(ExpectedError, match="'ab': expected one of locust, wrk"):
+        find_generator("ab")
+
+
+class OneAtATime(BaseHTTPRequestHandler):
+    """Takes 0.1 s for a request, also for one whose client is gone."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            self.send_response(200)
+            self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
+        server.socket.listen(64)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@needs_wrk
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"seconds": 1, "rate": 5}, "closed loop alone"),
+        ({"requests": 5}, "stops by time alone"),
+    ],
+)
+def test_what_wrk_cannot_is_refused(asked, said, send):
+    with pytest.raises(ExpectedError, match=said):
+        send("http://127.0.0.1:1/", "wrk", **asked)
+
+
+@needs_wrk
+def test_wrk_waits_for_what_its_warm_up_left_behind(send):
+    with one_at_a_time() as url:
+        sample = send(url, "wrk", clients=10, warm_up_s=1, seconds=2)
+    # 20 in two seconds; without the wait the first second goes to the warm-up's, and 11 are left.
+    assert sample.statuses["200"] > 12
+
+
+@needs_wrk
+def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(send):
+    watcher = SilentWatcher()
+    with one_at_a_time() as url:
+        asked = {"clients": 2, "seconds": 1, "min_replies": 20}
+        sample = send(url, "wrk", watcher, **asked)
+    assert watcher.windows >= 2
+    # More than the first window can hold, which ends after ten.
+    assert sample.elapsed_s > 1.9 and sample.statuses["200"] > 12
+
+
+@needs_wrk
+def test_wrk_agrees_with_the_server(send):
+    with run_known_server(Behaviour((0.1,), 10)) as server:
+        sample = send(server.url, "wrk", seconds=2)
+    assert sample.failures == pytest.approx(len(sample.latencies_ms) / 10, abs=1)
+    assert percentile(sample.latencies_ms, 50) == pytest.approx(100, rel=0.05)
+
+
+@needs_wrk
+def test_wrk_that_fails_says_why(send):
+    with pytest.raises(
+        ExpectedError, match="(?s)wrk failed with code.*unable to connect"
+    ):
+        send("http://127.0.0.1:9/", "wrk", seconds=1)
