@@ -7,7 +7,6 @@ import click
 from offpath.commands import (
     bench_compare,
     bench_engines,
-    bench_jvm,
     bench_light,
     bench_memory,
     bench_setup,
@@ -31,7 +30,6 @@ for subcommand in (
     bench_start.command,
     bench_setup.setup,
     bench_engines.command,
-    bench_jvm.command,
     bench_light.command,
     bench_tradeoff.command,
 ):

@@ -22,6 +22,15 @@ MIN_REPLIES = 160
 @options.model_option
 @options.servers_option
 @click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME=SERVER:KEY=VALUE;...",
+    help="After --servers, a TorchServe of them with other settings; may be given several times."
+    " KEY: one of config.properties, vmargs+ (further options of Java), model.batch_size,"
+    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
+)
+@click.option(
     "--workers",
     default="",
     metavar="N,...",
@@ -110,6 +119,7 @@ def make_choices(
     workloads: tuple[str, ...],
     model: str,
     servers: str,
+    variants: tuple[str, ...],
     workers: str,
     clients: str,
     rounds: int,
@@ -143,6 +153,7 @@ def make_choices(
         workloads=workloads,
         model=model,
         servers=showing.split_names(servers),
+        variants=variants,
         clients=showing.read_numbers("--clients", clients, "8,32"),
         windows=windows,
         rounds=rounds,

@@ -99,16 +99,6 @@ def show_start(path: Path, wish: Wish) -> None:
     print_starts(START.load(path), wish.baseline, wish.console)
 
 
-def show_jvm(path: Path, wish: Wish) -> None:
-    """Of `bench jvm`, whose tables are Markdown anyway."""
-    from offpath.profiling.experiments.jvm import JVM
-    from offpath.profiling.experiments.jvm_report import format_table
-
-    wish.console.print(
-        format_table(JVM.load(path)), markup=False, highlight=False, soft_wrap=True
-    )
-
-
 Show = Callable[[Path, Wish], None]
 
 # By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
@@ -124,7 +114,6 @@ SHOWN: dict[str, Show] = {
     **PAGED,
     "offpath-memory": show_memory,
     "offpath-start": show_start,
-    "offpath-jvm": show_jvm,
 }
 
 

@@ -34,6 +34,7 @@ from offpath.profiling.load.model_under_test import (
     load_model,
     name_model,
 )
+from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.registry import make_servers
 
@@ -45,6 +46,7 @@ class CompareChoices:
     """What the user asked for; see `offpath bench compare --help`.
 
     Attributes:
+        variants: servers with other settings, see `servers.overrides`.
         workers: each server with each of these; one a core where there are none.
     """
 
@@ -59,6 +61,7 @@ class CompareChoices:
     side_by_side: bool = False
     probes: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
+    variants: tuple[str, ...] = ()
 
     @property
     def cells(self) -> list[Cell]:
@@ -92,7 +95,8 @@ class CompareChoices:
         first_s = START_S + turn_s
         first_s += len(self.workloads) * (windows.warm_up_s - warm_up_s)
         next_s = turn_s if self.side_by_side else first_s
-        servers = len(self.servers) * max(1, len(self.workers))
+        servers = len(self.servers) + len(self.variants)
+        servers *= max(1, len(self.workers))
         limits_s = (len(self.workloads) + 1) * LIMIT_SECONDS * self.rounds
         return limits_s + servers * (first_s + (self.rounds - 1) * next_s)
 
@@ -136,13 +140,15 @@ def list_servers(
     choices: CompareChoices, model: ModelUnderTest, bench: Bench, observer: Observer
 ) -> tuple[list[ServerSubject], dict[str, str]]:
     """The servers with each number of workers, and why others cannot run here."""
-    asked = make_servers(choices.servers, model, count_cores())
-    runnable, not_run = find_runnable(asked, observer)
+
+    def make(workers: int) -> list[ServerUnderTest]:
+        return make_servers(choices.servers, model, workers, choices.variants)
+
+    runnable, not_run = find_runnable(make(count_cores()), observer)
     cells = choices.cells + ([START] if PROBE_START in choices.probes else [])
     common = ServerSubject("", runnable[0], bench, {}, choices.probes, tuple(cells))
     if not choices.workers:
         return [replace(common, name=s.name, server=s) for s in runnable], not_run
-    names = [server.name for server in runnable]
     return [
         replace(
             common,
@@ -151,7 +157,8 @@ def list_servers(
             facts={SERVER: server.name, "workers": count},
         )
         for count in choices.workers
-        for server in make_servers(names, model, count)
+        for server in make(count)
+        if server.name not in not_run
     ], not_run
 
 

@@ -56,6 +56,12 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
             id="server-twice",
         ),
         pytest.param(
+            ["compare", "--variant", "a=offpath:job_queue=9"],
+            1,
+            "no setting 'job_queue'",
+            id="unknown-setting",
+        ),
+        pytest.param(
             ["compare", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
         ),
         pytest.param(

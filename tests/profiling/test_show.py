@@ -64,7 +64,9 @@ def test_a_committed_result_is_shown_as_markdown(
     [
         pytest.param("[]", "does not say its format", id="no-result"),
         pytest.param('{"format": "other/1"}', "no format 'other'", id="other"),
-        pytest.param('{"format": "offpath-jvm/9"}', "not offpath-jvm/1", id="version"),
+        pytest.param(
+            '{"format": "offpath-start/9"}', "not offpath-start/1", id="version"
+        ),
         pytest.param(
             '{"format": "offpath-start/1", "command": 7}', "$.command", id="field"
         ),

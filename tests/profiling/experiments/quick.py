@@ -92,7 +92,9 @@ def serve(
     """The experiment in `module` finds these servers, whatever it is asked for."""
     experiment = f"offpath.profiling.experiments.{module}"
 
-    def make(names: Sequence[str], model: object, workers: int) -> list[QuickServer]:
+    def make(
+        names: Sequence[str], model: object, workers: int, variants: object = ()
+    ) -> list[QuickServer]:
         for server in servers:
             server.workers = workers
         return list(servers)
