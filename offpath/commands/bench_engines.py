@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from offpath.commands import bench_options as options
+from offpath.commands.showing import (
+    Outputs,
+    command_line,
+    keeping,
+    output_options,
+    present,
+    read_earlier,
+    read_numbers,
+    split_names,
+)
 from offpath.handler.errors import ExpectedError
-
-if TYPE_CHECKING:
-    from offpath.profiling.experiments.engines_result import EnginesResult
 
 MODELS = ("resnet50", "efficientnet-lite0")
 
@@ -45,7 +50,14 @@ MODELS = ("resnet50", "efficientnet-lite0")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
-    help="That run at the same time, one thread each.  [default: one a core; 1 on cuda]",
+    help="That run at the same time.  [default: one a core; 1 on cuda]",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Of each process.",
 )
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
@@ -56,25 +68,14 @@ MODELS = ("resnet50", "efficientnet-lite0")
     show_default=True,
     help="Photographs whose answers are compared; a name or a folder.",
 )
-@options.seed_option
-@options.json_option
+@click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--append",
     is_flag=True,
     help="Add rounds, models or engines to the --json file; unlike runs are refused.",
 )
-@options.plot_option
-@options.html_option
-def command(
-    engines: str,
-    batch_sizes: str,
-    processes: int | None,
-    json_path: Path | None,
-    append: bool,
-    plot_path: Path | None,
-    html_path: Path | None,
-    **asked: Any,
-) -> None:
+@output_options
+def command(outputs: Outputs, append: bool, **asked: Any) -> None:
     """Speed, start, memory and answers of the engines, each beside eager fp32 in the same rounds.
 
     Artefacts are built as `offpath archive` builds them and run by the handler's own code, each in
@@ -82,55 +83,22 @@ def command(
     core with one thread each, as workers run. One that fails is left out and said; the others go
     on. Ctrl-C keeps the finished rows of --json.
     """
-    from rich.console import Console
-
-    from offpath.commands.engines_progress import EnginesProgress
+    from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.host import count_cores
-    from offpath.profiling.experiments.engines_choice import EnginesChoices
-    from offpath.profiling.experiments.engines_result import ENGINES
-    from offpath.profiling.experiments.engines_session import run_engines
+    from offpath.profiling.experiments.engines import EnginesChoices, run_engines
 
-    if processes is None:
-        processes = count_cores() if asked["device"] == "cpu" else 1
-    choices = EnginesChoices(
-        engines=options.split_names(engines),
-        batch_sizes=options.read_numbers("--batch-sizes", batch_sizes, "1,8"),
-        processes=processes,
-        command=options.command_line(),
-        **asked,
+    asked["engines"] = split_names(asked["engines"])
+    asked["batch_sizes"] = read_numbers("--batch-sizes", asked["batch_sizes"], "1,8")
+    asked["processes"] = asked["processes"] or (
+        count_cores() if asked["device"] == "cpu" else 1
     )
-    is_continued = json_path and options.is_continued(json_path, append)
-    earlier = ENGINES.load(json_path) if json_path and is_continued else None
+    choices = EnginesChoices(**asked, command=command_line())
+    earlier = read_earlier(outputs, append, "engines")
+    with keeping(outputs, "rows"), LiveProgress() as progress:
+        run = run_engines(choices, progress, outputs.save, earlier)
+    from offpath.profiling.experiments.engines_report import document_of
 
-    with options.keeping(json_path, "rows"), EnginesProgress() as progress:
-        result = run_engines(
-            choices, progress, options.saving(ENGINES, json_path), earlier
-        )
-    console = Console()
-    render_engines(result, plot_path, html_path, console)
-    if json_path is not None:
-        console.print(f"raw values: {json_path}")
-    if result.failures:
-        names = ", ".join(
-            dict.fromkeys(f"{f.variant} of {f.model}" for f in result.failures)
-        )
+    present(run, document_of(run, None), outputs)
+    if run.failures:
+        names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
         raise ExpectedError(f"left out after a failure, see above: {names}")
-
-
-def render_engines(
-    result: EnginesResult, plot_path: Path | None, html_path: Path | None, console: Any
-) -> None:
-    """Prints the tables, draws what was asked for."""
-    from offpath.profiling.experiments.engines_report import print_engines
-
-    print_engines(result, console)
-    if plot_path is not None:
-        from offpath.profiling.experiments.engines_plot import save_engines_plot
-
-        save_engines_plot(result, plot_path)
-        console.print(f"plot: {plot_path}")
-    if html_path is not None:
-        from offpath.profiling.experiments.engines_page import write_engines_page
-
-        write_engines_page(result, html_path)
-        console.print(f"page: {html_path}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from offpath.commands import bench_options as options
-from offpath.commands.bench_engines import render_engines
 from offpath.commands.bench_light import render_light
 from offpath.commands.bench_memory import print_memory
 from offpath.commands.bench_start import print_starts
@@ -51,13 +50,6 @@ def show_sweep(path: Path, wish: Wish) -> None:
     from offpath.profiling.experiments.sweep_result import SWEEP
 
     render_sweep(SWEEP.load(path), wish.plot_path, wish.html_path, wish.console)
-
-
-def show_engines(path: Path, wish: Wish) -> None:
-    """Of `bench engines`."""
-    from offpath.profiling.experiments.engines_result import ENGINES
-
-    render_engines(ENGINES.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_tradeoff(path: Path, wish: Wish) -> None:
@@ -105,7 +97,6 @@ Show = Callable[[Path, Wish], None]
 PLOTTED: dict[str, Show] = {
     "offpath-run": show_run,
     "offpath-sweep": show_sweep,
-    "offpath-engines": show_engines,
     "offpath-tradeoff": show_tradeoff,
     "offpath-tune": show_tuning,
 }

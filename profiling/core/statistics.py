@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -193,21 +194,26 @@ class Summary:
         )
         return [value for values in rows["values"] for value in values]
 
-    def ratio(
+    def ratios(
         self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
-    ) -> float | None:
-        """Median of the ratios round by round: turns of one round had cores of nearly one speed."""
+    ) -> list[float]:
+        """Round by round, in their order: turns of one round had cores of nearly one speed."""
         if metric not in self._windows.columns:
-            return None
+            return []
         mine, base = (
             self._windows.filter(match(name, cell)).select(["round", metric])
             for name in (variant, baseline)
         )
-        both = mine.join(base, on="round", suffix="_base").filter(
-            pl.col(f"{metric}_base") > 0
-        )
-        ratio = (both[metric] / both[f"{metric}_base"]).median()
-        return ratio if isinstance(ratio, float) else None
+        both = mine.join(base, on="round", suffix="_base").sort("round")
+        both = both.filter(pl.col(f"{metric}_base") > 0).drop_nulls()
+        return [*(both[metric] / both[f"{metric}_base"])]
+
+    def ratio(
+        self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
+    ) -> float | None:
+        """The median of `ratios`; None where the two have no round in common."""
+        ratios = self.ratios(variant, baseline, cell, metric)
+        return statistics.median(ratios) if ratios else None
 
     def failures(self, variant: str, cell: Cell) -> dict[str, int]:
         """Everything that was not a 200, by status, of all rounds."""

@@ -14,6 +14,7 @@ from offpath.profiling.report.document import Document
 # Experiment -> the module whose `document_of(run, baseline)` shows it; imported when it is needed.
 EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
+    "engines": "offpath.profiling.experiments.engines_report",
 }
 
 

@@ -166,6 +166,7 @@ class TableSpec:
             for cell in cells
             for variant in view.variants
             if view.summary.metrics(variant, cell)
+            and any(column.text(view, variant, cell) for column in self.columns)
         ]
         factors = [
             name
@@ -378,7 +379,9 @@ class Report:
 
 
 def title_cell(title: str, cell: Cell, cells: Sequence[Cell]) -> str:
-    """A chart's title; it names the clients where their number differs."""
+    """A chart's title; it names the batch size, and the clients where their number differs."""
+    if cell.batch_size:
+        title = f"{title}, batch {cell.batch_size}"
     numbers = {other.clients for other in cells if other.clients}
     return f"{title}, {cell.clients} clients" if len(numbers) > 1 else title
 
