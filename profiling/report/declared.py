@@ -378,6 +378,20 @@ class Report:
     is_row: Callable[[str], bool] = lambda variant: not variant.startswith("limit:")
 
 
+# On the page and in Markdown: whatever METRICS has, also what no table above it names.
+EVERYTHING = Part(
+    "{workload}: every figure",
+    tables=(
+        TableSpec(
+            "medians of the rounds",
+            tuple(Column(metric.name) for metric in METRICS),
+            ("clients", "batch_size"),
+            is_wide=True,
+        ),
+    ),
+)
+
+
 def title_cell(title: str, cell: Cell, cells: Sequence[Cell]) -> str:
     """A chart's title; it names the batch size, and the clients where their number differs."""
     if cell.batch_size:
@@ -411,7 +425,7 @@ def make_document(
     made = [
         make_section(part, view, workload, cells[workload])
         for workload in workloads
-        for part in report.parts
+        for part in (*report.parts, EVERYTHING)
         if not part.of_starts
     ]
     made += [
