@@ -20,8 +20,8 @@ from ts.torch_handler.image_classifier import ImageClassifier
 from offpath.handler.allocator import keep_freed_memory
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.backends.choose import Choice, choose_backend
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.engine import Engine
 from offpath.handler.errors import BadTarget
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.normalise import Normaliser
@@ -57,7 +57,7 @@ class OffpathClassifier(ImageClassifier):
         self.topk = self.config.top_k
         self._choice = self._choose_backend(context, threads)
         self.pipeline = Pipeline(
-            self.config, self._make_engine(context), self._labels(), threads
+            self.config, self._make_runner(context), self._labels(), threads
         )
         self.pipeline.warm_up(warm_up_payloads(self.config.image_size))
         self._metrics = MetricsEmitter(
@@ -69,11 +69,11 @@ class OffpathClassifier(ImageClassifier):
         self._metrics.start()
 
     def preprocess(self, data: list[dict[str, Any]]) -> Batch:
-        """TorchServe's rows -> a batch of staged pictures; bad rows carry an error."""
+        """TorchServe's rows -> a batch of pictures; bad rows carry an error."""
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
-        """Staged pictures -> predictions."""
+        """Pictures -> predictions."""
         return self.pipeline.inference(data)
 
     def postprocess(self, data: Batch) -> list[Reply]:
@@ -95,8 +95,8 @@ class OffpathClassifier(ImageClassifier):
         batch = self.preprocess(data)
         replies = self.postprocess(self.inference(batch))
         self._answer_other_requests(batch, data, context, replies)
+        timings = batch.timer.read()  # what the client and the log are told
         with batch.timer.stage(Stage.POSTPROCESS):
-            timings = BatchTimings(batch.timer.seconds, batch.timer.elapsed_s())
             bodies = self._send(replies, context, timings)
         if not self.config.prediction_log.is_off:
             with batch.timer.stage(Stage.LOG):
@@ -105,7 +105,7 @@ class OffpathClassifier(ImageClassifier):
                     make_records(batch, context, settings, self._version, timings)
                 )
         errors = [item.error.type for item in batch.items if item.error]
-        self._metrics.count_batch(batch.timer.finish(), len(data), errors)
+        self._metrics.count_batch(batch.timer.read(), len(data), errors)
         return bodies
 
     def describe_handle(self) -> dict[str, Any]:
@@ -114,10 +114,10 @@ class OffpathClassifier(ImageClassifier):
             "handler": "offpath",
             "device": str(self.device),
             **describe_choice(self._choice),
-            "cuda_graphs": self.pipeline.engine.captured_sizes,
-            "classes": self.pipeline.engine.classes,
+            "cuda_graphs": self.pipeline.runner.captured_sizes,
+            "classes": self.pipeline.runner.classes,
             "threads": torch.get_num_threads(),
-            "max_batch": self.pipeline.engine.max_batch,
+            "max_batch": self.pipeline.runner.max_batch,
             "decode": self.pipeline.decode_mode,
             "mean": list(self.config.mean),
             "std": list(self.config.std),
@@ -146,9 +146,9 @@ class OffpathClassifier(ImageClassifier):
         folder = Path(context.system_properties["model_dir"]) / FOLDER
         return choose_backend(self.model, self.config, self.device, folder, threads)
 
-    def _make_engine(self, context: Context) -> Engine:
+    def _make_runner(self, context: Context) -> BatchRunner:
         batch = max(1, int(context.system_properties.get("batch_size") or 1))
-        return Engine(self._choice.backend, self.config, self.device, batch)
+        return BatchRunner(self._choice.backend, self.config, self.device, batch)
 
     def _labels(self) -> dict[int, str]:
         return {int(index): label for index, label in (self.mapping or {}).items()}
@@ -188,13 +188,13 @@ class OffpathClassifier(ImageClassifier):
 
     def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
         try:
-            target = parse_target(row.get("target"), self.pipeline.engine.classes)
+            target = parse_target(row.get("target"), self.pipeline.runner.classes)
         except BadTarget as error:
             item.error = error
             return encode_error(error)
-        if item.slot is None:
-            raise RuntimeError("an item without a staged picture cannot be explained")
-        inputs = self._normaliser(self.pipeline.engine.staged(item.slot))
+        if item.index is None:
+            raise RuntimeError("an item without a picture cannot be explained")
+        inputs = self._normaliser(self.pipeline.runner.picture(item.index))
         return encode_json(self.get_insights(inputs, None, target)[0])
 
     def get_insights(

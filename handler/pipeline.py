@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import decode_image, silence_decoders
-from offpath.handler.engine import Engine
 from offpath.handler.errors import ItemError
 from offpath.handler.npy import is_npy, read_npy
 from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
@@ -35,13 +35,13 @@ class Item:
     Attributes:
         payload: the image's bytes; None where the row held none.
         error: set by the first stage that cannot go on with it.
-        slot: its place in the engine's staging buffer, when it got that far.
+        index: its picture's place in the batch buffer, when it got that far.
         predictions: (label, probability), best first.
     """
 
     payload: Payload | None = None
     error: ItemError | None = None
-    slot: int | None = None
+    index: int | None = None
     predictions: list[tuple[str, float]] = field(default_factory=list)
 
 
@@ -58,34 +58,34 @@ class Batch:
 
 
 class Pipeline:
-    """The request path's stages over one engine.
+    """The request path's stages over one batch runner.
 
     Args:
         config: the checked settings.
-        engine: the model on its device.
+        runner: the model on its device.
         labels: class index -> label; a class without one is called by its index.
         threads: decode threads; 1 decodes on the calling thread.
-        decode_together: decodes a batch's JPEGs on the engine's device; nvjpeg by default, where
+        decode_together: decodes a batch's JPEGs on the runner's device; nvjpeg by default, where
             the settings ask for it and it works.
     """
 
     def __init__(
         self,
         config: HandlerConfig,
-        engine: Engine,
+        runner: BatchRunner,
         labels: Mapping[int, str],
         threads: int,
         decode_together: DecodeTogether | None = None,
     ) -> None:
         silence_decoders()
         self.config = config
-        self.engine = engine
+        self.runner = runner
         self._labels = labels
         exact = config.decode == "exact"
         self._options = config.decode_options
         self._transform = transform_image if exact else transform_with_torch
         if decode_together is None and config.decode == "nvjpeg":
-            decode_together = find_nvjpeg(engine.device)
+            decode_together = find_nvjpeg(runner.device)
         self._decode_together = decode_together
         # With one thread a pool would only add a hand-over (537 -> 600 requests/s without it).
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
@@ -101,33 +101,33 @@ class Pipeline:
         return self.postprocess(self.inference(self.preprocess(rows)))
 
     def preprocess(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
-        """Rows -> staged pictures; a bad row becomes an item with an error."""
+        """Rows -> pictures in the batch buffer; a bad row becomes an item with an error."""
         batch = Batch([Item() for _ in rows], StageTimer())
         with batch.timer.stage(Stage.READ):
             for row, item in zip(rows, batch.items):
                 self._read(row, item)
         good = batch.good()
-        self.engine.grow(len(good))
-        for slot, item in enumerate(good):
-            item.slot = slot
+        self.runner.grow(len(good))
+        for index, item in enumerate(good):
+            item.index = index
         self._decode_all(good, batch.timer)
         return batch
 
     def inference(self, batch: Batch) -> Batch:
-        """Staged pictures -> predictions of the items that are still good."""
+        """Pictures -> predictions of the items that are still good."""
         good = batch.good()
         if not good:
             return batch
-        # An item that failed to decode leaves a stale picture in its slot: computed, not read.
-        count = 1 + max(item.slot for item in good if item.slot is not None)
-        top_k = self.engine.run(count, batch.timer)
+        # An item that failed to decode leaves a stale picture in its place: computed, not read.
+        count = 1 + max(item.index for item in good if item.index is not None)
+        top_k = self.runner.run(count, batch.timer)
         with batch.timer.stage(Stage.POSTPROCESS):
             probabilities, classes = (
                 top_k.probabilities.tolist(),
                 top_k.classes.tolist(),
             )
             for item in good:
-                row = zip(classes[item.slot], probabilities[item.slot])
+                row = zip(classes[item.index], probabilities[item.index])
                 item.predictions = [(self._labels.get(c, str(c)), p) for c, p in row]
         return batch
 
@@ -144,8 +144,8 @@ class Pipeline:
             ]
 
     def warm_up(self, payloads: Sequence[Payload]) -> None:
-        """Runs the engine's batch sizes and the given pictures through every stage."""
-        self.engine.warm_up()
+        """Runs the batch sizes and the given pictures through every stage."""
+        self.runner.warm_up()
         for payload in payloads:
             self.classify([{"body": payload}])
 
@@ -171,7 +171,7 @@ class Pipeline:
         decode: DecodeTogether,
         shares: dict[Stage, float],
     ) -> list[Item]:
-        """Decodes, resizes and stages what the device can; returns the items that it left."""
+        """Decodes, resizes and puts what the device can; returns the items that it left."""
         sizes = self.config.resize_size, self.config.image_size
         start = time.perf_counter()
         payloads = [item.payload or b"" for item in items]
@@ -180,41 +180,41 @@ class Pipeline:
         left = []
         for item, picture in zip(items, pictures):
             square = None if picture is None else transform_on_device(picture, *sizes)
-            if square is None or item.slot is None:
+            if square is None or item.index is None:
                 left.append(item)
             else:
-                self.engine.stage_device(item.slot, square)
+                self.runner.put_from_device(item.index, square)
         shares[Stage.DECODE] += decoded - start
         shares[Stage.TRANSFORM] += time.perf_counter() - decoded
         return left
 
     def _decode(self, item: Item) -> tuple[float, float]:
-        """Decodes, resizes and stages one item.
+        """Decodes and resizes one item into the batch.
 
         Returns:
             seconds spent decoding and transforming, by this thread's clock.
         """
         start = decoded = time.perf_counter()
         try:
-            decoded = self._stage(item, start)
+            decoded = self._decode_into_batch(item, start)
         except ItemError as error:
             item.error = without_frames(error)
             decoded = time.perf_counter()  # only decoding refuses
         return decoded - start, time.perf_counter() - decoded
 
-    def _stage(self, item: Item, start: float) -> float:
+    def _decode_into_batch(self, item: Item, start: float) -> float:
         size = self.config.image_size
-        payload, slot = item.payload, item.slot
-        if payload is None or slot is None:
+        payload, index = item.payload, item.index
+        if payload is None or index is None:
             raise RuntimeError(
-                "an item without a payload or slot was given to the decoder"
+                "an item without a payload or a place was given to the decoder"
             )
         if is_npy(payload):
-            self.engine.stage(slot, read_npy(payload, size))
+            self.runner.put(index, read_npy(payload, size))
             return time.perf_counter()
         image = decode_image(payload, self._options)
         decoded = time.perf_counter()
-        self.engine.stage(slot, self._transform(image, self.config.resize_size, size))
+        self.runner.put(index, self._transform(image, self.config.resize_size, size))
         return decoded
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Protocol
 
 import xxhash
-from ts.context import Context
 
 from offpath.handler.payload import Payload
 from offpath.handler.pipeline import Batch
@@ -14,9 +15,21 @@ from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.stages import BatchTimings
 
 
+class RequestContext(Protocol):
+    """What the server says of a batch's requests, by their index; TorchServe's Context does."""
+
+    model_name: str
+
+    def get_request_id(self, idx: int) -> str | None:
+        """The id that the reply carries too."""
+
+    def get_all_request_header(self, idx: int) -> Mapping[str, str]:
+        """Headers as the client spelled them."""
+
+
 def make_records(
     batch: Batch,
-    context: Context,
+    context: RequestContext,
     settings: PredictionLogSettings,
     version: str,
     timings: BatchTimings,
@@ -55,7 +68,7 @@ def _hash_payload(
     return "xxh3_64:" + xxhash.xxh3_64_hexdigest(payload)
 
 
-def _find_header(context: Context, idx: int, name: str) -> str | None:
+def _find_header(context: RequestContext, idx: int, name: str) -> str | None:
     """A request header by its lower-case name; TorchServe keeps the client's spelling."""
     for key, value in context.get_all_request_header(idx).items():
         if key.lower() == name:

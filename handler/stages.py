@@ -61,13 +61,13 @@ class StageTimer:
         """Seconds since the batch began."""
         return self._clock() - self._start
 
-    def finish(self) -> BatchTimings:
-        """Closes the batch's account."""
+    def read(self) -> BatchTimings:
+        """The batch's account so far; what comes later does not change it."""
         return BatchTimings(dict(self.seconds), self.elapsed_s())
 
 
 class BatchTimings:
-    """One finished batch: seconds per stage and in all."""
+    """A batch's account: seconds per stage and in all."""
 
     def __init__(self, seconds: Mapping[Stage, float], total_s: float) -> None:
         self.seconds = seconds

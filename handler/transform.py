@@ -3,7 +3,7 @@
 Pillow resamples the crop's part of the picture alone: 40 % less time than resizing all of it and
 cropping then, and a 20 x 100000 px picture costs no more memory than any other. Pillow keeps the
 part's edges as float32, so some values (up to a fifth) differ from torchvision's by one level.
-Normalisation happens on the device (engine.py).
+Normalisation happens on the device (backends).
 """
 
 from __future__ import annotations

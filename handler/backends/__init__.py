@@ -1,4 +1,4 @@
-"""Back ends: what maps staged pictures to logits. One small interface; all but eager optional.
+"""Back ends: what maps pictures to logits. One small interface; all but eager optional.
 
 `choose.py` picks one and holds it to the parity bound; each other module is one back end.
 """

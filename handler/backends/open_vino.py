@@ -58,7 +58,7 @@ class OpenVinoBackend:
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
         """See `Backend`. The logits are valid until the next call."""
-        # Shared, not copied: the input is the staging buffer, the output the request's own.
+        # Shared, not copied: the input is the batch buffer, the output the request's own.
         answer = self._request.infer(
             [pictures.numpy()], share_inputs=True, share_outputs=True
         )

@@ -22,8 +22,8 @@ from offpath.handler.allocator import keep_freed_memory
 from offpath.handler.backends import BackendUnavailable
 from offpath.handler.backends.artefacts import PARITY_FILE
 from offpath.handler.backends.choose import choose_precision, make_backend
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.engine import Engine
 from offpath.handler.errors import ExpectedError
 from offpath.handler.parity import ParitySet, load_parity_set, measure_parity
 from offpath.handler.pipeline import set_threads
@@ -115,14 +115,14 @@ class EngineProcess:
             *(order["engine"], order["precision"], model, self._config, self._device),
             *(find_artefact(order), order["threads"]),
         )
-        self._engine = Engine(
+        self._runner = BatchRunner(
             self._backend, self._config, self._device, order["max_batch"]
         )
-        self._engine.stage(0, pictures[0])
-        self._engine.run(1, StageTimer())
+        self._runner.put(0, pictures[0])
+        self._runner.run(1, StageTimer())
         load_s = time.perf_counter() - begin_s
-        for slot in range(self._engine.max_batch):
-            self._engine.stage(slot, pictures[slot % len(pictures)])
+        for index in range(self._runner.max_batch):
+            self._runner.put(index, pictures[index % len(pictures)])
         return {"load_s": load_s}
 
     def check(self, _: Order) -> Answer:
@@ -141,7 +141,7 @@ class EngineProcess:
     def warm_up(self, order: Order) -> Answer:
         """A few batches of the size that comes next."""
         for _ in range(WARM_UP_RUNS):
-            self._engine.run(order["batch_size"], StageTimer())
+            self._runner.run(order["batch_size"], StageTimer())
         return {}
 
     def forward(self, order: Order) -> Answer:
@@ -150,7 +150,7 @@ class EngineProcess:
         begin_s, cpu_s = time.perf_counter(), time.process_time()
         runs, elapsed_s = 0, 0.0
         while elapsed_s < order["seconds"] or runs < LEAST_RUNS:
-            self._engine.run(order["batch_size"], StageTimer())
+            self._runner.run(order["batch_size"], StageTimer())
             runs += 1
             elapsed_s = time.perf_counter() - begin_s
         return {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 from offpath.profiling.in_process.loaded_handler import LoadedHandler
@@ -24,8 +25,6 @@ def is_off(batch: int) -> bool:
 class NullTimer:
     """A StageTimer that measures nothing."""
 
-    seconds: Mapping[Any, float] = {}
-
     def stage(self, stage: object) -> AbstractContextManager[None]:
         """Times nothing."""
         return nullcontext()
@@ -34,12 +33,9 @@ class NullTimer:
         """Times nothing."""
         return nullcontext()
 
-    def elapsed_s(self) -> float:
+    def read(self) -> SimpleNamespace:
         """Nothing was measured."""
-        return 0.0
-
-    def finish(self) -> None:
-        """Nothing was measured."""
+        return SimpleNamespace(seconds={}, total_s=0.0)
 
 
 class OverheadCollector:

@@ -166,12 +166,12 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 def forward_for(
     seconds: float, model: str, batch_size: int, own: OwnForward | None
 ) -> Rate:
-    """Normalisation, forward, softmax and top-k on staged pictures, as the handler does it."""
+    """Normalisation, forward, softmax and top-k on a batch of pictures, as the handler does it."""
     import torch
 
     from offpath.handler.backends.choose import choose_backend
+    from offpath.handler.batch_runner import BatchRunner
     from offpath.handler.config import HandlerConfig
-    from offpath.handler.engine import Engine
     from offpath.handler.stages import StageTimer
     from offpath.profiling.load.model_under_test import load_model
 
@@ -182,10 +182,10 @@ def forward_for(
     folder = None if own is None else own.folder
     module = loaded.source.module.eval()
     choice = choose_backend(module, config, device, folder, threads=1)
-    engine = Engine(choice.backend, config, device, batch_size)
+    runner = BatchRunner(choice.backend, config, device, batch_size)
 
     def step() -> int:
-        engine.run(batch_size, StageTimer())
+        runner.run(batch_size, StageTimer())
         return batch_size
 
     return run_for(seconds, step)

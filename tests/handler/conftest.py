@@ -10,24 +10,24 @@ import torch
 
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.engine import Engine
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import encode, find_photograph
 
 MakePipeline = Callable[..., Pipeline]
 
 
-def make_engine(
+def make_runner(
     config: HandlerConfig, max_batch: int = 8, device: str = "cpu"
-) -> Engine:
+) -> BatchRunner:
     """NearFree with seeded weights, large enough that pictures differ in their answers."""
     torch.manual_seed(0)
     model = NearFree().eval()
     with torch.no_grad():
         model.linear.weight.mul_(20)
     where = torch.device(device)
-    return Engine(
+    return BatchRunner(
         EagerBackend(model.to(where), config, where), config, where, max_batch
     )
 
@@ -38,7 +38,7 @@ def make_pipeline() -> MakePipeline:
 
     def make(threads: int = 1, max_batch: int = 8, **settings: Any) -> Pipeline:
         config = HandlerConfig.from_mapping(settings, environ={})
-        return Pipeline(config, make_engine(config, max_batch), {}, threads)
+        return Pipeline(config, make_runner(config, max_batch), {}, threads)
 
     return make
 

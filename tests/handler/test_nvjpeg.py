@@ -17,7 +17,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import DecodeOptions, decode_image
 from offpath.handler.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
 from offpath.handler.pipeline import Pipeline
-from tests.handler.conftest import make_engine
+from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
 COFFEE = find_photograph("coffee").rgb
@@ -139,7 +139,7 @@ def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
 
 def make_pipeline(decoder: CpuDecoder | None, decode: str = "nvjpeg") -> Pipeline:
     config = HandlerConfig.from_mapping({"decode": decode}, environ={})
-    return Pipeline(config, make_engine(config), {}, 1, decoder)
+    return Pipeline(config, make_runner(config), {}, 1, decoder)
 
 
 def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ def test_nvjpegs_pixels_are_near_the_cpus() -> None:
 @needs_gpu
 def test_answers_of_nvjpeg_are_near_the_cpus() -> None:
     config = HandlerConfig.from_mapping({"decode": "nvjpeg"}, environ={})
-    pipeline = Pipeline(config, make_engine(config, device="cuda"), {}, 1)
+    pipeline = Pipeline(config, make_runner(config, device="cuda"), {}, 1)
     payloads = [
         encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
     ]

@@ -18,8 +18,8 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.archive.model_source import ModelSource, load_model_source
 from offpath.handler.backends.eager import EagerBackend
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.engine import Engine
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -59,8 +59,8 @@ class Subject:
         labels = {index: str(index) for index in range(1000)}
         device = torch.device("cpu")
         backend = EagerBackend(source.module.eval(), config, device)
-        engine = Engine(backend, config, device, 1)
-        self._pipeline = Pipeline(config, engine, labels, threads=1)
+        runner = BatchRunner(backend, config, device, 1)
+        self._pipeline = Pipeline(config, runner, labels, threads=1)
 
     def probabilities(self, payload: bytes) -> np.ndarray:
         reply = self._pipeline.classify([{"body": bytearray(payload)}])[0]

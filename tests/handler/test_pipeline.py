@@ -140,7 +140,7 @@ def test_stage_times_add_up_and_cover_the_batch(
     pipeline = make_pipeline(threads)
     batch = pipeline.preprocess([{"body": JPEG}] * 8)
     pipeline.postprocess(pipeline.inference(batch))
-    timings = batch.timer.finish()
+    timings = batch.timer.read()
     for stage in (Stage.READ, Stage.DECODE, Stage.TRANSFORM, Stage.INFERENCE):
         assert timings.seconds[stage] > 0
     assert timings.seconds[Stage.TRANSFER] == 0.0

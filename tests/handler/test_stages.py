@@ -33,7 +33,7 @@ def test_stages_add_up_and_the_rest_is_other(clock: FakeClock) -> None:
         clock.pass_s(2.0)
     with timer.stage(Stage.READ):
         clock.pass_s(0.5)
-    timings = timer.finish()
+    timings = timer.read()
     assert timings.seconds[Stage.READ] == 1.5
     assert timings.seconds[Stage.DECODE] == 2.0
     assert timings.seconds[Stage.LOG] == 0.0
@@ -57,7 +57,7 @@ def test_shared_wall_time_is_split_in_proportion(clock: FakeClock) -> None:
         shares[Stage.DECODE], shares[Stage.TRANSFORM] = 6.0, 2.0
     assert timer.seconds[Stage.DECODE] == 1.5
     assert timer.seconds[Stage.TRANSFORM] == 0.5
-    assert timer.finish().other_s == 0.0
+    assert timer.read().other_s == 0.0
 
 
 def test_shared_time_of_nothing_stays_other(clock: FakeClock) -> None:
@@ -67,7 +67,7 @@ def test_shared_time_of_nothing_stays_other(clock: FakeClock) -> None:
     with timer.shared({}):
         clock.pass_s(1.0)
     assert sum(timer.seconds.values()) == 0.0
-    assert timer.finish().other_s == 2.0
+    assert timer.read().other_s == 2.0
 
 
 def test_shared_time_of_a_block_that_raises_is_counted(clock: FakeClock) -> None:
@@ -78,9 +78,9 @@ def test_shared_time_of_a_block_that_raises_is_counted(clock: FakeClock) -> None
     assert timer.seconds[Stage.DECODE] == 1.0
 
 
-def test_finished_account_does_not_change_afterwards(clock: FakeClock) -> None:
+def test_account_that_was_read_does_not_change_afterwards(clock: FakeClock) -> None:
     timer = StageTimer(clock)
-    timings = timer.finish()
+    timings = timer.read()
     with timer.stage(Stage.LOG):
         clock.pass_s(1.0)
     assert timings.seconds[Stage.LOG] == 0.0

@@ -26,6 +26,6 @@ def test_warm_up_leaves_a_pipeline_that_answers(make_pipeline: MakePipeline) -> 
     pipeline = make_pipeline(max_batch=3)
     payloads = warm_up_payloads(224)
     pipeline.warm_up(payloads)
-    assert pipeline.engine.classes == 1000
+    assert pipeline.runner.classes == 1000
     replies = pipeline.classify([{"body": payload} for payload in payloads])
     assert [len(json.loads(reply.body)) for reply in replies] == [5, 5]

@@ -136,7 +136,7 @@ def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
         recorder = StageRecorder(handler)
         shares: dict[Stage, float] = {}
         with StageTimer().shared(shares):
-            # As handler/engine.py does on CUDA: milliseconds by its events.
+            # As handler/batch_runner.py does on CUDA: milliseconds by its events.
             shares.update({Stage.TRANSFER: 2.0, Stage.INFERENCE: 6.0})
         timings = BatchTimings({Stage.DECODE: 0.5, Stage.INFERENCE: 0.25}, 1.0)
         instance._metrics.count_batch(timings, 8, [])

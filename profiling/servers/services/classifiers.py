@@ -14,7 +14,7 @@ import torch
 from torchvision import transforms
 
 from offpath.handler.backends.eager import EagerBackend
-from offpath.handler.engine import Engine
+from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
@@ -71,9 +71,9 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
     """Our handler's own pipeline: DCT-scaled decode, fast resize, our engine in fp32."""
     config, device = model.config, torch.device("cpu")
     backend = EagerBackend(model.source.module.eval(), config, device)
-    engine = Engine(backend, config, device, max_batch)
-    pipeline = Pipeline(config, engine, dict(enumerate(model.labels)), threads=1)
-    pipeline.engine.warm_up()
+    runner = BatchRunner(backend, config, device, max_batch)
+    pipeline = Pipeline(config, runner, dict(enumerate(model.labels)), threads=1)
+    pipeline.runner.warm_up()
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
         batch = pipeline.inference(

@@ -1,7 +1,7 @@
-"""Staged pictures -> probabilities: a staging buffer, a back end, softmax and top-k.
+"""A batch of pictures -> probabilities: the batch buffer, a back end, softmax and top-k.
 
 CUDA differs in four places, all here: the buffer is pinned, each picture's copy starts as soon as
-it is staged (on a stream of its own, so that it hides behind the decoding of the next), batch
+it is there (on a stream of its own, so that it hides behind the decoding of the next), batch
 sizes are captured as CUDA graphs, and events tell the copy's time from the forward's.
 """
 
@@ -48,14 +48,14 @@ class CapturedBatch:
     classes: torch.Tensor
 
 
-class Engine:
+class BatchRunner:
     """Runs batches of up to `max_batch` pictures.
 
     Args:
         backend: maps uint8 pictures to logits.
         config: `image_size`, `top_k` (cut to the model's own number of classes), `cuda_graphs`.
         device: where the back end takes its pictures.
-        max_batch: capacity of the staging buffer.
+        max_batch: capacity of the batch buffer.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Engine:
 
     @property
     def max_batch(self) -> int:
-        """Pictures that the staging buffer holds."""
-        return int(self._staging.shape[0])
+        """Pictures that the batch buffer holds."""
+        return int(self._host.shape[0])
 
     @property
     def captured_sizes(self) -> list[int]:
@@ -98,36 +98,36 @@ class Engine:
     def _allocate(self, batch: int) -> None:
         """The buffers that every batch reuses: pixels on the host and on the device."""
         self._graphs.clear()  # they hold the old buffer's address
-        self._staging = torch.zeros(
+        self._host = torch.zeros(
             (batch, self._size, self._size, 3),
             dtype=torch.uint8,
             pin_memory=self._is_cuda,
         )
-        self._staging_array: npt.NDArray[np.uint8] = self._staging.numpy()
+        self._host_array: npt.NDArray[np.uint8] = self._host.numpy()
         self._pictures = (
-            torch.zeros_like(self._staging, device=self.device)
+            torch.zeros_like(self._host, device=self.device)
             if self._is_cuda
-            else self._staging
+            else self._host
         )
 
-    def stage(self, slot: int, pixels: Pixels) -> None:
-        """Puts one picture, uint8 [size, size, 3], into the staging buffer."""
-        self._staging_array[slot] = pixels
+    def put(self, index: int, pixels: Pixels) -> None:
+        """Puts one picture, uint8 [size, size, 3], into the batch buffer."""
+        self._host_array[index] = pixels
         if self._copies is not None:
             with torch.cuda.stream(self._copies):
-                self._pictures[slot].copy_(self._staging[slot], non_blocking=True)
+                self._pictures[index].copy_(self._host[index], non_blocking=True)
 
-    def stage_device(self, slot: int, pixels: torch.Tensor) -> None:
+    def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
         """Puts one picture that is on the device already, uint8 [size, size, 3]."""
         # On the stream of the forward, which therefore comes after it.
-        self._pictures[slot].copy_(pixels)
+        self._pictures[index].copy_(pixels)
 
-    def staged(self, slot: int) -> torch.Tensor:
-        """A staged picture on the device, uint8 [1, size, size, 3]; for explanations."""
-        return self._pictures[slot : slot + 1]
+    def picture(self, index: int) -> torch.Tensor:
+        """One picture of the batch, on the device, uint8 [1, size, size, 3]; for explanations."""
+        return self._pictures[index : index + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
-        """Classifies the first `count` staged pictures."""
+        """Classifies the first `count` pictures of the buffer."""
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
             if self._copies is not None:
