@@ -8,8 +8,6 @@ import pytest
 
 from offpath.serving.processes import end_session, find_session_members
 
-pytestmark = pytest.mark.timing
-
 WAIT_S = 10
 
 

@@ -17,9 +17,10 @@ import pytest
 from offpath.handler.prediction_log import Record, open_prediction_log
 from offpath.handler.prediction_log.record import format_inference_time
 from offpath.handler.prediction_log.settings import PredictionLogSettings
+from tests.offpath.conftest import Done, Run
 
-pytestmark = pytest.mark.timing
-
+Logs = Callable[..., Done]
+StartWorker = Callable[..., subprocess.Popen[str]]
 ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys, time
@@ -33,13 +34,14 @@ time.sleep(60)
 """
 
 
-def logs(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "offpath", "logs", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+@pytest.fixture
+def logs(run: Run) -> Logs:
+    """`logs("ship", ...)`: what `offpath logs ship ...` leaves."""
+    return lambda *arguments: run("logs", *arguments)
 
 
 @pytest.fixture
-def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     """A process that has written records and does not ship them for a minute."""
     workers = []
 
@@ -87,7 +89,7 @@ def record(event_id: str, time: str = "", **fields: Any) -> Record:
 
 
 def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
-    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+    logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     # Of another sink: a living worker of the same one would adopt what the dead one left.
     dead, alive = start_worker("a b c"), start_worker("d", f"file://{tmp_path}/other")
@@ -95,36 +97,35 @@ def test_ship_leaves_living_workers_alone_and_takes_what_dead_ones_left(
 
     done = logs("ship", "--spool", tmp_path / "spool", "--json")
 
-    report = json.loads(done.stdout)
-    assert done.returncode == 0, done.stderr
+    report = json.loads(done.out)
+    assert done.code == 0, done.err
     assert (report["shipped_segments"], report["shipped_records"]) == (1, 3)
     assert (report["left_segments"], report["living_segments"]) == (0, 1)
     kill(alive)
     again = logs("ship", "--spool", tmp_path / "spool")
-    assert "shipped 1 segments with 1 records; 0 left" in again.stdout
+    assert "shipped 1 segments with 1 records; 0 left" in again.out
     assert not any(path.is_dir() for path in tmp_path.glob("spool/*/*"))
     for folder, ids in (("out", ["a", "b", "c"]), ("other", ["d"])):
-        lines = logs("read", f"file://{tmp_path}/{folder}", "--json").stdout.split()
+        lines = logs("read", f"file://{tmp_path}/{folder}", "--json").out.split()
         assert [json.loads(line)["event_id"] for line in lines] == ids
 
 
 def test_ship_says_why_something_is_left(
-    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+    logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     (tmp_path / "file").touch()
     kill(start_worker("a", f"file://{tmp_path}/file/out"))
 
     done = logs("ship", "--spool", tmp_path / "spool", "--timeout-s", "0")
 
-    assert done.returncode == 1
-    assert "offpath: 1 segments are left" in done.stderr
-    assert "Not a directory" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 1
+    assert "offpath: 1 segments are left" in done.err
+    assert "Not a directory" in done.err
     assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
 
 
 def test_ship_sets_a_torn_line_aside(
-    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+    logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     kill(start_worker("a b"))
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
@@ -132,15 +133,15 @@ def test_ship_sets_a_torn_line_aside(
 
     done = logs("ship", "--spool", tmp_path / "spool", "--json")
 
-    assert json.loads(done.stdout)["shipped_records"] == 1
+    assert json.loads(done.out)["shipped_records"] == 1
     (torn,) = tmp_path.glob("spool/*/*.torn")
     assert torn.read_bytes().startswith(b'{"event_id":"b"')
-    status = json.loads(logs("status", "--spool", tmp_path / "spool", "--json").stdout)
+    status = json.loads(logs("status", "--spool", tmp_path / "spool", "--json").out)
     assert status["sinks"][0]["torn"] == 1
 
 
 def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(
-    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+    tmp_path: Path, start_worker: StartWorker
 ) -> None:
     worker = start_worker("a")
     options = ["--spool", str(tmp_path / "spool"), "--watch", "--every-s", "0.2"]
@@ -162,7 +163,7 @@ def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(
 
 
 def test_status_tells_what_waits_and_changes_nothing(
-    tmp_path: Path, start_worker: Callable[..., subprocess.Popen[str]]
+    logs: Logs, tmp_path: Path, start_worker: StartWorker
 ) -> None:
     kill(start_worker("a b"))
     start_worker("c", f"file://{tmp_path}/other")
@@ -170,7 +171,7 @@ def test_status_tells_what_waits_and_changes_nothing(
 
     done = logs("status", "--spool", tmp_path / "spool", "--json")
 
-    sinks = json.loads(done.stdout)["sinks"]
+    sinks = json.loads(done.out)["sinks"]
     by_uri = {sink["uri"]: sink for sink in sinks}
     other, sink = by_uri[f"file://{tmp_path}/other"], by_uri[f"file://{tmp_path}/out"]
     assert (other["living"], other["dead"], other["segments"]) == (1, 0, 1)
@@ -178,63 +179,67 @@ def test_status_tells_what_waits_and_changes_nothing(
     assert sink["spool_bytes"] > 0 and sink["oldest_age_s"] < 60
     assert sink["last_error"] is None
     assert sorted(tmp_path.rglob("spool/*")) == before
-    assert "spool_bytes" in logs("status", "--spool", tmp_path / "spool").stdout
+    assert "spool_bytes" in logs("status", "--spool", tmp_path / "spool").out
 
 
-def test_a_missing_spool_is_an_expected_error(tmp_path: Path) -> None:
+def test_a_missing_spool_is_an_expected_error(logs: Logs, tmp_path: Path) -> None:
     done = logs("status", "--spool", tmp_path / "none")
 
-    assert done.returncode == 1
-    assert "OFFPATH_SPOOL_DIR" in done.stderr
+    assert done.code == 1
+    assert "OFFPATH_SPOOL_DIR" in done.err
 
 
-def test_read_prints_a_table(tmp_path: Path) -> None:
+def test_read_prints_a_table(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record("e1", predictions=[("espresso", 0.96)])])
 
     done = logs("read", uri)
 
-    assert "e1" in done.stdout and "espresso 0.960" in done.stdout
+    assert "e1" in done.out and "espresso 0.960" in done.out
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
-def test_read_keeps_to_its_period(tmp_path: Path, compression: str) -> None:
+def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) -> None:
     now = time.time()
     times = [
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago_s))
-        for ago_s in (1800, 1200, 600)
+        for ago_s in (1800, 1200, 300)
     ]
     records = [record(f"e{number}", at) for number, at in enumerate(times)]
     uri = write_log(tmp_path / "out", records, compression=compression)
 
     done = logs("read", uri, "--since", times[1], "--until", "10m", "--json")
 
-    ids = [json.loads(line)["event_id"] for line in done.stdout.splitlines()]
-    assert ids in (["e1"], ["e1", "e2"])
+    (line,) = done.out.splitlines()
+    assert json.loads(line)["event_id"] == "e1"
     limited = logs("read", uri, "--since", "2h", "--limit", "1", "--json")
-    assert len(limited.stdout.splitlines()) == 1
+    assert len(limited.out.splitlines()) == 1
 
 
-def test_read_explains_a_time_it_does_not_understand(tmp_path: Path) -> None:
+def test_read_explains_a_time_it_does_not_understand(
+    logs: Logs, tmp_path: Path
+) -> None:
     uri = write_log(tmp_path / "out", [record("e1")])
 
     done = logs("read", uri, "--since", "yesterday")
 
-    assert done.returncode == 1
-    assert "time 'yesterday': expected ISO 8601" in done.stderr
+    assert done.code == 1
+    assert "time 'yesterday': expected ISO 8601" in done.err
 
 
-def test_verify_agrees_when_each_id_has_one_record(tmp_path: Path) -> None:
+def test_verify_agrees_when_each_id_has_one_record(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
     ids = tmp_path / "ids"
     ids.write_text("a\nb\n\n")
 
     done = logs("verify", uri, "--ids", ids)
 
-    assert done.returncode == 0, done.stderr
-    assert "2 ids, 3 records read: 0 missing, 0 double" in done.stdout
+    assert done.code == 0, done.err
+    assert "2 ids, 3 records read: 0 missing, 0 double" in done.out
 
 
-def test_verify_lists_what_is_missing_and_what_is_double(tmp_path: Path) -> None:
+def test_verify_lists_what_is_missing_and_what_is_double(
+    logs: Logs, tmp_path: Path
+) -> None:
     uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
     # Another host, which cannot know what this one has recorded.
     write_log(tmp_path / "out", [record("a")], spool_dir=str(tmp_path / "host-2"))
@@ -245,27 +250,27 @@ def test_verify_lists_what_is_missing_and_what_is_double(tmp_path: Path) -> None
 
     done = logs("verify", uri, "--ids", ids, "--json")
 
-    verdict = json.loads(done.stdout)
-    assert done.returncode == 1
+    verdict = json.loads(done.out)
+    assert done.code == 1
     assert (verdict["missing"], verdict["double"]) == (["x"], ["a"])
-    assert "1 records missing, 1 double" in done.stderr
-    shown = logs("verify", uri, "--ids", ids).stdout
+    assert "1 records missing, 1 double" in done.err
+    shown = logs("verify", uri, "--ids", ids).out
     assert "missing: x" in shown and "double: a" in shown
 
 
-def test_verify_refuses_an_empty_list(tmp_path: Path) -> None:
+def test_verify_refuses_an_empty_list(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record("a")])
     (tmp_path / "ids").touch()
 
     done = logs("verify", uri, "--ids", tmp_path / "ids")
 
-    assert done.returncode == 1
-    assert "holds no request id" in done.stderr
+    assert done.code == 1
+    assert "holds no request id" in done.err
 
 
 @pytest.mark.parametrize("uri", ["gs://a", "off", "s3://k:secret@b"])
-def test_a_wrong_uri_is_an_expected_error(uri: str) -> None:
+def test_a_wrong_uri_is_an_expected_error(logs: Logs, uri: str) -> None:
     done = logs("read", uri)
 
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr and "secret" not in done.stderr
+    assert done.code == 1
+    assert "secret" not in done.err

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from offpath import cli
 from offpath.commands.predict import find_images
 from offpath.handler.errors import ExpectedError
 from offpath.handler.npy import read_npy
+from tests.offpath.conftest import Done, Run
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
 
-Run = Callable[..., tuple[int, str, str]]
+Predict = Callable[..., Done]
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 
 
@@ -24,19 +24,9 @@ def answers() -> Iterator[Answers]:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run(...)`: exit code, stdout and stderr of `offpath predict ...`."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            cli.run(["predict", *map(str, arguments)])
-        assert isinstance(caught.value.code, int)
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return caught.value.code, captured.out, captured.err
-
-    return call
+def predict(run: Run) -> Predict:
+    """`predict("a.jpg", ...)`: what `offpath predict a.jpg ...` leaves."""
+    return lambda *arguments: run("predict", *arguments)
 
 
 @pytest.fixture
@@ -47,19 +37,21 @@ def photo(tmp_path: Path) -> Path:
 
 
 def test_label_probability_and_stages_are_shown(
-    run: Run, answers: Answers, photo: Path
+    predict: Predict, answers: Answers, photo: Path
 ) -> None:
     answers.headers = {"Server-Timing": "decode;dur=1.53, log;dur=0.01"}
-    code, out, _ = run(photo, "--url", answers.url)
+    code, out, _ = predict(photo, "--url", answers.url)
     assert code == 0
     for shown in ("photo.jpg", "cat", "0.750", "decode 1.5"):
         assert shown in out
     assert "log" not in out  # too small to be worth its place
 
 
-def test_json_is_one_object_a_line(run: Run, answers: Answers, photo: Path) -> None:
+def test_json_is_one_object_a_line(
+    predict: Predict, answers: Answers, photo: Path
+) -> None:
     answers.headers = {"x-request-id": "abc"}
-    code, out, _ = run(photo, photo, "--url", answers.url, "--json")
+    code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [line["image"] for line in lines] == [str(photo)] * 2
@@ -68,11 +60,11 @@ def test_json_is_one_object_a_line(run: Run, answers: Answers, photo: Path) -> N
 
 
 def test_model_token_and_thin_pixels_reach_the_server(
-    run: Run, answers: Answers, photo: Path
+    predict: Predict, answers: Answers, photo: Path
 ) -> None:
     sizes = ("--thin", "--image-size", 64, "--resize-size", 80)
     options = ("--url", answers.url, "--model", "cats", "--token", "secret")
-    assert run(photo, *options, *sizes)[0] == 0
+    assert predict(photo, *options, *sizes)[0] == 0
     path, headers, body = answers.requests[0]
     assert path == "/predictions/cats"
     assert headers["authorization"] == "Bearer secret"
@@ -80,11 +72,11 @@ def test_model_token_and_thin_pixels_reach_the_server(
 
 
 def test_folder_is_sent_with_many_clients_in_a_stable_order(
-    run: Run, answers: Answers, tmp_path: Path
+    predict: Predict, answers: Answers, tmp_path: Path
 ) -> None:
     for index in range(20):
         (tmp_path / f"{index:02}.jpg").write_bytes(JPEG)
-    code, out, _ = run(tmp_path, "--url", answers.url, "--clients", 8, "--json")
+    code, out, _ = predict(tmp_path, "--url", answers.url, "--clients", 8, "--json")
     names = [Path(json.loads(line)["image"]).name for line in out.splitlines()]
     assert code == 0
     assert names == [f"{index:02}.jpg" for index in range(20)]
@@ -92,21 +84,21 @@ def test_folder_is_sent_with_many_clients_in_a_stable_order(
 
 
 def test_refused_picture_is_shown_and_exits_with_1(
-    run: Run, answers: Answers, photo: Path
+    predict: Predict, answers: Answers, photo: Path
 ) -> None:
     answers.status, answers.body = 422, b'{"message": "broken [/b] data"}'
-    code, out, err = run(photo, "--url", answers.url)
+    code, out, err = predict(photo, "--url", answers.url)
     assert code == 1
     assert "422: broken [/b] data" in out
     assert "1 of 1 pictures were not classified" in err
 
 
 def test_picture_that_cannot_be_sent_does_not_stop_the_others(
-    run: Run, answers: Answers, tmp_path: Path, photo: Path
+    predict: Predict, answers: Answers, tmp_path: Path, photo: Path
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"junk")
     (tmp_path / "folder.jpg").mkdir()
-    code, out, err = run(tmp_path, "--url", answers.url, "--thin", "--json")
+    code, out, err = predict(tmp_path, "--url", answers.url, "--thin", "--json")
     lines = {
         Path(line["image"]).name: line for line in map(json.loads, out.splitlines())
     }
@@ -122,21 +114,21 @@ def test_picture_that_cannot_be_sent_does_not_stop_the_others(
     "body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"']
 )
 def test_answer_of_another_kind_of_model_is_shown_as_it_came(
-    run: Run, answers: Answers, photo: Path, body: bytes
+    predict: Predict, answers: Answers, photo: Path, body: bytes
 ) -> None:
     answers.body = body
-    code, out, _ = run(photo, "--url", answers.url)
+    code, out, _ = predict(photo, "--url", answers.url)
     assert code == 0
     assert body.decode("utf-8", "replace") in out
 
 
 def test_brackets_in_names_and_labels_are_no_markup(
-    run: Run, answers: Answers, tmp_path: Path
+    predict: Predict, answers: Answers, tmp_path: Path
 ) -> None:
     file = tmp_path / "a[red].jpg"
     file.write_bytes(JPEG)
     answers.body = b'{"[/red]cat": 1.0}'
-    code, out, _ = run(file, "--url", answers.url)
+    code, out, _ = predict(file, "--url", answers.url)
     assert code == 0
     assert "a[red].jpg" in out and "[/red]cat" in out
 
@@ -144,8 +136,10 @@ def test_brackets_in_names_and_labels_are_no_markup(
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1", "nonsense", "ftp://x", "", "http://127.0.0.1:abc"]
 )
-def test_server_that_cannot_be_reached_is_said(run: Run, photo: Path, url: str) -> None:
-    code, _, err = run(photo, "--url", url)
+def test_server_that_cannot_be_reached_is_said(
+    predict: Predict, photo: Path, url: str
+) -> None:
+    code, _, err = predict(photo, "--url", url)
     assert code == 1
     assert "offpath: " in err and (url or "no answer") in err
 
@@ -161,14 +155,14 @@ def test_server_that_cannot_be_reached_is_said(run: Run, photo: Path, url: str) 
     ],
 )
 def test_wrong_option_is_wrong_usage(
-    run: Run, photo: Path, arguments: list[str]
+    predict: Predict, photo: Path, arguments: list[str]
 ) -> None:
-    assert run(photo, *arguments)[0] == 2
+    assert predict(photo, *arguments)[0] == 2
 
 
-def test_name_that_matches_nothing_is_said(run: Run, tmp_path: Path) -> None:
+def test_name_that_matches_nothing_is_said(predict: Predict, tmp_path: Path) -> None:
     for name in (tmp_path / "missing.jpg", tmp_path, tmp_path / "*.jpg"):
-        code, _, err = run(name)
+        code, _, err = predict(name)
         assert code == 1
         assert "no such file, or no picture in it" in err
 

@@ -21,14 +21,8 @@ READY_S = 120
 
 
 def start_serve(mar: Path, *options: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "offpath",
-        "serve",
-        "--model-store",
-        str(mar.parent),
-    ]
+    command = [sys.executable, "-m", "offpath", "serve"]
+    command += ["--model-store", str(mar.parent)]
     return subprocess.Popen(
         [*command, *FREE_PORTS, "--json", *options],
         stdout=subprocess.PIPE,
@@ -48,6 +42,23 @@ def find_java_child(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.server
+def test_serves_until_a_signal_and_leaves_no_process(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar(config=None), "--sample")
+    assert process.stdout is not None
+    ready, prediction = (json.loads(process.stdout.readline()) for _ in range(2))
+    assert [model["batch_size"] for model in ready["models"]] == [1]
+    assert (prediction["status"], prediction["file"]) == (200, "espresso.jpg")
+    url = f"{ready['inference']}/predictions/echo"
+    assert httpx.post(url, content=b"abc", trust_env=False).text == "3"
+    java = find_java_child(process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "nothing to compare with" in errors
+    assert find_session_members(java) == []
+
+
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("number", "exit_code"),
     [
@@ -55,41 +66,14 @@ def find_java_child(process: subprocess.Popen[str]) -> int:
         pytest.param(signal.SIGINT, 130, id="ctrl-c"),
     ],
 )
-def test_signal_stops_every_process(
+def test_signal_while_starting_stops_every_process(
     make_mar: MakeMar, number: signal.Signals, exit_code: int
 ) -> None:
     process = start_serve(make_mar())
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    url = f"{ready['inference']}/predictions/echo"
-    assert httpx.post(url, content=b"abc", trust_env=False).text == "3"
     java = find_java_child(process)
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == exit_code
-    assert find_session_members(java) == []
-
-
-@pytest.mark.server
-def test_signal_while_starting_stops_every_process(make_mar: MakeMar) -> None:
-    process = start_serve(make_mar())
-    java = find_java_child(process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert find_session_members(java) == []
-
-
-@pytest.mark.server
-def test_server_that_ends_by_itself_is_an_error(make_mar: MakeMar) -> None:
-    process = start_serve(make_mar())
-    assert process.stdout is not None
-    process.stdout.readline()
-    java = find_java_child(process)
-    psutil.Process(java).kill()
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "ended by itself" in errors
     assert find_session_members(java) == []
 
 
@@ -99,15 +83,6 @@ def test_setting_that_torchserve_ignores_fails_the_command(make_mar: MakeMar) ->
     _, errors = process.communicate(timeout=READY_S)
     assert process.returncode == 1
     assert "maxBatchDelay is 100, the archive asks for 0" in errors
-
-
-@pytest.mark.server
-def test_archive_without_yaml_is_served_and_said_so(make_mar: MakeMar) -> None:
-    process = start_serve(make_mar(config=None), "--once")
-    output, errors = process.communicate(timeout=READY_S)
-    assert process.returncode == 0
-    assert json.loads(output)["models"][0]["batch_size"] == 1
-    assert "nothing to compare with" in errors
 
 
 def test_names_and_archives_are_found_in_the_store(make_mar: MakeMar) -> None:
