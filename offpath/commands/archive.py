@@ -172,7 +172,9 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
         try:
             settings[key] = yaml.safe_load(value)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-45
-            raise ExpectedError(f"--set {text!r}: {error}") from error
+            # YAML's own message draws the place over several lines.
+            problem = getattr(error, "problem", error)
+            raise ExpectedError(f"--set {text!r}: {problem}") from error
     for key in ("engine", "precision"):
         if options[key]:
             settings[key] = options[key]
