@@ -25,7 +25,7 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.mar_file import MANIFEST, read_mar
 from offpath.serving.processes import find_session_members
-from tests.profiling.fixed_reply import fixed_reply
+from tests.support.answering_server import answering_server
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -245,13 +245,15 @@ def test_an_empty_folder_of_images_is_said(tmp_path, capsys):
 
 
 def test_a_server_that_is_not_well_is_said(capsys):
-    with fixed_reply(500, b"broken") as url:
-        code, said = refusal(["--url", url, "--served-as", "m"], capsys)
+    with answering_server() as server:
+        server.status, server.body = 500, b"broken"
+        code, said = refusal(["--url", server.url, "--served-as", "m"], capsys)
     assert code == 1 and "answered 500 to /ping: broken" in said
 
 
 def test_a_server_that_is_no_torchserve_is_said(capsys):
-    with fixed_reply(200, b"") as url:
+    with answering_server() as server:
+        server.body, url = b"", server.url
         argv = ["--url", url, "--served-as", "m", "--metrics-url", url]
         argv += ["--duration", "2", "--warm-up", "0", "--management-url", url]
         code, said = refusal(argv, capsys)

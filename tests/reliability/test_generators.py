@@ -89,7 +89,9 @@ def test_open_loop_shows_a_stall_that_closed_loop_hides() -> None:
     path = load_workload("photos-55k").paths[0]
     p99_ms = {}
     for loop, rate in (("closed", None), ("open", 50.0)):
-        with run_known_server(Behaviour((0.01,), 0, 100, STALL_S)) as server:
+        with run_known_server(
+            Behaviour((0.01,), stall_at=100, stall_s=STALL_S)
+        ) as server:
             sample = load("locust", LoadPlan(server.url, (path,), 4, 0, 10, rate=rate))
         p99_ms[loop] = np.percentile(sample.latencies_ms, 99)
     print(

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Answers:
-    """What the server says to every POST, and the requests so far (path, headers, body)."""
+    """What the server says to every request, and the requests so far (path, headers, body)."""
 
     status: int = 200
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
@@ -29,7 +29,7 @@ def answering_server() -> Iterator[Answers]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
             self.send_response(answers.status)
@@ -38,6 +38,8 @@ def answering_server() -> Iterator[Answers]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answers.body)
+
+        do_GET = do_POST
 
         def log_message(self, *_: object) -> None:
             pass

@@ -148,6 +148,8 @@ class OneAtATime(BaseHTTPRequestHandler):
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             self.send_response(200)
+            # Without it wrk takes the end of the connection now and then for a lost reply.
+            self.send_header("Content-Length", "0")
             self.end_headers()
 
     def log_message(self, *_: object) -> None:

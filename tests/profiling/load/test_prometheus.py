@@ -6,7 +6,7 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.prometheus import parse_metrics, read_metrics
-from tests.profiling.fixed_reply import fixed_reply
+from tests.support.answering_server import answering_server
 
 # As TorchServe 0.12.0 wrote it: labels end in a comma, a counter's name need not end in _total.
 PAGE = """\
@@ -81,6 +81,7 @@ def test_a_page_that_is_not_there_is_said(url, said):
 
 
 def test_an_error_status_is_said():
-    with fixed_reply(404) as url:
+    with answering_server() as server:
+        server.status = 404
         with pytest.raises(ExpectedError, match="answered 404 instead of metrics"):
-            read_metrics(url)
+            read_metrics(server.url)
