@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadTarget
+from offpath.handler.handed_over import FrontDoor, fields_of
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.normalise import Normaliser
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
@@ -45,6 +46,7 @@ class OffpathClassifier(ImageClassifier):
         self.config = HandlerConfig.from_mapping(
             context.model_yaml_config.get("handler")
         )
+        self._door = FrontDoor.from_environment()
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)
         keep_freed_memory()
@@ -68,7 +70,7 @@ class OffpathClassifier(ImageClassifier):
         )
         self._metrics.start()
 
-    def preprocess(self, data: list[dict[str, Any]]) -> Batch:
+    def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
         """TorchServe's rows -> a batch of pictures; bad rows carry an error."""
         return self.pipeline.preprocess(data)
 
@@ -80,7 +82,9 @@ class OffpathClassifier(ImageClassifier):
         """Predictions and errors -> encoded replies."""
         return self.pipeline.postprocess(data)
 
-    def handle(self, data: list[dict[str, Any]], context: Context) -> list[bytes]:
+    def handle(
+        self, data: Sequence[Mapping[str, Any]], context: Context
+    ) -> list[bytes]:
         """Answers one batch.
 
         Args:
@@ -92,6 +96,8 @@ class OffpathClassifier(ImageClassifier):
             itself raises, and then TorchServe answers 5xx.
         """
         self.context = context
+        if self._door is not None:
+            data = self._take_over(data, context, self._door)
         batch = self.preprocess(data)
         replies = self.postprocess(self.inference(batch))
         self._answer_other_requests(batch, data, context, replies)
@@ -167,10 +173,23 @@ class OffpathClassifier(ImageClassifier):
                 context.set_response_header(idx, "Server-Timing", server_timing)
         return [reply.body for reply in replies]
 
+    @staticmethod
+    def _take_over(
+        data: Sequence[Mapping[str, Any]], context: Context, door: FrontDoor
+    ) -> list[Mapping[str, Any]]:
+        """Rows that the front door has sent, with its ids in the place of TorchServe's."""
+        headers = [context.get_all_request_header(idx) for idx in range(len(data))]
+        # A new dict: TorchServe finds its reply's request by the old one (ts/service.py).
+        context.request_ids = {
+            idx: door.request_id(own) or context.get_request_id(idx)
+            for idx, own in enumerate(headers)
+        }
+        return [door.take_over(row, own) for row, own in zip(data, headers)]
+
     def _answer_other_requests(
         self,
         batch: Batch,
-        data: list[dict[str, Any]],
+        data: Sequence[Mapping[str, Any]],
         context: Context,
         replies: list[Reply],
     ) -> None:
@@ -188,7 +207,9 @@ class OffpathClassifier(ImageClassifier):
 
     def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
         try:
-            target = parse_target(row.get("target"), self.pipeline.runner.classes)
+            target = parse_target(
+                fields_of(row).get("target"), self.pipeline.runner.classes
+            )
         except BadTarget as error:
             item.error = error
             return encode_error(error)
@@ -253,8 +274,8 @@ def parse_target(value: object, classes: int) -> int:
     """
     if not value:
         return 0
-    is_raw = isinstance(value, (bytes, bytearray))
-    text = value.decode("ascii", "replace") if is_raw else value  # type: ignore[attr-defined]
+    is_raw = isinstance(value, (bytes, bytearray, memoryview))
+    text = bytes(value).decode("ascii", "replace") if is_raw else value  # type: ignore
     try:
         target = int(str(text))
     except ValueError as error:

@@ -52,6 +52,19 @@ class BadEnvelope(ItemError):
     phrase = "bad envelope"
 
 
+class BodyGone(ItemError):
+    """The front door has taken the body away: its client left."""
+
+    phrase = "body gone"
+
+
+class BodyUnreadable(ItemError):
+    """The front door's file cannot be read; the client can do nothing about it."""
+
+    status = 500
+    phrase = "body unreadable"
+
+
 class BadTarget(ItemError):
     """The target class of an explanation is not a class of the model."""
 

@@ -1,6 +1,7 @@
 """A request's row -> the image's bytes, in memory; what TorchServe hands over is never copied.
 
-A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body.
+A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body; behind the
+front door `body` may be a file's name (handed_over.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
 from offpath.handler.formats import MAGICS
+from offpath.handler.handed_over import fields_of
 
 Payload = bytes | bytearray | memoryview
 
@@ -30,8 +32,10 @@ def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
 
     Raises:
         EmptyPayload, PayloadTooLarge, BadEnvelope: this item gets a 4xx.
+        BodyGone, BodyUnreadable: the front door's file.
     """
-    value = row.get("data") or row.get("body")
+    fields = fields_of(row)
+    value = fields.get("data") or fields.get("body")
     if not value:
         raise EmptyPayload("no image: send it as the body or as the form field `data`")
     if isinstance(value, (bytes, bytearray, memoryview)):

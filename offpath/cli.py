@@ -22,6 +22,7 @@ COMMANDS = {
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
     "profile": "offpath.commands.profile",
+    "reload": "offpath.commands.reload",
     "serve": "offpath.commands.serve",
     "tune": "offpath.commands.tune",
 }

@@ -66,6 +66,7 @@ class Client:
         image_size, resize_size: the model's preprocessing, for `thin`; pixels.
         timeout_s: for one answer.
         headers: sent with each request, for instance an authorization.
+        verify: whether a TLS certificate must be trusted and fit the host.
     """
 
     def __init__(
@@ -77,12 +78,17 @@ class Client:
         resize_size: int = 256,
         timeout_s: float = 60.0,
         headers: dict[str, str] | None = None,
+        verify: bool = True,
     ) -> None:
         self.thin = thin
         self._sizes = (resize_size, image_size)
         self._path = f"/predictions/{model}"
         self._http = httpx.Client(
-            base_url=base_url, timeout=timeout_s, headers=headers, trust_env=False
+            base_url=base_url,
+            timeout=timeout_s,
+            headers=headers,
+            trust_env=False,
+            verify=verify,
         )
 
     def __enter__(self) -> Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -109,3 +110,17 @@ def make_short_tmp_dir() -> Path:
     base = tempfile.gettempdir()
     is_short = len(base.encode()) < MAX_TMP_PATH_BYTES
     return Path(tempfile.mkdtemp(prefix="offpath-", dir=base if is_short else "/tmp"))
+
+
+def remove_folder(folder: Path, keep: str | None = None) -> None:
+    """Removes a temporary folder, but for one entry."""
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for entry in folder.iterdir():
+        if entry.name == keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -40,15 +41,28 @@ class ModelStatus:
 
 
 class ManagementClient:
-    """A client of the management API; a context manager, or `close()` it."""
+    """A client of the management API; a context manager, or `close()` it.
+
+    Args:
+        socket: a Unix socket to connect to, whatever host the URL names.
+    """
 
     def __init__(
-        self, base_url: str, token: str | None = None, timeout_s: float = 30.0
+        self,
+        base_url: str,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        socket: Path | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # trust_env off: a proxy set for the outside must not see loopback calls.
+        transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
         self._http = httpx.Client(
-            base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False
+            base_url=base_url,
+            headers=headers,
+            timeout=timeout_s,
+            trust_env=False,
+            transport=transport,
         )
 
     def __enter__(self) -> ManagementClient:

@@ -15,6 +15,7 @@ from offpath.handler.errors import ExpectedError
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
+HAND_OVER = "offpath/handler/handed_over.py"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class MarFile:
     Attributes:
         model_config: content of its model-config.yaml, None when it has none.
         has_our_handler: whether `offpath archive` put our handler in.
+        takes_names: whether that handler takes bodies by name from the front door.
     """
 
     path: Path
@@ -32,6 +34,7 @@ class MarFile:
     handler: str
     model_config: dict[str, Any] | None
     has_our_handler: bool = False
+    takes_names: bool = False
 
 
 def read_mar(path: Path) -> MarFile:
@@ -45,7 +48,7 @@ def read_mar(path: Path) -> MarFile:
             model = json.loads(archive.read(MANIFEST))["model"]
             config_name = model.get("configFile")
             text = archive.read(config_name) if config_name else None
-            has_our_handler = OUR_HANDLER in archive.namelist()
+            names = archive.namelist()
     except FileNotFoundError as error:
         raise ExpectedError(
             f"no archive at {path}; `offpath archive` makes one"
@@ -61,7 +64,8 @@ def read_mar(path: Path) -> MarFile:
         model_version=str(model.get("modelVersion", "1.0")),
         handler=model.get("handler", ""),
         model_config=None if text is None else _parse_model_config(path, text),
-        has_our_handler=has_our_handler,
+        has_our_handler=OUR_HANDLER in names,
+        takes_names=HAND_OVER in names,
     )
 
 

@@ -44,6 +44,9 @@ class View(Protocol):
     def show_log_line(self, line: LogLine) -> None:
         """An error of the server while it serves."""
 
+    def show_problem(self, text: str) -> None:
+        """What happened to the server while it serves, and what follows from it."""
+
 
 def serve(
     settings: ServerSettings,

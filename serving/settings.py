@@ -30,6 +30,8 @@ class ServerSettings:
         host: IPv4 address or name that inference and metrics listen on; management and gRPC, which
             nobody needs from afar, stay on loopback.
         inference_port: 0 takes a free one; so for the other two.
+        unix_sockets: inference, management and metrics listen on sockets in a folder of the
+            server's own instead of on ports: for the front door.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
@@ -48,6 +50,7 @@ class ServerSettings:
     inference_port: int = 8080
     management_port: int = 8081
     metrics_port: int = 8082
+    unix_sockets: bool = False
     enable_model_api: bool = False
     token_auth: bool = False
     fork_workers: bool = True
@@ -99,14 +102,29 @@ def choose_ports(settings: ServerSettings) -> Ports:
     return Ports(*resolve_ports(settings.host, wanted + grpc))
 
 
-def build_properties(settings: ServerSettings, ports: Ports) -> dict[str, str]:
+def socket_path(folder: Path, kind: str) -> Path:
+    """Where a server with `unix_sockets` listens; `kind`: inference, management, metrics."""
+    return folder / f"{kind}.sock"
+
+
+def build_properties(
+    settings: ServerSettings, ports: Ports, folder: Path = Path("/tmp")
+) -> dict[str, str]:
     """Returns the effective config.properties of a server.
+
+    Args:
+        settings: what to start.
+        ports: see `choose_ports`.
+        folder: of its sockets, where it has some.
 
     Raises:
         ExpectedError: the properties file cannot be read, or names a file that is not there.
     """
-    properties = {} if settings.stock else _read_config(settings)
+    properties = read_config(settings)
     properties.update(_addresses(settings.host, ports))
+    if settings.unix_sockets:
+        for kind in ("inference", "management", "metrics"):
+            properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
     properties["disable_token_authorization"] = _flag(not settings.token_auth)
     if settings.enable_model_api:
@@ -115,7 +133,14 @@ def build_properties(settings: ServerSettings, ports: Ports) -> dict[str, str]:
     return properties
 
 
-def _read_config(settings: ServerSettings) -> dict[str, str]:
+def read_config(settings: ServerSettings) -> dict[str, str]:
+    """The properties file of a server, with the paths in it made absolute; empty for `stock`.
+
+    Raises:
+        ExpectedError: it cannot be read, or names a file that is not there.
+    """
+    if settings.stock:
+        return {}
     path = settings.config or find_config()
     properties = read_properties(path)
     for key in PATH_KEYS:

@@ -7,7 +7,6 @@ folder of its own, so that servers run side by side and nothing is left behind.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,7 +14,12 @@ from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.guard import Guard
-from offpath.serving.launch import make_command, make_environment, make_short_tmp_dir
+from offpath.serving.launch import (
+    make_command,
+    make_environment,
+    make_short_tmp_dir,
+    remove_folder,
+)
 from offpath.serving.management import ManagementClient
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.ports import check_port_free
@@ -36,6 +40,7 @@ from offpath.serving.settings import (
     ServerSettings,
     build_properties,
     choose_ports,
+    socket_path,
 )
 
 __all__ = ["ServerSettings", "TorchServe"]
@@ -100,6 +105,14 @@ class TorchServe:
     def metrics_url(self) -> str:
         """Base URL of the metrics API; the metrics are at /metrics."""
         return f"http://{self.settings.host}:{self.ports.metrics}"
+
+    def socket(self, kind: str) -> Path | None:
+        """The socket for `inference`, `management` or `metrics`; None where it has ports."""
+        if not self.settings.unix_sockets:
+            return None
+        if self._tmp_dir is None:
+            raise RuntimeError("not started")
+        return socket_path(self._tmp_dir, kind)
 
     @property
     def java_pid(self) -> int:
@@ -176,7 +189,7 @@ class TorchServe:
             self._guard.release()
         if self._tmp_dir is not None:
             keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
-            _remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
+            remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
 
     def read_token(self, kind: str) -> str | None:
         """Returns the key for `inference`, `management` or `API`; None without token_auth."""
@@ -188,7 +201,9 @@ class TorchServe:
     def management(self) -> ManagementClient:
         """Returns a client of this server's management API."""
         return ManagementClient(
-            self.management_url, token=self.read_token("management")
+            self.management_url,
+            token=self.read_token("management"),
+            socket=self.socket("management"),
         )
 
     @property
@@ -210,7 +225,7 @@ class TorchServe:
         for kind in ("inference", "management", "metrics"):
             port = getattr(settings, f"{kind}_port")
             host = LOOPBACK if kind == "management" else settings.host
-            if port:
+            if port and not settings.unix_sockets:
                 option = "--port" if kind == "inference" else f"--{kind}-port"
                 check_port_free(host, port, option)
 
@@ -237,7 +252,7 @@ class TorchServe:
         self._log_start = server_log.stat().st_size if server_log.exists() else 0
         self._key_file.unlink(missing_ok=True)
         self._ports = choose_ports(self.settings)
-        properties = build_properties(self.settings, self._ports)
+        properties = build_properties(self.settings, self._ports, self._tmp_dir)
         config_path = self._work_dir / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(self._log_dir / CONSOLE_LOG, "wb") as console:
@@ -295,16 +310,3 @@ class TorchServe:
         self._failed = True
         shown = "".join(f"\n  {line}" for line in lines)
         raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")
-
-
-def _remove_folder(folder: Path, keep: str | None) -> None:
-    if keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for entry in folder.iterdir():
-        if entry.name == keep:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)

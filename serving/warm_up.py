@@ -29,6 +29,7 @@ def warm_up(
     workers: int,
     token: str | None = None,
     photograph: Path = PHOTOGRAPH,
+    socket: Path | None = None,
 ) -> None:
     """Sends a model some photographs, several at a time so that batches form and all workers run.
 
@@ -39,8 +40,13 @@ def warm_up(
         headers["Authorization"] = f"Bearer {token}"
     body = photograph.read_bytes()
     path = f"/predictions/{model_name}"
+    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
     with httpx.Client(
-        base_url=inference_url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        base_url=inference_url,
+        headers=headers,
+        timeout=TIMEOUT_S,
+        trust_env=False,
+        transport=transport,
     ) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
         list(
             pool.map(

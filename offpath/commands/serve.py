@@ -5,11 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+from offpath.commands.front_options import front_options, make_front
 from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import ExpectedError
+from offpath.serving.front.session import serve_front
+from offpath.serving.front.settings import FrontSettings
 from offpath.serving.interrupts import Terminated, stopping_on_signals
 from offpath.serving.properties import read_properties
 from offpath.serving.session import serve
@@ -52,7 +56,11 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
     is_flag=True,
     help="Let models be registered and removed over HTTP.",
 )
-@click.option("--token-auth", is_flag=True, help="Every call needs a token.")
+@click.option(
+    "--token-auth",
+    is_flag=True,
+    help="Every call needs a token of TorchServe's; with --front take --tokens.",
+)
 @click.option(
     "--fork-workers/--no-fork-workers",
     default=True,
@@ -75,6 +83,7 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
     "--once", is_flag=True, help="Stop as soon as it was READY (and sampled)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what is in force as JSON.")
+@front_options
 def command(
     models: tuple[str, ...],
     model_store: Path,
@@ -91,28 +100,37 @@ def command(
     sample: bool,
     once: bool,
     as_json: bool,
+    **front_options: Any,
 ) -> None:
     """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store."""
     # A file that asks for tokens gets them: the option's absence must not switch them off.
     token_auth = token_auth or wants_tokens(config)
-    check_host(host, token_auth)
-    settings = ServerSettings(
-        model_store=model_store,
-        models=find_models(model_store, models),
-        config=config,
-        host=host,
-        inference_port=port,
-        management_port=management_port,
-        metrics_port=metrics_port,
-        enable_model_api=enable_model_api,
-        token_auth=token_auth,
-        fork_workers=fork_workers,
-        verbose=verbose,
-        log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
-    )
+    front = make_front(host, port, metrics_port, verbose, front_options)
+    check_host(host, token_auth, front)
+
+    def make_settings() -> ServerSettings:
+        return ServerSettings(
+            model_store=model_store,
+            models=find_models(model_store, models),
+            config=config,
+            host=host,
+            inference_port=port,
+            management_port=management_port,
+            metrics_port=metrics_port,
+            enable_model_api=enable_model_api,
+            token_auth=token_auth,
+            fork_workers=fork_workers,
+            verbose=verbose,
+            log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
+        )
+
+    view = ServeView(as_json)
     try:
         with stopping_on_signals():
-            serve(settings, ServeView(as_json), sample=sample, once=once)
+            if front is None:
+                serve(make_settings(), view, sample=sample, once=once)
+            else:
+                serve_front(make_settings, front, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)
 
@@ -124,26 +142,34 @@ def wants_tokens(config: Path | None) -> bool:
     return read_properties(config).get("disable_token_authorization") == "false"
 
 
-def check_host(host: str, token_auth: bool) -> None:
+def check_host(host: str, token_auth: bool, front: FrontSettings | None = None) -> None:
     """Refuses to listen beyond this machine without tokens.
 
     Raises:
-        ExpectedError: `host` is not loopback and tokens are off, or it is an IPv6 address.
+        ExpectedError: `host` is not loopback and tokens are off, or it is an IPv6 address and
+            there is no front door, or both kinds of tokens are asked for.
     """
-    if ":" in host:
+    if front is not None and token_auth:
+        raise ExpectedError(
+            "with --front nobody reaches TorchServe but the door: take --tokens FILE instead of "
+            "--token-auth"
+        )
+    if ":" in host and front is None:
         # ConfigManager.java, ADDRESS_PATTERN.
         raise ExpectedError(
             f"--host {host}: TorchServe takes no IPv6 address; name an IPv4 one or a host"
         )
-    if token_auth or host == "localhost":
+    has_tokens = token_auth if front is None else front.tokens is not None
+    if has_tokens or host == "localhost":
         return
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = False
     if not is_loopback:
+        option = "--token-auth" if front is None else "--tokens FILE"
         raise ExpectedError(
-            f"--host {host} can be reached from other machines; add --token-auth, or listen on "
+            f"--host {host} can be reached from other machines; add {option}, or listen on "
             "127.0.0.1 behind a proxy"
         )
 

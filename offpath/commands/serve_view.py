@@ -85,6 +85,10 @@ class ServeView:
         """Shows an error of the server while it serves."""
         self._err.print(f"{line.level} {line.logger}: {line.message}", markup=False)
 
+    def show_problem(self, text: str) -> None:
+        """Shows what happened to the server while it serves."""
+        self._err.print(text, markup=False)
+
     def _print_json(self, value: object) -> None:
         self._out.print(json.dumps(value), markup=False)
 

@@ -1,0 +1,117 @@
+"""The front door's options of `offpath serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.settings import FrontSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+DEFAULTS = FrontSettings()
+# In the order of `--help`; the names are those of FrontSettings, but for `front` itself.
+OPTIONS = [
+    click.option(
+        "--front",
+        is_flag=True,
+        help="Put nginx before TorchServe: megabyte bodies never pass through Java "
+        "(docs/front-door.md). The options that follow need it.",
+    ),
+    click.option("--tls-cert", type=FILE, help="PEM; HTTPS with HTTP/2."),
+    click.option("--tls-key", type=FILE, help="PEM."),
+    click.option(
+        "--tokens",
+        type=FILE,
+        help="Bearer tokens, one a line; read again when it changes.",
+    ),
+    click.option(
+        "--drain-s",
+        type=click.IntRange(1),
+        default=DEFAULTS.drain_s,
+        show_default=True,
+        help="How long requests may still take at SIGTERM and at a reload.",
+    ),
+    click.option(
+        "--client-connections",
+        type=click.IntRange(1),
+        default=DEFAULTS.client_connections,
+        show_default=True,
+        help="Requests of one address at a time.",
+    ),
+    click.option(
+        "--client-rate",
+        type=click.IntRange(0),
+        default=DEFAULTS.client_rate,
+        help="Requests of one address a second [default: no limit].",
+    ),
+    click.option(
+        "--client-timeout-s",
+        type=click.IntRange(1),
+        default=DEFAULTS.client_timeout_s,
+        show_default=True,
+        help="How long a client may send nothing within a request.",
+    ),
+    click.option(
+        "--client-ids",
+        is_flag=True,
+        help="A client's x-request-id, where it is a UUID, begins the request's id.",
+    ),
+    click.option("--explanations", is_flag=True, help="Open /explanations too."),
+    click.option(
+        "--queue",
+        type=click.IntRange(1),
+        default=DEFAULTS.queue,
+        show_default=True,
+        help="Requests that may wait in TorchServe.",
+    ),
+    click.option(
+        "--metrics-host",
+        default=DEFAULTS.metrics_host,
+        show_default=True,
+        help="Where /metrics listens; it asks for no token.",
+    ),
+    click.option(
+        "--front-memory",
+        "memory",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULTS.memory,
+        show_default=True,
+        help="The tmpfs that holds the bodies.",
+    ),
+]
+
+
+def front_options(command: Command) -> Command:
+    """Adds the options; they come as `**front`."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def make_front(
+    host: str, port: int, metrics_port: int, verbose: bool, options: dict[str, Any]
+) -> FrontSettings | None:
+    """The door that the options ask for; None without `--front`.
+
+    Raises:
+        ExpectedError: an option that needs it is given without it, or two do not fit.
+    """
+    options = dict(options)
+    if options.pop("front"):
+        return FrontSettings(
+            host=host,
+            port=port,
+            metrics_port=metrics_port,
+            verbose=verbose,
+            **options,
+        )
+    for name, value in options.items():
+        if value != getattr(DEFAULTS, name):
+            option = "front-memory" if name == "memory" else name.replace("_", "-")
+            raise ExpectedError(f"--{option} needs --front")
+    return None

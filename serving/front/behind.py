@@ -1,0 +1,144 @@
+"""TorchServes behind the door: what each is started with and must show to be let in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+from offpath.handler.handed_over import FOLDER_VARIABLE, KEY_VARIABLE
+from offpath.serving.effective import check_effective
+from offpath.serving.front.config import Behind, FrontPlace
+from offpath.serving.management import ModelStatus
+from offpath.serving.mar_file import MarFile, read_archives
+from offpath.serving.settings import LOOPBACK, ServerSettings, read_config
+from offpath.serving.torchserve import TorchServe
+from offpath.serving.warm_up import warm_up
+
+# TorchServe's own (ConfigManager.java).
+DEFAULT_MAX_REQUEST_BYTES = 6_553_500
+DEFAULT_QUEUE = 100
+DEFAULT_RESPONSE_TIMEOUT_S = 120
+# A request may wait for one batch before its own, and a worker that starts anew.
+WAITING_BATCHES = 2
+STATES = Path("/proc/net/unix")
+# include/uapi/linux/net.h: SS_CONNECTED.
+CONNECTED = "03"
+
+
+def look_behind(settings: ServerSettings, queue: int) -> Behind:
+    """What the door has to know of a server to be started.
+
+    Bodies go by name where every archive's handler takes them, and no other can come later over
+    the model API.
+
+    Raises:
+        ExpectedError: an archive or the configuration cannot be read.
+    """
+    archives = [a for _, a in read_archives(settings.model_store, settings.models)]
+    properties = {**read_config(settings), **settings.overrides}
+    hand_over = not settings.enable_model_api and all(a.takes_names for a in archives)
+    limit = int(properties.get("max_request_size", DEFAULT_MAX_REQUEST_BYTES))
+    own_queue = int(properties.get("job_queue_size", DEFAULT_QUEUE))
+    return Behind(
+        hand_over=hand_over,
+        max_body_bytes=limit,
+        answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
+        # Bodies that Java holds are what its own length is for.
+        queue=max(queue, own_queue) if hand_over else own_queue,
+    )
+
+
+def settings_behind(
+    settings: ServerSettings, place: FrontPlace, behind: Behind, log: Path
+) -> ServerSettings:
+    """The settings of a server that only the door can reach."""
+    env = dict(settings.env)
+    if behind.hand_over:
+        env.update({FOLDER_VARIABLE: str(place.bodies), KEY_VARIABLE: place.key})
+    return replace(
+        settings,
+        host=LOOPBACK,
+        unix_sockets=True,
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+        log_dir=log,
+        env=env,
+        overrides={"job_queue_size": str(behind.queue), **settings.overrides},
+    )
+
+
+def start_behind(server: TorchServe) -> list[ModelStatus]:
+    """Starts a server, waits until it is READY, checks and warms it.
+
+    Raises:
+        ExpectedError: one of these fails.
+    """
+    server.start()
+    server.wait_until_ready()
+    with server.management() as management:
+        statuses = check_effective(server.archives, management)
+    for (name, archive), status in zip(server.archives, statuses):
+        if archive.has_our_handler:
+            warm_up(
+                "http://localhost",
+                name,
+                status.min_workers,
+                socket=server.socket("inference"),
+            )
+    return statuses
+
+
+def has_ready_workers(server: TorchServe) -> bool:
+    """Whether every model has a worker that takes requests."""
+    try:
+        with server.management() as management:
+            return all(
+                sum(status.ready_workers for status in management.describe(name)) > 0
+                for name in server.model_names()
+            )
+    except ExpectedError:
+        return False
+
+
+def count_connections(socket: Path) -> int:
+    """How many connections a listener on a Unix socket holds."""
+    count = 0
+    for line in STATES.read_text(encoding="utf-8", errors="replace").splitlines():
+        # Num RefCount Protocol Flags Type St Inode Path
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] == str(socket):
+            count += 1
+    return count
+
+
+def turn_links(server: TorchServe, run: Path) -> None:
+    """Leads the door to a server: a new connection goes there from now on."""
+    for kind in ("inference", "management", "metrics"):
+        socket = server.socket(kind)
+        if socket is None:
+            raise RuntimeError("a server behind the door listens on sockets")
+        new = run / f"{kind}.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(socket)
+        os.replace(new, run / f"{kind}.sock")
+
+
+def check_successor(old: Behind, new: Behind) -> None:
+    """Refuses a server that needs another door.
+
+    Raises:
+        ExpectedError: it does not take bodies by name while its predecessor does.
+    """
+    if old.hand_over and not new.hand_over:
+        raise ExpectedError(
+            "the store now has an archive whose handler takes no bodies by name; build it again "
+            "with `offpath archive`, or stop and start `offpath serve`"
+        )
+
+
+def _response_timeout_s(archive: MarFile) -> int:
+    asked = (archive.model_config or {}).get("responseTimeout")
+    return asked if isinstance(asked, int) and asked > 0 else DEFAULT_RESPONSE_TIMEOUT_S

@@ -1,0 +1,222 @@
+"""The door itself: nginx over its folders, and what keeps it whole."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import httpx
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.behind import turn_links
+from offpath.serving.front.binary import NginxBinary
+from offpath.serving.front.bodies import make_folder, remove_folder, remove_orphans
+from offpath.serving.front.config import (
+    ACCESS_LOG,
+    ERROR_LOG,
+    Behind,
+    FrontPlace,
+    write_config,
+)
+from offpath.serving.front.nginx import Nginx
+from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.tokens import format_map, read_tokens
+from offpath.serving.launch import make_short_tmp_dir
+from offpath.serving.torchserve import TorchServe
+
+READY_FILE = "ready"
+PROBE_TIMEOUT_S = 10.0
+PROBE_POLL_S = 0.05
+MAX_LOG_BYTES = 20 << 20
+# Bodies are looked through when a worker of nginx has gone, and this often.
+ORPHANS_S = 30.0
+
+
+class Door:
+    """nginx before a TorchServe.
+
+    Args:
+        settings: with their ports settled.
+        behind: what stands behind it.
+        binary: the nginx to run.
+        log_dir: where it writes; by default a folder that goes with it.
+
+    Raises:
+        ExpectedError: no room in memory for the bodies.
+    """
+
+    def __init__(
+        self,
+        settings: FrontSettings,
+        behind: Behind,
+        binary: NginxBinary,
+        log_dir: Path | None,
+    ) -> None:
+        self.settings, self.behind, self._binary = settings, behind, binary
+        bodies = make_folder(behind.max_body_bytes, settings.memory)
+        run = make_short_tmp_dir()
+        log = (log_dir or run / "logs").resolve()
+        log.mkdir(parents=True, exist_ok=True)
+        self.place = FrontPlace(run, bodies, log, secrets.token_hex(32))
+        self._nginx: Nginx | None = None
+        self._files_seen: list[tuple[str, int]] = []
+        self._workers: set[int] = set()
+        self._orphans_at = 0.0
+
+    @property
+    def url(self) -> str:
+        """Where predictions are asked for."""
+        scheme = "http" if self.settings.tls_cert is None else "https"
+        host = self.settings.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Base URL of /metrics."""
+        return f"http://{self.settings.metrics_host}:{self.settings.metrics_port}"
+
+    @property
+    def nginx(self) -> Nginx:
+        """The web server, once started."""
+        if self._nginx is None:
+            raise RuntimeError("not started")
+        return self._nginx
+
+    def let_in(self, server: TorchServe) -> None:
+        """Leads new requests to a server."""
+        turn_links(server, self.place.run)
+
+    def start(self) -> None:
+        """Starts nginx and asks it something; a server was let in before.
+
+        Raises:
+            ExpectedError: it does not start, with its own words.
+        """
+        self._write()
+        run, log = self.place.run, self.place.log / ERROR_LOG
+        folders = (run, self.place.bodies)
+        self._nginx = Nginx(self._binary, run / "nginx.conf", log, folders)
+        self._nginx.check()
+        self._nginx.start()
+        self._wait_until_open()
+        self._workers = set(self._nginx.worker_pids())
+
+    def set_ready(self, is_ready: bool) -> None:
+        """What /ping says."""
+        file = self.place.run / READY_FILE
+        if is_ready:
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+
+    def change(self, behind: Behind) -> None:
+        """Takes what has changed behind the door into its configuration.
+
+        Raises:
+            ExpectedError: nginx refuses it.
+        """
+        if behind != self.behind:
+            self.behind = behind
+            self._rewrite()
+
+    def refresh(self) -> None:
+        """Takes over tokens and certificates that were replaced; to be called now and then.
+
+        Raises:
+            ExpectedError: what is there now cannot be used; the old ones stay in force.
+        """
+        if self._read_stamps() != self._files_seen:
+            # Once, also where it fails: the next change is a new chance.
+            self._files_seen = self._read_stamps()
+            self._rewrite()
+
+    def look_after(self) -> bool:
+        """Starts a dead nginx again, takes away what dead ones left, keeps the logs short.
+
+        Returns:
+            True when nginx had to be started again.
+        """
+        nginx = self.nginx
+        died = not nginx.is_running()
+        if died:
+            # Its workers hold the listener.
+            nginx.stop()
+            self.start()
+        workers = set(self.nginx.worker_pids())
+        is_due = time.monotonic() - self._orphans_at > ORPHANS_S
+        if died or self._workers - workers or is_due:
+            remove_orphans(self.place.bodies, workers)
+            self._orphans_at = time.monotonic()
+        self._workers = workers
+        self._rotate_logs()
+        return died
+
+    def drain(self) -> bool:
+        """Accepts no more and answers what it has; False when some had to be given up."""
+        self.set_ready(False)
+        return self._nginx is None or self._nginx.drain(self.settings.drain_s)
+
+    def stop(self) -> None:
+        """Ends nginx and removes the folders. Safe to call twice."""
+        if self._nginx is not None:
+            self._nginx.stop()
+        remove_folder(self.place.bodies)
+        remove_folder(self.place.run)
+
+    def _write(self) -> None:
+        self._files_seen = self._read_stamps()
+        tokens = self.settings.tokens
+        tokens_map = "" if tokens is None else format_map(read_tokens(tokens))
+        write_config(self.place, self.settings, self.behind, self._binary, tokens_map)
+
+    def _rewrite(self) -> None:
+        self._write()
+        # A failing reload keeps the old configuration by itself, but says so in its log alone.
+        self.nginx.check()
+        self.nginx.reload()
+
+    def _read_stamps(self) -> list[tuple[str, int]]:
+        """What tells a replaced file: Kubernetes turns links, others rename or write."""
+        settings = self.settings
+        stamps = []
+        for path in (settings.tokens, settings.tls_cert, settings.tls_key):
+            if path is not None and path.is_file():
+                stamps.append((str(path.resolve()), path.stat().st_mtime_ns))
+        return stamps
+
+    def _wait_until_open(self) -> None:
+        deadline = time.monotonic() + PROBE_TIMEOUT_S
+        # Its own certificate need not be for the address that we use.
+        with httpx.Client(trust_env=False, verify=False, timeout=1.0) as client:
+            while True:
+                try:
+                    client.get(f"{self._probe_url()}/ping")
+                    return
+                except httpx.HTTPError as error:
+                    if not self.nginx.is_running() or time.monotonic() > deadline:
+                        raise ExpectedError(
+                            f"nginx does not answer at {self.url}: {error}; {self._last_words()}"
+                        ) from error
+                time.sleep(PROBE_POLL_S)
+
+    def _probe_url(self) -> str:
+        """An address that stands for all of them is reached on loopback."""
+        return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace(
+            "//[::]:", "//[::1]:"
+        )
+
+    def _last_words(self) -> str:
+        log = self.place.log / ERROR_LOG
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return f"its log is {log}" + "".join(f"\n  {line}" for line in lines[-3:])
+
+    def _rotate_logs(self) -> None:
+        is_renamed = False
+        for name in (ERROR_LOG, ACCESS_LOG):
+            log = self.place.log / name
+            if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+                log.replace(log.with_name(f"{name}.1"))
+                is_renamed = True
+        if is_renamed:
+            self.nginx.reopen_logs()

@@ -1,0 +1,137 @@
+"""The TorchServes of one door: one serves, one may start, old ones still answer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from offpath.serving.front.behind import count_connections, start_behind
+from offpath.serving.management import ModelStatus
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+
+
+class Starting:
+    """A server that starts on a thread of its own, so that the door is looked after meanwhile.
+
+    Attributes:
+        statuses: what is in force, once it may be let in.
+        failure: why it may not.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.server = TorchServe(settings)
+        self.statuses: list[ModelStatus] | None = None
+        self.failure: Exception | None = None
+        # A daemon: our own end does not wait for it.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def is_done(self) -> bool:
+        """Whether it is known how it went."""
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.statuses = start_behind(self.server)
+        except Exception as error:  # the session shows it, or ends with it
+            self.failure = error
+            self.server.stop()
+
+
+@dataclass
+class Retired:
+    """A server that gets no new requests.
+
+    Attributes:
+        deadline: when it is ended though it still has some, by `time.monotonic`.
+    """
+
+    server: TorchServe
+    deadline: float
+    ending: threading.Thread | None = None
+
+    def is_over(self) -> bool:
+        """Ends it when nobody is left; True when it has ended."""
+        if self.ending is None and self._may_end():
+            self.ending = threading.Thread(target=self.server.stop, daemon=True)
+            self.ending.start()
+        return self.ending is not None and not self.ending.is_alive()
+
+    def _may_end(self) -> bool:
+        socket = self.server.socket("inference")
+        is_left = socket is None or count_connections(socket) == 0
+        return (
+            is_left or time.monotonic() > self.deadline or not self.server.is_running()
+        )
+
+
+class Rotation:
+    """Replaces the server behind a door.
+
+    Args:
+        make_settings: for the next server; its argument numbers them.
+        let_in: leads new requests to a server.
+        drain_s: how long an old one may still answer.
+    """
+
+    def __init__(
+        self,
+        make_settings: Callable[[int], ServerSettings],
+        let_in: Callable[[TorchServe], None],
+        drain_s: float,
+    ) -> None:
+        self._make_settings, self._let_in = make_settings, let_in
+        self._drain_s = drain_s
+        self._count = 0
+        self._current: TorchServe | None = None
+        self._retired: list[Retired] = []
+        self.starting: Starting | None = None
+
+    @property
+    def current(self) -> TorchServe:
+        """The server that gets the requests."""
+        if self._current is None:
+            raise RuntimeError("no server was let in yet")
+        return self._current
+
+    def begin(self) -> Starting:
+        """Starts the next server; one at a time."""
+        if self.starting is None:
+            self._count += 1
+            self.starting = Starting(self._make_settings(self._count))
+        return self.starting
+
+    def finish(self) -> Starting | None:
+        """Lets the new server in when it is READY, and retires the old one.
+
+        Returns:
+            the start, once, when it is known how it went.
+        """
+        starting = self.starting
+        if starting is None or not starting.is_done():
+            return None
+        self.starting = None
+        if starting.failure is not None:
+            return starting
+        old, self._current = self._current, starting.server
+        self._let_in(starting.server)
+        if old is not None:
+            self._retired.append(Retired(old, time.monotonic() + self._drain_s))
+        return starting
+
+    def end_retired(self) -> None:
+        """Ends old servers that have answered everything; to be called now and then."""
+        self._retired = [r for r in self._retired if not r.is_over()]
+
+    def stop(self) -> None:
+        """Ends all of them."""
+        servers = [retired.server for retired in self._retired]
+        servers += [self._current] if self._current is not None else []
+        servers += [self.starting.server] if self.starting is not None else []
+        with contextlib.ExitStack() as stack:
+            for server in servers:
+                stack.callback(server.stop)

@@ -1,0 +1,281 @@
+"""`offpath serve --front` from start to end: a door, the servers behind it, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import FrameType
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.client import Client
+from offpath.serving.front.behind import (
+    check_successor,
+    has_ready_workers,
+    look_behind,
+    settings_behind,
+)
+from offpath.serving.front.binary import find_nginx
+from offpath.serving.front.door import Door
+from offpath.serving.front.rotation import Rotation, Starting
+from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.state import FrontState
+from offpath.serving.front.tokens import read_tokens
+from offpath.serving.ports import check_port_free, resolve_ports
+from offpath.serving.server_log import LogFollower
+from offpath.serving.session import SHOWN_LEVELS, View
+from offpath.serving.settings import ServerSettings
+from offpath.serving.warm_up import PHOTOGRAPH
+
+WATCH_S = 0.2
+READY_CHECK_S = 1.0
+START_POLL_S = 0.05
+KEPT_LOGS = 3
+# A server that dies this often this soon after its start is not started again.
+MAX_DEATHS = 3
+SETTLED_S = 60.0
+
+
+def serve_front(
+    make_settings: Callable[[], ServerSettings],
+    front: FrontSettings,
+    view: View,
+    *,
+    sample: bool = False,
+    once: bool = False,
+) -> None:
+    """Serves behind a door until interrupted, or with `once` until it was READY.
+
+    Args:
+        make_settings: what to start; asked again at each reload.
+        front: the door.
+        view: told what happens.
+        sample: send the bundled photograph to the first model and show the answer.
+        once: stop then.
+
+    Raises:
+        ExpectedError: nginx or TorchServe does not start or does not stay.
+    """
+    session = FrontSession(make_settings, front, view)
+    try:
+        session.start()
+        if sample:
+            session.show_sample()
+        if not once:
+            with session.reloading_on_sighup():
+                session.watch()
+    finally:
+        session.stop()
+
+
+class FrontSession:
+    """One run of the door."""
+
+    def __init__(
+        self,
+        make_settings: Callable[[], ServerSettings],
+        front: FrontSettings,
+        view: View,
+    ) -> None:
+        self._make_settings, self._view = make_settings, view
+        settings = make_settings()
+        behind = look_behind(settings, front.queue)
+        self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
+        self.rotation = Rotation(
+            self._make_next, self.door.let_in, self.door.settings.drain_s
+        )
+        self._state = FrontState(os.getpid())
+        self._reload_wanted = False
+        self._is_reload = False
+        self._deaths: list[float] = []
+        self._next_ready_check = 0.0
+        self._follower: LogFollower | None = None
+
+    def start(self) -> None:
+        """Starts TorchServe, then nginx before it, and says so.
+
+        Raises:
+            ExpectedError: one of them does not start.
+        """
+        began = time.monotonic()
+        with self._view.waiting("starting TorchServe and nginx ..."):
+            starting = self.rotation.begin()
+            while self.rotation.finish() is None:
+                time.sleep(START_POLL_S)
+            if starting.failure is not None:
+                raise starting.failure
+            self.door.start()
+            self.door.set_ready(True)
+        self._state.write(self.door.place.log)
+        self._greet(starting)
+        self._view.show_ready(
+            self._urls(), starting.statuses or [], time.monotonic() - began
+        )
+
+    def show_sample(self) -> None:
+        """Sends the bundled photograph through the door."""
+        tokens = self.door.settings.tokens
+        headers = (
+            {"Authorization": f"Bearer {read_tokens(tokens)[0]}"} if tokens else None
+        )
+        name = self.rotation.current.model_names()[0]
+        verify = self.door.settings.tls_cert is None
+        with Client(self.door.url, name, headers=headers, verify=verify) as client:
+            self._view.show_prediction(PHOTOGRAPH, client.predict(PHOTOGRAPH))
+
+    def watch(self) -> None:
+        """Looks after everything until a signal's exception, or until something does not stay."""
+        self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
+        while True:
+            self._show_errors()
+            self.door.look_after()
+            self._replace_where_dead()
+            self._follow_reload()
+            self.rotation.end_retired()
+            self._tell_ready()
+            with self._shown("the door goes on with what it had"):
+                self.door.refresh()
+            time.sleep(WATCH_S)
+
+    def stop(self) -> None:
+        """Closes the door, answers what is in flight, ends everything."""
+        try:
+            with self._view.waiting("answering what is in flight ..."):
+                if not self.door.drain():
+                    self._view.show_problem(
+                        f"some requests took longer than --drain-s "
+                        f"{self.door.settings.drain_s}"
+                    )
+        finally:
+            self.rotation.stop()
+            self.door.stop()
+
+    @contextlib.contextmanager
+    def reloading_on_sighup(self) -> Iterator[None]:
+        """SIGHUP asks for a reload."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._reload_wanted = True
+
+        before = signal.signal(signal.SIGHUP, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def _make_next(self, number: int) -> ServerSettings:
+        """Settings of the next server, each with a folder of logs of its own."""
+        settings = self._make_settings()
+        behind = look_behind(settings, self.door.settings.queue)
+        check_successor(self.door.behind, behind)
+        log = self.door.place.log
+        shutil.rmtree(log / f"torchserve-{number - KEPT_LOGS}", ignore_errors=True)
+        return settings_behind(
+            settings, self.door.place, self.door.behind, log / f"torchserve-{number}"
+        )
+
+    def _follow_reload(self) -> None:
+        """Begins a reload that was asked for, and ends one that is known to be over."""
+        if self._reload_wanted and self.rotation.starting is None:
+            self._reload_wanted, self._is_reload = False, True
+            try:
+                self.rotation.begin()
+            except ExpectedError as error:
+                self._end_reload(str(error))
+        ended = self.rotation.finish()
+        if ended is None:
+            return
+        if ended.failure is None:
+            self._greet(ended)
+        elif not self.rotation.current.is_running():
+            raise ended.failure
+        if self._is_reload:
+            self._end_reload(None if ended.failure is None else str(ended.failure))
+
+    def _end_reload(self, failure: str | None) -> None:
+        self._is_reload = False
+        self._state = replace(
+            self._state, reloads=self._state.reloads + 1, failure=failure
+        )
+        self._state.write(self.door.place.log)
+        if failure is None:
+            self._view.show_problem("reloaded: a new TorchServe serves")
+        else:
+            self._view.show_problem(f"not reloaded, the old server goes on: {failure}")
+
+    def _replace_where_dead(self) -> None:
+        """Starts another TorchServe in the place of one that ended by itself.
+
+        Raises:
+            ExpectedError: it has done so too often.
+        """
+        server = self.rotation.current
+        if server.is_running() or self.rotation.starting is not None:
+            return
+        self.door.set_ready(False)
+        words = "\n  ".join(server.last_words())
+        problem = f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  {words}"
+        now = time.monotonic()
+        self._deaths = [t for t in self._deaths if now - t < SETTLED_S] + [now]
+        if len(self._deaths) > MAX_DEATHS:
+            raise ExpectedError(problem)
+        self._view.show_problem(problem)
+        self.rotation.begin()
+
+    def _tell_ready(self) -> None:
+        if time.monotonic() < self._next_ready_check:
+            return
+        server = self.rotation.current
+        self.door.set_ready(server.is_running() and has_ready_workers(server))
+        self._next_ready_check = time.monotonic() + READY_CHECK_S
+
+    def _greet(self, starting: Starting) -> None:
+        """A new server is in: its log is the one to follow."""
+        server = starting.server
+        self._view.show_unchecked(
+            [a.path.name for _, a in server.archives if not a.model_config]
+        )
+        self._follower = LogFollower(server.log_path)
+
+    def _show_errors(self) -> None:
+        for line in self._follower.read_new() if self._follower else []:
+            if line.level in SHOWN_LEVELS:
+                self._view.show_log_line(line)
+
+    @contextlib.contextmanager
+    def _shown(self, consequence: str) -> Iterator[None]:
+        try:
+            yield
+        except ExpectedError as error:
+            self._view.show_problem(f"{error}; {consequence}")
+
+    def _urls(self) -> dict[str, str]:
+        run = self.door.place.run
+        return {
+            "inference": self.door.url,
+            "management": f"unix:{run}/management.sock",
+            "metrics": f"{self.door.metrics_url}/metrics",
+        }
+
+
+def settle_ports(front: FrontSettings) -> FrontSettings:
+    """Replaces ports 0 by free ones.
+
+    Raises:
+        ExpectedError: one that was asked for is taken.
+    """
+    if front.port and ":" not in front.host:
+        check_port_free(front.host, front.port, "--port")
+    if front.metrics_port:
+        check_port_free(front.metrics_host, front.metrics_port, "--metrics-port")
+    if ":" in front.host:
+        if not front.port:
+            raise ExpectedError("an IPv6 --host needs a --port")
+        (metrics,) = resolve_ports(front.metrics_host, [front.metrics_port])
+        return replace(front, metrics_port=metrics)
+    port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
+    return replace(front, port=port, metrics_port=metrics)

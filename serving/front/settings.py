@@ -1,0 +1,60 @@
+"""What the front door is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.bodies import SHM
+from offpath.serving.settings import LOOPBACK
+
+# Requests that wait in TorchServe, bodies by name: docs/front-door.md has the measurement.
+QUEUE = 1000
+
+
+@dataclass(frozen=True)
+class FrontSettings:
+    """How to start the front door.
+
+    Attributes:
+        host: IPv4 or IPv6 address, or name, that it listens on.
+        port: 0 takes a free one; so for `metrics_port`.
+        metrics_host: address of /metrics, which asks for no token.
+        tls_cert: certificate chain, PEM; with it the door speaks TLS and HTTP/2 alone.
+        tls_key: its key, PEM.
+        tokens: file with a bearer token a line; each prediction then needs one.
+        drain_s: how long requests may still take when the door is closed or its server replaced.
+        client_connections: requests of one client at a time; 429 beyond.
+        client_rate: requests of one client a second; 0: as many as it likes.
+        client_timeout_s: how long a client may send nothing in the middle of a request.
+        client_ids: a client's x-request-id that is a UUID begins the request's id.
+        explanations: /explanations is open too.
+        queue: requests that TorchServe may hold; 503 beyond.
+        memory: the tmpfs that holds the bodies.
+        verbose: every request in `front-access.log`, every complaint in `front.log`.
+    """
+
+    host: str = LOOPBACK
+    port: int = 8080
+    metrics_host: str = LOOPBACK
+    metrics_port: int = 8082
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tokens: Path | None = None
+    drain_s: int = 30
+    client_connections: int = 512
+    client_rate: int = 0
+    client_timeout_s: int = 10
+    client_ids: bool = False
+    explanations: bool = False
+    queue: int = QUEUE
+    memory: Path = SHM
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ExpectedError("--tls-cert and --tls-key are given together")
+        for path in (self.tls_cert, self.tls_key):
+            if path is not None and not path.is_file():
+                raise ExpectedError(f"no file {path}")
