@@ -117,10 +117,9 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def below(number: int) -> str:
-    """A pattern for the decimal numbers below `number`, which has another digit than 0 in front."""
+    """A pattern for the decimal numbers below `number`, which is at least 10."""
     digits = str(number)
-    shorter = f"[0-9]{{1,{len(digits) - 1}}}"
-    options = [shorter] if len(digits) > 1 else []
+    options = [f"[0-9]{{1,{len(digits) - 1}}}"]
     for place, digit in enumerate(digits):
         lowest = 1 if place == 0 else 0
         if int(digit) > lowest:

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.commands.front_options import DEFAULTS, make_front
+from offpath.commands.serve import check_host
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.settings import FrontSettings
+
+NAMES = (
+    """tls_cert tls_key tokens drain_s client_connections client_rate client_timeout_s
+client_ids explanations queue metrics_host memory""".split()
+)
+
+
+def make(**changes: Any) -> FrontSettings | None:
+    options = {"front": False, **{name: getattr(DEFAULTS, name) for name in NAMES}}
+    return make_front("127.0.0.1", 8080, 8082, False, {**options, **changes})
+
+
+def test_the_door_is_there_where_it_is_asked_for() -> None:
+    assert make() is None
+    assert make(front=True, drain_s=7) == FrontSettings(drain_s=7)
+
+
+def test_an_option_of_the_door_without_the_door_is_refused() -> None:
+    with pytest.raises(ExpectedError, match="--drain-s needs --front"):
+        make(drain_s=7)
+    with pytest.raises(ExpectedError, match="--front-memory needs --front"):
+        make(memory=Path("/elsewhere"))
+
+
+def test_an_address_for_others_needs_the_doors_tokens() -> None:
+    check_host("0.0.0.0", False, FrontSettings(tokens=Path("tokens")))
+    check_host("::1", False, FrontSettings())
+    with pytest.raises(ExpectedError, match="--tokens FILE"):
+        check_host("0.0.0.0", False, FrontSettings())
+    with pytest.raises(ExpectedError, match="instead of --token-auth"):
+        check_host("127.0.0.1", True, FrontSettings())

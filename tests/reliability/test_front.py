@@ -1,0 +1,102 @@
+"""The front door for twenty rounds: kills, reloads, ends, slow and random clients."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving.front.test_door_hostile import measure_beside_slow, send_randoms
+from tests.serving.front.test_door_lifecycle import (
+    BODIES,
+    KILLS,
+    PATH,
+    SETTLE_S,
+    check_log,
+    run_kill_round,
+)
+from tests.support.front import FrontProcess, front, load, log_variables
+
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
+
+ROUNDS = 20
+RANDOM_REQUESTS = 10_000
+
+
+@pytest.fixture
+def door(model_store: Path, tmp_path: Path) -> Iterator[FrontProcess]:
+    with front(
+        model_store, tmp_path / "logs", "near-free", **log_variables(tmp_path)
+    ) as running:
+        yield running
+
+
+def test_twenty_kills_lose_no_record_and_leave_no_file(
+    door: FrontProcess, tmp_path: Path
+) -> None:
+    answered: list[str] = []
+    statuses: Counter[int] = Counter()
+    broken = 0
+    for number in range(ROUNDS):
+        seen = run_kill_round(door, KILLS[number % len(KILLS)])
+        answered += seen.answered
+        statuses += seen.statuses
+        broken += sum(seen.broken.values())
+    door.terminate()
+    check_log(tmp_path, answered)
+    print(
+        f"\n{ROUNDS} kills ({ROUNDS // len(KILLS)} each of {[k.__name__ for k in KILLS]}): "
+        f"{len(answered)} answered, none missing or twice in the log, no file left; "
+        f"statuses {dict(statuses)}, {broken} connections broken"
+    )
+
+
+def test_twenty_reloads_lose_no_request(door: FrontProcess, tmp_path: Path) -> None:
+    took = []
+    with load(door.url + PATH, BODIES, pause_s=0.02) as seen:
+        for _ in range(ROUNDS):
+            start = time.monotonic()
+            done = door.reload()
+            took.append(time.monotonic() - start)
+            assert done.returncode == 0, done.stderr
+            time.sleep(SETTLE_S)
+    door.terminate()
+    check_log(tmp_path, seen.answered)
+    print(f"\n{ROUNDS} reloads, {sorted(took)[ROUNDS // 2]:.1f} s each: {seen}")
+    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
+
+
+def test_twenty_ends_answer_what_was_accepted(
+    model_store: Path, tmp_path: Path
+) -> None:
+    statuses: Counter[int] = Counter()
+    broken: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        variables = log_variables(folder)
+        with front(model_store, folder / "logs", "near-free", **variables) as door:
+            with load(door.url + PATH, BODIES, clients=16) as seen:
+                time.sleep(SETTLE_S)
+                assert door.terminate() == 0
+        check_log(folder, seen.answered)
+        statuses += seen.statuses
+        broken += seen.broken
+    print(f"\n{ROUNDS} times SIGTERM: {dict(statuses)}, broken {dict(broken)}")
+    assert set(statuses) == {200} and not broken
+
+
+def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
+    alone, beside = measure_beside_slow(door, 400)
+    for name, ms in (("alone", alone), ("beside 200 slow clients", beside)):
+        print(f"\n{name}: p50 {ms[200]:.1f}, p99 {ms[396]:.1f} ms", end="")
+    assert beside[396] <= 2 * alone[396]
+
+
+def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
+    statuses = send_randoms(door, RANDOM_REQUESTS)
+    print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
+    assert not {s for s in statuses if s and s >= 500 and s != 501}

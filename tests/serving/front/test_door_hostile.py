@@ -1,0 +1,194 @@
+"""Clients that want something else than a prediction."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.support.front import FrontProcess, wait_until
+from tests.support.pictures import jpeg
+
+pytestmark = pytest.mark.server
+
+PATH = "/predictions/near-free"
+LARGE = jpeg(size=(2048, 1365))
+RANDOM_REQUESTS = 300
+
+
+def connect(door: FrontProcess) -> socket.socket:
+    url = httpx.URL(door.url)
+    connection = socket.create_connection((url.host, url.port))
+    connection.settimeout(30)
+    return connection
+
+
+def head_of(length: int, *lines: str) -> bytes:
+    head = [f"POST {PATH} HTTP/1.1", "Host: x", f"Content-Length: {length}", *lines]
+    return "\r\n".join([*head, "", ""]).encode()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize("spelling", ["X-Offpath-{}", "x-offpath-{}", "X-OFFPATH-{}"])
+@pytest.mark.parametrize("body", [b"small: no picture", bytes(600_000)])
+def test_a_clients_own_names_keys_and_kinds_count_for_nothing(
+    door: FrontProcess, spelling: str, body: bytes
+) -> None:
+    planted = door.bodies.parent / "planted-picture"
+    planted.write_bytes(LARGE)
+    (door.bodies / "77").write_bytes(LARGE)
+    try:
+        for name in (f"{door.bodies}/77", f"{door.bodies}/../{planted.name}", "77"):
+            sent = {
+                spelling.format("Body"): name,
+                spelling.format("Key"): "0" * 64,
+                spelling.format("Type"): "multipart/form-data; boundary=x",
+                spelling.format("Id"): "my-id",
+                "describe": "True",
+                "explain": "True",
+            }
+            answer = httpx.post(
+                door.url + PATH, content=body, headers=sent, trust_env=False
+            )
+            assert answer.status_code == 415, answer.text
+            assert answer.headers["x-request-id"] != "my-id"
+    finally:
+        planted.unlink()
+        # Nobody's, it may have been taken away.
+        (door.bodies / "77").unlink(missing_ok=True)
+
+
+def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess) -> None:
+    for _ in range(20):
+        with connect(door) as connection:
+            connection.sendall(head_of(len(LARGE)) + LARGE[: len(LARGE) // 2])
+    wait_until(lambda: not list(door.bodies.iterdir()), 10)
+
+
+def test_who_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
+    workers = door.python_workers()
+    for _ in range(40):
+        with connect(door) as connection:
+            connection.sendall(head_of(len(LARGE)) + LARGE)
+    answer = httpx.post(door.url + PATH, content=LARGE, trust_env=False, timeout=60)
+    assert answer.status_code == 200
+    assert door.python_workers() == workers
+    wait_until(lambda: not list(door.bodies.iterdir()), 10)
+
+
+def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> None:
+    other = b"no picture"
+    with connect(door) as connection:
+        connection.sendall((head_of(len(LARGE)) + LARGE + head_of(10) + other) * 4)
+        received = b""
+        while received.count(b"HTTP/1.1 ") < 8 or not received.endswith(b"}"):
+            received += connection.recv(65536)
+    statuses = [status_of(part) for part in received.split(b"HTTP/1.1")[1:]]
+    assert statuses == [200, 415] * 4
+
+
+def measure_ms(door: FrontProcess, requests: int) -> list[float]:
+    """How long a client that sends one picture after the other waits for each; sorted."""
+    took = []
+    with httpx.Client(base_url=door.url, trust_env=False, timeout=60) as http:
+        for _ in range(requests):
+            start = time.perf_counter()
+            assert http.post(PATH, content=LARGE).status_code == 200
+            took.append((time.perf_counter() - start) * 1e3)
+    return sorted(took)
+
+
+def measure_beside_slow(
+    door: FrontProcess, requests: int
+) -> tuple[list[float], list[float]]:
+    """A good client's latencies alone, and beside 200 that stop in the middle."""
+    measure_ms(door, 30)
+    alone = measure_ms(door, requests)
+    with ExitStack() as stack:
+        for number in range(200):
+            slow = stack.enter_context(connect(door))
+            # Half of them within a body, half within a header.
+            half = head_of(len(LARGE)) + LARGE[: 1000 * number]
+            slow.sendall(half if number % 2 else b"POST")
+        beside = measure_ms(door, requests)
+        with contextlib.suppress(ConnectionResetError):
+            # The last is let go as the others are: nobody waits for ever.
+            assert slow.recv(1000) == b""
+    return alone, beside
+
+
+def test_200_slow_clients_do_not_hold_up_a_good_one(door: FrontProcess) -> None:
+    alone, beside = measure_beside_slow(door, 100)
+    print(f"p50 {alone[50]:.1f} ms alone, {beside[50]:.1f} ms beside 200 slow clients")
+    assert beside[50] <= 2 * alone[50]
+    wait_until(lambda: not list(door.bodies.iterdir()), 20)
+
+
+def make_request(generator: random.Random) -> bytes:
+    methods = ["POST", "PUT", "GET", "HEAD", "OPTIONS", "DELETE", "POST", "BREW"]
+    paths = [PATH, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", PATH]
+    lines = [
+        f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1",
+        "Host: x",
+    ]
+    extra = [
+        "Content-Type: multipart/form-data; boundary=x",
+        "Content-Type: application/x-www-form-urlencoded",
+        "Content-Type: application/json",
+        "Transfer-Encoding: chunked",
+        "Expect: 100-continue",
+        "X-Offpath-Body: /etc/passwd",
+        "describe: True",
+        "Content-Length: -1",
+        "X: " + "a" * generator.randint(1, 5000),
+    ]
+    lines += generator.sample(extra, generator.randint(0, 3))
+    body = generator.randbytes(generator.choice([0, 10, 1000, 300_000]))
+    if generator.random() < 0.7:
+        lines.append(f"Content-Length: {len(body)}")
+    request = "\r\n".join([*lines, "", ""]).encode() + body
+    if generator.random() < 0.2:
+        at = generator.randrange(len(request))
+        request = request[:at] + generator.randbytes(8) + request[at:]
+    return request
+
+
+def send_random(door: FrontProcess, seed: int) -> int | None:
+    """The answer's status; None where the door hangs up, or waits for more."""
+    with connect(door) as connection:
+        connection.settimeout(0.7)
+        try:
+            connection.sendall(make_request(random.Random(seed)))
+            answer = connection.recv(4096)
+            if answer.startswith(b"HTTP/1.1 100"):
+                answer = connection.recv(4096)
+        except OSError:
+            return None
+    return status_of(answer) if answer.startswith(b"HTTP/1.1 ") else None
+
+
+def send_randoms(door: FrontProcess, count: int) -> set[int | None]:
+    """Statuses of random requests; the server is whole after them."""
+    workers, nginx = door.python_workers(), door.nginx_workers()
+    with ThreadPoolExecutor(16) as pool:
+        statuses = set(pool.map(lambda seed: send_random(door, seed), range(count)))
+    assert door.python_workers() == workers
+    assert door.nginx_workers() == nginx
+    wait_until(lambda: not list(door.bodies.iterdir()), 20)
+    return statuses
+
+
+def test_random_requests_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
+    statuses = send_randoms(door, RANDOM_REQUESTS)
+    assert 415 in statuses and 400 in statuses
+    # 501: a transfer encoding that there is not.
+    assert not {s for s in statuses if s and s >= 500 and s != 501}, statuses

@@ -1,0 +1,176 @@
+"""What a client sees through the front door."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from offpath.serving.client import Client
+from tests.serving.test_path import traced
+from tests.support.front import FrontProcess
+from tests.support.pictures import accepted, jpeg, rejected
+
+pytestmark = pytest.mark.server
+
+SMALL = jpeg(size=(500, 333))
+# 100 kB and more go by name where the door hands over.
+LARGE = jpeg(size=(2048, 1365))
+PATH = "/predictions/classifier"
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@pytest.fixture(scope="module")
+def http(door: FrontProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=door.url, timeout=60, trust_env=False) as client:
+        yield client
+
+
+def top_label(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    return next(iter(response.json()))
+
+
+def in_pieces(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), 10_000):
+        yield body[start : start + 10_000]
+
+
+def test_the_photographs_take_both_roads(door: FrontProcess) -> None:
+    threshold = int(re.findall(r"client_body_buffer_size (\d+);", door.config)[0])
+    assert len(SMALL) < threshold < len(LARGE)
+
+
+@pytest.mark.parametrize("name", accepted())
+def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
+    assert top_label(http.put(PATH, content=accepted()[name])) == "espresso"
+
+
+@pytest.mark.parametrize(
+    "body", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")]
+)
+def test_every_way_of_sending_has_the_same_answer(
+    http: httpx.Client, body: bytes
+) -> None:
+    text = base64.b64encode(body).decode()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answers = {
+        "raw": http.post(PATH, content=body),
+        "put": http.put(PATH, content=body),
+        "multipart": http.post(PATH, files={"data": ("p.jpg", body, "image/jpeg")}),
+        "json": http.post(PATH, json={"data": text}),
+        "json text": http.post(PATH, json=text),
+        "base64": http.post(PATH, content=text.encode()),
+        "chunked": http.post(PATH, content=in_pieces(body)),
+        # curl --data-binary
+        "form": http.post(PATH, content=body, headers=form),
+    }
+    assert {name: top_label(answer) for name, answer in answers.items()} == {
+        name: "espresso" for name in answers
+    }
+    assert len({answer.text for answer in answers.values()}) == 1
+
+
+def test_a_body_is_asked_for_before_it_is_sent(door: FrontProcess) -> None:
+    url = httpx.URL(door.url)
+    head = f"PUT {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n"
+    with socket.create_connection((url.host, url.port)) as connection:
+        connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(LARGE)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_thin_client_is_answered(door: FrontProcess) -> None:
+    with Client(door.url, thin=True) as client:
+        assert client.predict(jpeg()).labels[0][0] == "espresso"
+
+
+@pytest.mark.parametrize("name", rejected())
+def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -> None:
+    body, status, kind = rejected()[name]
+    response = http.post(PATH, content=body)
+    assert response.status_code == status, response.text
+    assert response.json()["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        pytest.param("GET", PATH, b"", 405, id="method"),
+        pytest.param("GET", "/models", b"", 404, id="management"),
+        pytest.param("GET", "/metrics", b"", 404, id="metrics"),
+        pytest.param("GET", "/", b"", 404, id="root"),
+        pytest.param("POST", f"{PATH}/../../models", b"", 404, id="parent"),
+        pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
+        pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
+        pytest.param("POST", "/explanations/classifier", b"", 403, id="explanations"),
+        pytest.param("POST", f"{PATH}?x=%zz", b"x", 400, id="escape"),
+        pytest.param("POST", PATH, bytes(33 << 20), 413, id="too-large"),
+    ],
+)
+def test_the_doors_own_errors_have_the_handlers_shape(
+    http: httpx.Client, method: str, path: str, body: bytes, status: int
+) -> None:
+    response = http.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    answer = response.json()
+    assert set(answer) == {"code", "type", "message"}
+    assert answer["code"] == status
+    assert UUID.fullmatch(response.headers["x-request-id"])
+
+
+def test_an_unended_body_over_the_limit_is_refused(http: httpx.Client) -> None:
+    pieces = (bytes(1 << 20) for _ in range(33))
+    response = http.post(PATH, content=pieces)
+    assert (response.status_code, response.json()["type"]) == (413, "PayloadTooLarge")
+
+
+def test_ids_are_the_servers_own(http: httpx.Client) -> None:
+    sent = "11111111-2222-3333-4444-555555555555"
+    ids = set()
+    for _ in range(3):
+        answer = http.post(PATH, content=SMALL, headers={"x-request-id": sent})
+        ids.add(answer.headers["x-request-id"])
+    assert len(ids) == 3 and sent not in ids
+    assert all(UUID.fullmatch(i) for i in ids)
+
+
+def test_ping_tells_that_workers_are_ready(http: httpx.Client) -> None:
+    answer = http.get("/ping")
+    assert (answer.status_code, answer.json()) == (200, {"status": "Healthy"})
+
+
+def test_metrics_have_an_address_of_their_own(door: FrontProcess) -> None:
+    text = httpx.get(door.metrics_url, trust_env=False).text
+    assert "offpath_items_total" in text
+
+
+def test_nothing_stays_in_memory(door: FrontProcess, http: httpx.Client) -> None:
+    assert top_label(http.post(PATH, content=LARGE)) == "espresso"
+    time.sleep(0.2)
+    assert list(door.bodies.iterdir()) == []
+    assert door.bodies.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_worker_opens_nothing_but_bodies(
+    door: FrontProcess, http: httpx.Client
+) -> None:
+    for _ in range(20):
+        http.post(PATH, content=LARGE)
+    with traced(door.python_workers()) as calls:
+        for _ in range(20):
+            http.post(PATH, content=LARGE)
+            http.post(PATH, content=SMALL)
+        time.sleep(0.5)
+        lines = [line for line in calls.read_text().splitlines() if "(" in line]
+    opened = [re.search(r'openat\(\d+, "(\d+)", O_RDONLY', line) for line in lines]
+    assert [line for line, body in zip(lines, opened) if body is None] == []
+    assert len(opened) == 20

@@ -1,0 +1,166 @@
+"""Kills, reloads and the end of a front door under load: no request is lost, no record, no file.
+
+One round of each; tests/reliability has twenty.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.echo_archive import MakeMar
+from tests.support.front import (
+    FrontProcess,
+    Seen,
+    front,
+    load,
+    log_variables,
+    read_event_ids,
+    wait_until,
+)
+from tests.support.pictures import jpeg
+
+pytestmark = pytest.mark.server
+
+PATH = "/predictions/near-free"
+# Both roads.
+BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
+SETTLE_S = 0.5
+
+
+def check_log(folder: Path, answered: list[str]) -> None:
+    """Each answered request is in the log, and none is there twice."""
+    ids = read_event_ids(folder)
+    missing = [i for i in answered if i not in ids]
+    assert (len(missing), [i for i, n in ids.items() if n > 1]) == (0, [])
+
+
+@pytest.fixture(scope="module")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("front-log")
+
+
+@pytest.fixture(scope="module")
+def victim(model_store: Path, log_folder: Path) -> Iterator[FrontProcess]:
+    variables = log_variables(log_folder)
+    logs = log_folder / "logs"
+    with front(model_store, logs, "near-free", **variables) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def answered() -> list[str]:
+    """Ids of what every load of this module was answered."""
+    return []
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_worker(door: FrontProcess) -> None:
+    kill(door.python_workers()[0])
+
+
+def kill_java(door: FrontProcess) -> None:
+    kill(door.children("java")[0])
+
+
+def kill_nginx_worker(door: FrontProcess) -> None:
+    kill(door.nginx_workers()[0])
+
+
+def kill_nginx(door: FrontProcess) -> None:
+    kill(door.children("nginx")[0])
+
+
+KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_java]
+
+
+def run_kill_round(door: FrontProcess, kill_one: object) -> Seen:
+    """Kills something under load, and waits until all is well again."""
+    with load(door.url + PATH, BODIES) as seen:
+        time.sleep(SETTLE_S)
+        kill_one(door)  # type: ignore[operator]
+        time.sleep(SETTLE_S)
+        wait_until(lambda: door.is_healthy() and len(door.python_workers()) == 2)
+        before = seen.statuses[200]
+        wait_until(lambda: seen.statuses[200] > before + 20)
+    wait_until(lambda: not list(door.bodies.iterdir()), 10)
+    return seen
+
+
+@pytest.mark.parametrize("kill_one", KILLS)
+def test_what_is_killed_comes_back_and_leaves_nothing(
+    victim: FrontProcess, answered: list[str], kill_one: object
+) -> None:
+    seen = run_kill_round(victim, kill_one)
+    print(f"{getattr(kill_one, '__name__', '')}: {seen}")
+    answered += seen.answered
+    assert set(seen.statuses) <= {200, 500, 502, 503}
+
+
+def test_reload_loses_no_request(victim: FrontProcess, answered: list[str]) -> None:
+    javas = victim.children("java")
+    # With pauses: the new server shares two cores with the load.
+    with load(victim.url + PATH, BODIES, pause_s=0.05) as seen:
+        time.sleep(SETTLE_S)
+        done = victim.reload()
+        assert done.returncode == 0, done.stderr
+        time.sleep(SETTLE_S)
+    print(f"reload: {seen}")
+    answered += seen.answered
+    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
+    wait_until(lambda: len(victim.children("java")) == 1, 30)
+    assert victim.children("java") != javas
+
+
+def test_a_server_that_does_not_become_ready_is_not_let_in(
+    victim: FrontProcess, model_store: Path, answered: list[str]
+) -> None:
+    archive = model_store / "near-free.mar"
+    good = archive.read_bytes()
+    javas = victim.children("java")
+    try:
+        # Another file: TorchServe reads the one it has open no more.
+        archive.unlink()
+        archive.write_bytes(good.replace(b"classifier_entry", b"classifier_entrx"))
+        with load(victim.url + PATH, BODIES, clients=2) as seen:
+            done = victim.reload()
+    finally:
+        archive.unlink()
+        archive.write_bytes(good)
+    answered += seen.answered
+    assert done.returncode == 1
+    assert "the old server goes on" in done.stderr
+    assert set(seen.statuses) == {200} and not seen.broken
+    assert victim.children("java") == javas
+
+
+def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
+    victim: FrontProcess, answered: list[str], log_folder: Path
+) -> None:
+    """The last one: all that this module's clients were answered is in the log."""
+    with load(victim.url + PATH, BODIES) as seen:
+        time.sleep(SETTLE_S)
+        assert victim.terminate() == 0
+    print(f"sigterm: {seen}")
+    assert set(seen.statuses) == {200} and not seen.broken
+    assert seen.refused > 0
+    assert not victim.bodies.exists() and not victim.run.exists()
+    check_log(log_folder, answered + seen.answered)
+
+
+def test_killed_by_sigkill_it_leaves_nothing(make_mar: MakeMar, tmp_path: Path) -> None:
+    with front(make_mar().parent, tmp_path / "logs") as door:
+        pids = door.children("java") + door.children("nginx") + door.nginx_workers()
+        kill(door.process.pid)
+        door.process.wait()
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)), 30)
+        wait_until(lambda: not door.run.exists() and not door.bodies.exists(), 30)

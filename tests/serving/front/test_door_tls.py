@@ -1,0 +1,141 @@
+"""TLS, HTTP/2, tokens, limits and clients' ids."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.echo_archive import write_mar
+from tests.support.front import FrontProcess, front, wait_until
+from tests.support.tls import write_certificate
+
+pytestmark = pytest.mark.server
+
+OLD, NEW = "old-token-0123456789", "New-Token-0123456789"
+SENT = "11111111-2222-3333-4444-555555555555"
+BODY = bytes(300_000)
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("front-tls")
+    write_certificate(folder)
+    (folder / "tokens").write_text(OLD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def door(files: Path) -> Iterator[FrontProcess]:
+    options = ["--tls-cert", str(files / "door.pem"), "--tls-key"]
+    options += [str(files / "door.key"), "--tokens", str(files / "tokens")]
+    options += ["--client-ids", "--client-rate", "20", "--client-connections", "16"]
+    # No handler of ours: bodies go through.
+    store = write_mar(files / "store").parent
+    with front(store, files / "logs", *options) as running:
+        yield running
+
+
+@pytest.fixture
+def http(door: FrontProcess, files: Path) -> Iterator[httpx.Client]:
+    time.sleep(1.1)  # the rate's second
+    with httpx.Client(
+        base_url=door.url, verify=trusting(files / "door.pem"), trust_env=False
+    ) as client:
+        client.headers["Authorization"] = f"Bearer {OLD}"
+        yield client
+
+
+def post(http: httpx.Client, **headers: str) -> httpx.Response:
+    return http.post("/predictions/echo", content=BODY, headers=headers)
+
+
+def test_a_foreign_handler_gets_the_body_itself(http: httpx.Client) -> None:
+    assert post(http).text == str(len(BODY))
+
+
+@pytest.mark.parametrize("version", ["--http2", "--http1.1"])
+def test_both_http_versions_are_spoken(
+    door: FrontProcess, files: Path, version: str
+) -> None:
+    (files / "body").write_bytes(BODY)
+    done = subprocess.run(
+        [
+            *("curl", "-s", version, "--cacert", str(files / "door.pem")),
+            *("-H", f"Authorization: Bearer {OLD}", "-T", str(files / "body")),
+            *("-w", " %{http_version}", f"{door.url}/predictions/echo"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.stdout
+        == f"{len(BODY)} {version.removeprefix('--http').removesuffix('.0')}"
+    )
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD],
+)
+def test_without_the_token_nobody_is_let_in(http: httpx.Client, token: str) -> None:
+    refused = post(http, Authorization=token)
+    assert (refused.status_code, refused.json()["type"]) == (401, "Unauthorized")
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def test_ping_needs_no_token(http: httpx.Client) -> None:
+    assert http.get("/ping", headers={"Authorization": ""}).status_code == 200
+
+
+def test_a_clients_uuid_begins_the_requests_id(http: httpx.Client) -> None:
+    ids = [post(http, **{"x-request-id": SENT}).headers["x-request-id"] for _ in "12"]
+    assert all(re.fullmatch(SENT + r"\.[0-9a-f]{12}", i) for i in ids)
+    assert ids[0] != ids[1]
+    other = post(http, **{"x-request-id": "1; rm"}).headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", other)
+
+
+def test_too_many_requests_of_one_client_are_refused(http: httpx.Client) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(http), range(60)))
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) == {200, 429} and statuses.count(200) >= 20
+    refused = answers[statuses.index(429)]
+    assert refused.json()["type"] == "TooManyRequests"
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_replaced_tokens_and_certificates_are_taken_over(
+    door: FrontProcess, http: httpx.Client, files: Path
+) -> None:
+    (files / "tokens").write_text(f"{OLD}\n{NEW}\n")
+    wait_until(lambda: post(http, Authorization=f"Bearer {NEW}").status_code == 200, 10)
+    assert post(http).status_code == 200
+    (files / "tokens").write_text("short\n")
+    wait_until(lambda: "is no token" in door.errors(), 10)
+    time.sleep(1.1)
+    assert post(http).status_code == 200
+    (files / "tokens").write_text(f"{NEW}\n")
+    wait_until(lambda: post(http).status_code == 401, 10)
+    write_certificate(files)
+    wait_until(lambda: is_trusted(door, files / "door.pem"), 10)
+
+
+def is_trusted(door: FrontProcess, certificate: Path) -> bool:
+    try:
+        httpx.get(f"{door.url}/ping", verify=trusting(certificate), trust_env=False)
+    except httpx.ConnectError:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""`offpath serve --front` as a user runs it, and what can be done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from offpath.serving.log_reading import Period, read_records
+from offpath.serving.log_shipping import ship_spool
+from offpath.serving.log_store import open_store_at
+from offpath.serving.processes import find_workers
+
+READY_S = 120.0
+
+
+class FrontProcess:
+    """A running front door.
+
+    Attributes:
+        url: where predictions are asked for.
+        log_dir: its logs.
+        run: its folder of links.
+        bodies: its folder of bodies.
+    """
+
+    def __init__(self, store: Path, log_dir: Path, *options: str, **env: str) -> None:
+        command = [sys.executable, "-m", "offpath", "serve", "--front", "--json"]
+        command += ["--model-store", str(store), "--log-dir", str(log_dir)]
+        command += ["--port", "0", "--metrics-port", "0", *options]
+        self.log_dir = log_dir
+        self._errors = log_dir.with_suffix(".err")
+        with open(self._errors, "wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **env},
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.errors()
+        ready = json.loads(line)
+        self.url: str = ready["inference"]
+        self.metrics_url: str = ready["metrics"]
+        self.run = Path(ready["management"].removeprefix("unix:")).parent
+        config = (self.run / "nginx.conf").read_text()
+        self.config = config
+        self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
+
+    def errors(self) -> str:
+        """What it has printed on standard error."""
+        return self._errors.read_text(errors="replace")
+
+    def children(self, name: str) -> list[int]:
+        """Its processes of a name: `java`, `nginx`."""
+        children = psutil.Process(self.process.pid).children()
+        return [c.pid for c in children if c.name() == name]
+
+    def nginx_workers(self) -> list[int]:
+        """nginx's workers."""
+        masters = self.children("nginx")
+        return [c.pid for m in masters for c in psutil.Process(m).children()]
+
+    def python_workers(self) -> list[int]:
+        """The workers of every TorchServe."""
+        return [pid for java in self.children("java") for pid in find_workers(java)]
+
+    def reload(self) -> subprocess.CompletedProcess[str]:
+        """`offpath reload`."""
+        command = [sys.executable, "-m", "offpath", "reload", "--log-dir"]
+        return subprocess.run(
+            [*command, str(self.log_dir)], capture_output=True, text=True, timeout=120
+        )
+
+    def is_healthy(self) -> bool:
+        """What a load balancer would see."""
+        try:
+            ping = httpx.get(f"{self.url}/ping", trust_env=False, verify=False)
+        except httpx.HTTPError:
+            return False
+        return ping.status_code == 200
+
+    def terminate(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM, until it has ended; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Ends it without waiting for anything in flight."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        wait_until(lambda: not self.run.exists() and not self.bodies.exists())
+
+
+@contextmanager
+def front(
+    store: Path, log_dir: Path, *options: str, **env: str
+) -> Iterator[FrontProcess]:
+    """A running front door, stopped at the end."""
+    door = FrontProcess(store, log_dir, *options, **env)
+    try:
+        yield door
+    finally:
+        door.stop()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Waits for something.
+
+    Raises:
+        TimeoutError: it does not come.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(condition)
+        time.sleep(0.05)
+
+
+@dataclass
+class Seen:
+    """What the clients of a load saw.
+
+    Attributes:
+        statuses: how often each.
+        answered: ids of the requests that got 200.
+        refused: connections that were not accepted.
+        broken: requests without an answer on an accepted connection, with the error's name.
+    """
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    answered: list[str] = field(default_factory=list)
+    refused: int = 0
+    broken: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return (
+            f"{dict(self.statuses)}, {self.refused} refused, broken {dict(self.broken)}"
+        )
+
+
+@contextmanager
+def load(
+    url: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
+) -> Iterator[Seen]:
+    """Clients that send one request after the other, each on its connection, until the end.
+
+    A client that is refused comes again a little later.
+    """
+    seen, stop = Seen(), threading.Event()
+
+    def send(number: int) -> None:
+        with httpx.Client(trust_env=False, timeout=60, verify=False) as http:
+            count = number
+            while not stop.is_set():
+                count += 1
+                try:
+                    answer = http.post(url, content=bodies[count % len(bodies)])
+                except httpx.ConnectError:
+                    seen.refused += 1
+                    stop.wait(0.1)
+                    continue
+                except httpx.HTTPError as error:
+                    seen.broken[f"{type(error).__name__}: {error}"] += 1
+                    continue
+                seen.statuses[answer.status_code] += 1
+                if answer.status_code == 200:
+                    seen.answered.append(answer.headers["x-request-id"])
+                stop.wait(0.1 if "retry-after" in answer.headers else pause_s)
+
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def log_variables(folder: Path) -> dict[str, str]:
+    """A prediction log into a folder."""
+    return {
+        "OFFPATH_PREDICTION_LOG": (folder / "log").as_uri(),
+        "OFFPATH_SPOOL_DIR": str(folder / "spool"),
+    }
+
+
+def read_event_ids(folder: Path) -> Counter[str]:
+    """How often each id is in the log, once nobody writes it any more."""
+    ship_spool(folder / "spool", timeout_s=30)
+    store = open_store_at((folder / "log").as_uri(), None, None)
+    return Counter(str(r["event_id"]) for r in read_records(store, Period()))
