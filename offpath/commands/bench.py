@@ -13,7 +13,6 @@ from offpath.commands import (
     bench_show,
     bench_start,
     bench_sweep,
-    bench_tradeoff,
 )
 
 
@@ -31,6 +30,5 @@ for subcommand in (
     bench_setup.setup,
     bench_engines.command,
     bench_light.command,
-    bench_tradeoff.command,
 ):
     command.add_command(subcommand)

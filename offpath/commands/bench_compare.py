@@ -49,7 +49,7 @@ MIN_REPLIES = 160
     type=click.FloatRange(0, min_open=True),
     help="Open loop: Poisson arrivals a second; latency counts from the time a request was due.",
 )
-@options.rounds_option
+@options.rounds_option(3)
 @click.option(
     "--seconds",
     type=click.FloatRange(0),

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from offpath.profiling.core.run import Run
     from offpath.profiling.core.saved import Result, Saved
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 BASELINE = "torchserve-stock"
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
@@ -45,9 +46,6 @@ workloads_option = click.option(
     default=("photos-1200k", "photos-55k"),
     show_default=True,
     help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
-)
-rounds_option = click.option(
-    "--rounds", type=click.IntRange(1), default=3, show_default=True
 )
 tries_option = click.option(
     "--tries",
@@ -101,6 +99,13 @@ html_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="One self-contained page.",
 )
+
+
+def rounds_option(default: int) -> Callable[[Command], Command]:
+    """How often everything is measured."""
+    return click.option(
+        "--rounds", type=click.IntRange(1), default=default, show_default=True
+    )
 
 
 class Keeper:

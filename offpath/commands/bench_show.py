@@ -13,8 +13,6 @@ from offpath.commands import bench_options as options
 from offpath.commands.bench_light import render_light
 from offpath.commands.bench_memory import print_memory
 from offpath.commands.bench_start import print_starts
-from offpath.commands.bench_sweep import render_sweep
-from offpath.commands.bench_tradeoff import render_tradeoff
 from offpath.commands.showing import Outputs, present
 from offpath.commands.tune import judge_result, render_tuning
 from offpath.handler.errors import ExpectedError
@@ -43,20 +41,6 @@ def show_run(path: Path, wish: Wish) -> None:
     run = load_run(path)
     outputs = Outputs(None, None, wish.html_path, wish.plot_path, wish.markdown)
     present(run, document_of(run, wish.baseline), outputs)
-
-
-def show_sweep(path: Path, wish: Wish) -> None:
-    """Of `bench sweep`."""
-    from offpath.profiling.experiments.sweep_result import SWEEP
-
-    render_sweep(SWEEP.load(path), wish.plot_path, wish.html_path, wish.console)
-
-
-def show_tradeoff(path: Path, wish: Wish) -> None:
-    """Of `bench tradeoff`."""
-    from offpath.profiling.experiments.tradeoff_result import TRADEOFF
-
-    render_tradeoff(TRADEOFF.load(path), wish.plot_path, wish.html_path, wish.console)
 
 
 def show_tuning(path: Path, wish: Wish) -> None:
@@ -96,8 +80,6 @@ Show = Callable[[Path, Wish], None]
 # By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
 PLOTTED: dict[str, Show] = {
     "offpath-run": show_run,
-    "offpath-sweep": show_sweep,
-    "offpath-tradeoff": show_tradeoff,
     "offpath-tune": show_tuning,
 }
 PAGED: dict[str, Show] = {**PLOTTED, "offpath-light": show_light}

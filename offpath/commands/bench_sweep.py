@@ -1,19 +1,29 @@
-"""`offpath bench sweep`: servers against the number of virtual users."""
+"""`offpath bench sweep`: servers against the number of clients; with --vary, ours by setting."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offpath.commands import bench_options as options
-from offpath.handler.errors import ExpectedError
+from offpath.commands import showing
 
 if TYPE_CHECKING:
-    from offpath.profiling.experiments.sweep_result import SweepResult
+    from offpath.profiling.experiments.sweep import SweepChoices
+    from offpath.profiling.experiments.vary import VaryChoices
 
-USERS = "1,2,4,8,16,32,64,128,256"
+CLIENTS = "1,2,4,8,16,32,64,128,256"
+VARY_CLIENTS = "1,4,32"
+# Name on the command line -> attribute of a setting, see `sweep_report.KNOBS`.
+KNOBS = {
+    "delay": "max_batch_delay_ms",
+    "batch-size": "batch_size",
+    "workers": "workers",
+    "threads": "threads",
+}
+# A window of --vary goes on until it has as many: a p95 of fewer says nothing.
+VARY_MIN_REPLIES = 60
 
 
 @click.command("sweep")
@@ -24,7 +34,13 @@ USERS = "1,2,4,8,16,32,64,128,256"
     show_default=True,
     help="Whether a server is started afresh before each step.",
 )
-@click.option("--users", default=USERS, show_default=True, help="Closed-loop clients.")
+@click.option(
+    "--clients",
+    "--users",
+    "clients",
+    metavar="N,...",
+    help=f"Closed-loop clients.  [default: {CLIENTS}; with --vary {VARY_CLIENTS}]",
+)
 @click.option(
     "--workload",
     default="photos-55k",
@@ -41,8 +57,18 @@ USERS = "1,2,4,8,16,32,64,128,256"
     help="Largest batch of each server; 1: no batching.",
 )
 @click.option(
+    "--vary",
+    "knobs",
+    multiple=True,
+    metavar=f"[{'|'.join(KNOBS)}]=N,...",
+    help="Turns a setting of our server, each alone, the others as the preset has them; may be"
+    " given several times. One server takes all settings over its register API.",
+)
+@click.option("--preset", help="cpu, t4 or a file: where --vary turns from.")
+@options.rounds_option(1)
+@click.option(
     "--seconds",
-    type=click.FloatRange(1),
+    type=click.FloatRange(0.5),
     default=10,
     show_default=True,
     help="Length of a step.",
@@ -53,60 +79,90 @@ USERS = "1,2,4,8,16,32,64,128,256"
     type=click.FloatRange(0),
     default=10,
     show_default=True,
-    help="Seconds of load after each start of a server.",
+    help="Seconds of load after each start of a server, 2 before a further step.",
 )
+@options.generator_option
 @options.seed_option
-@options.json_option
-@options.plot_option
-@options.html_option
-def command(
-    users: str,
-    servers: str,
-    json_path: Path | None,
-    plot_path: Path | None,
-    html_path: Path | None,
-    **asked: Any,
-) -> None:
-    """Requests a second, p50/p95 and failed responses of each server against virtual users.
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Add rounds to the --json file; unlike runs are refused.",
+)
+@showing.output_options
+def command(append: bool, outputs: showing.Outputs, **asked: Any) -> None:
+    """Requests a second, p50/p95 and failed responses of each server against clients.
 
-    Finished steps are kept in --json, also after Ctrl-C or when a server dies.
+    With --vary: of our server against max batch delay, batch size, workers or threads, at light,
+    middling and full load. Finished steps are kept in --json, also after Ctrl-C.
     """
-    from rich.console import Console
-
-    from offpath.commands.bench_progress import LiveProgress
+    from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
-    from offpath.profiling.experiments.sweep_result import SWEEP
+    from offpath.profiling.experiments.sweep_report import document_of
+    from offpath.profiling.experiments.vary import run_vary
 
-    choices = SweepChoices(
-        users=options.read_numbers("--users", users, USERS),
-        servers=options.split_names(servers),
-        command=options.command_line(),
-        **asked,
+    choices = make_choices(**asked)
+    keeper = options.Keeper(outputs, append, "sweep")
+    showing.say_estimate(choices.estimated_s)
+    with showing.keeping(outputs, "steps"), LiveProgress() as progress:
+        if isinstance(choices, SweepChoices):
+            run = run_sweep(choices, progress, keeper.save)
+        else:
+            run = run_vary(choices, progress, keeper.save)
+    run = keeper.join(run)
+    showing.present(run, document_of(run, None), outputs)
+    options.fail_if_left_out(run)
+
+
+def make_choices(
+    scenario: str,
+    clients: str | None,
+    workload: str,
+    model: str,
+    servers: str,
+    batch_size: int,
+    knobs: tuple[str, ...],
+    preset: str | None,
+    rounds: int,
+    **load: Any,
+) -> SweepChoices | VaryChoices:
+    """The choices of the command line; raises UsageError when they exclude each other."""
+    from offpath.profiling.experiments.on_servers import Windows
+    from offpath.profiling.experiments.sweep import SweepChoices
+    from offpath.profiling.experiments.vary import VaryChoices
+
+    if preset is not None and not knobs:
+        raise click.UsageError("--preset is where --vary turns from: give that too")
+    asked = clients or (VARY_CLIENTS if knobs else CLIENTS)
+    numbers = showing.read_numbers("--clients", asked, CLIENTS)
+    if knobs:
+        return VaryChoices(
+            model=model,
+            preset=preset,
+            workload=workload,
+            knobs=dict(map(read_knob, knobs)),
+            clients=numbers,
+            rounds=rounds,
+            windows=Windows(min_replies=VARY_MIN_REPLIES, **load),
+            command=showing.command_line(),
+        )
+    return SweepChoices(
+        scenario=scenario,
+        clients=numbers,
+        workload=workload,
+        model=model,
+        servers=showing.split_names(servers),
+        batch_size=batch_size,
+        windows=Windows(**load),
+        rounds=rounds,
+        command=showing.command_line(),
     )
-    if json_path is not None and json_path.exists():
-        raise ExpectedError(f"result {str(json_path)!r} exists: name another")
-
-    options.say_estimate(choices.estimated_s)
-    with options.keeping(json_path, "steps"), LiveProgress() as progress:
-        result = run_sweep(choices, progress, options.saving(SWEEP, json_path))
-    console = Console()
-    render_sweep(result, plot_path, html_path, console)
-    if json_path is not None:
-        console.print(f"raw values: {json_path}")
 
 
-def render_sweep(
-    result: SweepResult, plot_path: Path | None, html_path: Path | None, console: Any
-) -> None:
-    """Prints the tables, draws what was asked for."""
-    from offpath.profiling.experiments.sweep_report import print_sweep, write_sweep_page
-
-    print_sweep(result, console)
-    if plot_path is not None:
-        from offpath.profiling.report.plot import save_sweep_plot
-
-        save_sweep_plot(result, plot_path)
-        console.print(f"plot: {plot_path}")
-    if html_path is not None:
-        write_sweep_page(result, html_path)
-        console.print(f"page: {html_path}")
+def read_knob(text: str) -> tuple[str, tuple[int, ...]]:
+    """`delay=1,2` -> ("max_batch_delay_ms", (1, 2))."""
+    name, _, values = text.partition("=")
+    if name not in KNOBS:
+        raise click.UsageError(
+            f"--vary {text!r}: expected {' or '.join(KNOBS)}, as in delay=1,2,5"
+        )
+    return KNOBS[name], showing.read_numbers(f"--vary {name}", values, "1,2,5")

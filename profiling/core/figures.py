@@ -39,3 +39,8 @@ def format_ratio(ratio: float) -> str:
 def format_bytes(count: float) -> str:
     """Bytes in kB or MB."""
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+
+
+def format_clients(count: int) -> str:
+    """1 client, 4 clients."""
+    return f"{count} client" if count == 1 else f"{count} clients"

@@ -22,6 +22,7 @@ from offpath.profiling.core.experiment import (
     Turn,
     Variant,
 )
+from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 
 # More than this many cores busy with something else, and figures are noisy.
@@ -165,7 +166,7 @@ def format_cell(cell: Cell) -> str:
     """A cell in words: `photos-55k, 32 clients, batch 8`."""
     parts = [
         cell.workload,
-        f"{cell.clients} clients" if cell.clients else "",
+        format_clients(cell.clients) if cell.clients else "",
         f"batch {cell.batch_size}" if cell.batch_size else "",
     ]
     return ", ".join(part for part in parts if part) or "measure"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.host import count_cores
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.runner import START, Schedule
-from offpath.profiling.core.work_folder import work_folder
 from offpath.profiling.experiments.compare_report import SERVER
 from offpath.profiling.experiments.limit_subject import (
     LIMIT_BATCH_SIZE,
@@ -21,22 +20,13 @@ from offpath.profiling.experiments.on_servers import (
     START_S,
     TURN_WARM_UP_S,
     Bench,
-    OnServers,
     Subject,
     Windows,
-    find_runnable,
-    run_subjects,
+    open_bench,
 )
 from offpath.profiling.experiments.server_subject import PROBE_START, ServerSubject
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.model_under_test import (
-    ModelUnderTest,
-    load_model,
-    name_model,
-)
-from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.load.model_under_test import name_model
 
 NAME = "compare"
 
@@ -107,61 +97,42 @@ def run_compare(
     """Runs it.
 
     Args:
-        save: see `run_subjects`.
+        save: see `Bench`.
 
     Raises:
         ExpectedError: wrong choices, no server that can run.
     """
-    model = load_model(choices.model)
-    workloads = [
-        load_workload(name, choices.windows.seed, observer.on_step)
-        for name in choices.workloads
-    ]
-    run = Run(
-        NAME,
-        choices.command,
-        choices.settings,
-        workloads={workload.name: workload.facts for workload in workloads},
-    )
+    run = Run(NAME, choices.command, choices.settings)
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
-    with work_folder(lambda: bool(run.failures)) as folder, meter:
-        bench = Bench(model, workloads, choices.windows, folder)
-        servers, run.not_run = list_servers(choices, model, bench, observer)
+    with meter, open_bench(
+        run, choices.model, choices.workloads, choices.windows, observer, save
+    ) as bench:
+        servers = list_servers(choices, bench)
         limits: list[Subject] = []
         if choices.cells:
             limits += list_limits(meter, bench, [one.server for one in servers])
-        experiment = OnServers(NAME, [*limits, *servers], choices.cells)
         schedule = Schedule(choices.rounds, choices.side_by_side, choices.tries)
-        run_subjects(experiment, run, schedule, observer, save, folder)
+        bench.measure([*limits, *servers], choices.cells, schedule)
     return run
 
 
-def list_servers(
-    choices: CompareChoices, model: ModelUnderTest, bench: Bench, observer: Observer
-) -> tuple[list[ServerSubject], dict[str, str]]:
-    """The servers with each number of workers, and why others cannot run here."""
-
-    def make(workers: int) -> list[ServerUnderTest]:
-        return make_servers(choices.servers, model, workers, choices.variants)
-
-    runnable, not_run = find_runnable(make(count_cores()), observer)
-    cells = choices.cells + ([START] if PROBE_START in choices.probes else [])
-    common = ServerSubject("", runnable[0], bench, {}, choices.probes, tuple(cells))
-    if not choices.workers:
-        return [replace(common, name=s.name, server=s) for s in runnable], not_run
+def list_servers(choices: CompareChoices, bench: Bench) -> list[ServerSubject]:
+    """The servers, with each number of workers that was asked for."""
+    probe = (START,) if PROBE_START in choices.probes else ()
     return [
-        replace(
-            common,
-            name=name_team(server.name, count, choices.workers),
-            server=server,
-            facts={SERVER: server.name, "workers": count},
+        ServerSubject(
+            name_team(server.name, count, choices.workers),
+            server,
+            bench,
+            {} if count is None else {SERVER: server.name, "workers": count},
+            choices.probes,
+            (*choices.cells, *probe),
         )
-        for count in choices.workers
-        for server in make(count)
-        if server.name not in not_run
-    ], not_run
+        for count in choices.workers or (None,)
+        for server in bench.find_servers(choices.servers, choices.variants, count)
+    ]
 
 
-def name_team(server: str, count: int, counts: tuple[int, ...]) -> str:
+def name_team(server: str, count: int | None, counts: tuple[int, ...]) -> str:
     """The variant of a server with so many workers; its own name where there is one number."""
-    return server if len(counts) == 1 else f"{server}, {count} workers"
+    return server if len(counts) < 2 else f"{server}, {count} workers"

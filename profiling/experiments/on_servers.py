@@ -6,22 +6,29 @@ load (`server_subject.py`), a limit of the cores (`limit_subject.py`), a lone cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer, Turn, Variant
+from offpath.profiling.core.host import count_cores
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import Runner, Schedule
+from offpath.profiling.core.work_folder import work_folder
 from offpath.profiling.load.answers import make_checks
 from offpath.profiling.load.bodies import Bodies
-from offpath.profiling.load.model_under_test import Answer, ModelUnderTest
+from offpath.profiling.load.model_under_test import (
+    Answer,
+    ModelUnderTest,
+    load_model,
+)
 from offpath.profiling.load.plan import LoadPlan, find_generator
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.load.workload import Workload
+from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.servers.registry import make_servers
 
 # Load before a window of a server that has had its warm-up on these photographs.
 TURN_WARM_UP_S = 2.0
@@ -87,25 +94,75 @@ class OnServers:
 
 
 class Bench:
-    """What the servers of a run share: the model, photographs with answers, and the load.
+    """One run: its model, its photographs with answers, its load, and where it is kept.
 
     Args:
-        folder: for bodies that are made of the photographs.
+        run: has everything but workloads, variants and rows.
+        save: called with the run before anything is built (it may refuse to go on), and with what
+            was measured so far after each cell.
+        folder: for everything that is built.
     """
 
     def __init__(
         self,
+        run: Run,
         model: ModelUnderTest,
         workloads: Sequence[Workload],
         windows: Windows,
+        observer: Observer,
+        save: Callable[[Run], None],
         folder: Path,
     ) -> None:
-        self.model, self.windows = model, windows
+        self.run, self.model, self.windows = run, model, windows
+        self.observer, self._save, self.folder = observer, save, folder
         self.workloads = {workload.name: workload for workload in workloads}
+        run.workloads.update({name: it.facts for name, it in self.workloads.items()})
         self.generator = find_generator(windows.generator)
         self.generator.check(windows.seconds, windows.rate)
         self._bodies = Bodies(folder / "bodies", model.config)
         self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
+
+    def find_servers(
+        self,
+        names: Sequence[str],
+        variants: Sequence[str] = (),
+        workers: int | None = None,
+    ) -> list[ServerUnderTest]:
+        """Those of the servers and variants of them that can run here; one worker a core.
+
+        Raises:
+            ExpectedError: an unknown name, or none can.
+        """
+        runnable, not_run = [], self.run.not_run
+        count = workers or count_cores()
+        for server in make_servers(names, self.model, count, variants):
+            reason = server.why_not()
+            if reason is None:
+                runnable.append(server)
+            elif server.name not in not_run:
+                not_run[server.name] = reason
+                self.observer.on_failure(server.name, reason)
+        if not runnable:
+            reasons = "; ".join(f"{name}: {why}" for name, why in not_run.items())
+            raise ExpectedError(f"none of the servers can run here: {reasons}")
+        return runnable
+
+    def measure(
+        self,
+        subjects: Sequence[Subject],
+        cells: Sequence[Cell],
+        schedule: Schedule,
+        drive: Callable[[Runner[Target]], None] = Runner.run_rounds,
+    ) -> None:
+        """Builds and measures all subjects; `drive` takes the turns."""
+        experiment = OnServers(self.run.experiment, subjects, cells)
+        self.run.variants.update({v.name: dict(v.facts) for v in experiment.variants})
+        self._save(self.run)
+        runner = Runner(
+            experiment, self.run, schedule, self.observer, lambda: self._save(self.run)
+        )
+        runner.prepare(self.folder)
+        drive(runner)
 
     def make_checks(
         self, server: ServerUnderTest, workload: str
@@ -138,45 +195,19 @@ class Bench:
         return self._bodies.paths(self.workloads[workload], server.call)
 
 
-def find_runnable(
-    servers: Sequence[ServerUnderTest], observer: Observer
-) -> tuple[list[ServerUnderTest], dict[str, str]]:
-    """The servers that can run here, and why the others cannot.
-
-    Raises:
-        ExpectedError: none can.
-    """
-    not_run = {}
-    for server in servers:
-        reason = server.why_not()
-        if reason is not None:
-            not_run[server.name] = reason
-            observer.on_failure(server.name, reason)
-    runnable = [server for server in servers if server.name not in not_run]
-    if not runnable:
-        raise ExpectedError(
-            "none of the servers can run here: "
-            + "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
-        )
-    return runnable, not_run
-
-
-def run_subjects(
-    experiment: OnServers,
+@contextmanager
+def open_bench(
     run: Run,
-    schedule: Schedule,
+    model: str,
+    workloads: Sequence[str],
+    windows: Windows,
     observer: Observer,
     save: Callable[[Run], None],
-    folder: Path,
-) -> None:
-    """Builds and measures all subjects; `run` has been filled with everything but its variants.
-
-    Args:
-        save: called with the run before anything is built (it may refuse to go on), and with what
-            was measured so far after each cell.
-    """
-    run.variants.update({one.name: dict(one.facts) for one in experiment.variants})
-    save(run)
-    runner = Runner(experiment, run, schedule, observer, lambda: save(run))
-    runner.prepare(folder)
-    runner.run_rounds()
+) -> Iterator[Bench]:
+    """Loads model and photographs; what was built stays where something failed."""
+    loaded = load_model(model)
+    photographs = [
+        load_workload(name, windows.seed, observer.on_step) for name in workloads
+    ]
+    with work_folder(lambda: bool(run.failures)) as folder:
+        yield Bench(run, loaded, photographs, windows, observer, save, folder)

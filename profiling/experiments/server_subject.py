@@ -93,6 +93,7 @@ class ServerSubject:
         facts: further ones.
         probes: PROBE_START, PROBE_MEMORY.
         cells: see `Variant`.
+        measures_start: whether the first request is timed.
     """
 
     name: str
@@ -101,6 +102,7 @@ class ServerSubject:
     facts: Mapping[str, Any] = field(default_factory=dict)
     probes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] | None = None
+    measures_start: bool = True
 
     @property
     def variant(self) -> Variant:
@@ -123,6 +125,8 @@ class ServerSubject:
             yield target, self._measure_start(running, begin_s)
 
     def _measure_start(self, running: RunningServer, begin_s: float) -> Figures:
+        if not self.measures_start:
+            return {}
         workload = next(iter(self.bench.workloads))
         bodies = [body for body, _ in self.bench.make_checks(self.server, workload)]
         with FirstClient(self.name, running.predict_url, self.server.call) as client:

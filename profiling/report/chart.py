@@ -60,6 +60,7 @@ HISTOGRAM_HEIGHT_IN = 1.5
 BAR_HEIGHT_IN = 0.25
 LABEL_LENGTH = 32
 HISTOGRAM_BINS = 48
+LEGEND_COLUMNS, LEGEND_ROW_PT = 3, 12.0
 HISTOGRAM_MARKS = (50, 95, 99)
 # From this span on a logarithmic axis shows more than a linear one.
 LOG_SPAN = 8.0
@@ -153,7 +154,7 @@ def render(charts: Sequence[Chart], kind: str) -> bytes:
             style_panel(panel)
             draw(chart, panel)
             if len(charts) > 1 or kind == "png":
-                panel.set_title(chart.title)
+                panel.set_title(chart.title, pad=title_pad(panel))
         figure.set_layout_engine("constrained")
         buffer = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
@@ -162,6 +163,13 @@ def render(charts: Sequence[Chart], kind: str) -> bytes:
         )
         pyplot.close(figure)
     return buffer.getvalue()
+
+
+def title_pad(panel: Any) -> float:
+    """Points between a title and its drawing: the legend's rows stand there."""
+    legend = panel.get_legend()
+    rows = math.ceil(len(legend.get_texts()) / LEGEND_COLUMNS) if legend else 0
+    return 4.0 + LEGEND_ROW_PT * rows
 
 
 @contextmanager
@@ -295,7 +303,7 @@ def place_legend(panel: Any) -> None:
     panel.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=3,
+        ncols=LEGEND_COLUMNS,
         borderaxespad=0.2,
         columnspacing=1.2,
         handlelength=1.2,

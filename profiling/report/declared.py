@@ -22,7 +22,7 @@ from offpath.profiling.core.facts import (
     describe_workload,
     format_time,
 )
-from offpath.profiling.core.figures import format_figure
+from offpath.profiling.core.figures import format_clients, format_figure
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, METRICS, PERCENTILES, Summary
 from offpath.profiling.report.document import (
@@ -397,7 +397,7 @@ def title_cell(title: str, cell: Cell, cells: Sequence[Cell]) -> str:
     if cell.batch_size:
         title = f"{title}, batch {cell.batch_size}"
     numbers = {other.clients for other in cells if other.clients}
-    return f"{title}, {cell.clients} clients" if len(numbers) > 1 else title
+    return f"{title}, {format_clients(cell.clients)}" if len(numbers) > 1 else title
 
 
 def is_ours(variant: str) -> bool:

@@ -8,8 +8,6 @@ import pytest
 
 from offpath.cli import run
 from offpath.commands.showing import Outputs, keeping
-from offpath.profiling.experiments.sweep_result import SWEEP
-from tests.profiling.results import make_sweep
 from tests.profiling.runs import make_compare
 
 
@@ -110,6 +108,9 @@ def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
     ("argv", "said"),
     [
         pytest.param(["sweep", "--users", "1,x"], "whole numbers", id="users"),
+        pytest.param(["sweep", "--vary", "size=1"], "batch-size", id="vary-what"),
+        pytest.param(["sweep", "--vary", "delay=0"], "above 0", id="vary-value"),
+        pytest.param(["sweep", "--preset", "cpu"], "--vary", id="preset"),
         pytest.param(["memory", "--workers", ""], "1,2,4", id="workers"),
         pytest.param(["start", "--rounds", "0"], "--rounds", id="rounds"),
         pytest.param(["start", "--model", "vgg"], "--model", id="start-model"),
@@ -119,14 +120,6 @@ def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
 def test_wrong_usage_is_said(argv, said, capsys):
     assert exit_code(argv) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_saved_sweep_is_shown(tmp_path, capsys):
-    path = tmp_path / "sweep.json"
-    SWEEP.save(make_sweep(), path)
-    assert exit_code(["show", str(path), "--html", str(tmp_path / "a.html")]) == 0
-    assert "users" in capsys.readouterr().out
-    assert "triton" in (tmp_path / "a.html").read_text()
 
 
 def test_a_saved_result_is_shown(tmp_path, capsys):

@@ -85,12 +85,10 @@ def make_workload(folder: Path, name: str = "photos") -> str:
 
 def serve(
     patch: pytest.MonkeyPatch,
-    module: str,
     servers: Sequence[QuickServer],
     answer: Answer = CAT,
 ) -> None:
-    """The experiment in `module` finds these servers, whatever it is asked for."""
-    experiment = f"offpath.profiling.experiments.{module}"
+    """An experiment finds these servers, whatever it is asked for."""
 
     def make(
         names: Sequence[str], model: object, workers: int, variants: object = ()
@@ -99,7 +97,7 @@ def serve(
             server.workers = workers
         return list(servers)
 
-    patch.setattr(f"{experiment}.make_servers", make)
+    patch.setattr(on_servers, "make_servers", make)
     patch.setattr(on_servers, "find_generator", lambda name: QuickGenerator())
     patch.setattr(
         on_servers, "make_checks", lambda model, photos: [(photos[0], answer)]

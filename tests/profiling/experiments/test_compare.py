@@ -52,7 +52,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("offpath.profiling.experiments.compare.LimitMeter", QuickMeter)
 
     def run(servers: list[QuickServer], answer: Answer = CAT, **changes: Any) -> Run:
-        serve(monkeypatch, "compare", servers, answer)
+        serve(monkeypatch, servers, answer)
         names = changes.pop("names", ["photos"])
         folders = [make_workload(tmp_path, name) for name in names]
         saved: list[int] = []

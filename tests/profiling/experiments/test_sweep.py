@@ -1,0 +1,171 @@
+"""Steps, restarts and what remains; and our server's settings, each turned alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.statistics import Summary
+from offpath.profiling.experiments.on_servers import Windows
+from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
+from offpath.profiling.experiments.sweep_report import document_of, turn_knob
+from offpath.profiling.experiments.vary import VaryChoices, run_vary
+from offpath.profiling.report.document import LineChart, Table
+from tests.profiling.experiments.quick import are_gone, make_workload, serve
+from tests.profiling.quick_server import Listener, QuickServer
+from tests.profiling.runs import make_run, make_window
+
+pytestmark = pytest.mark.timing
+
+
+def make_choices(folder: str, scenario: str, **changes: Any) -> SweepChoices:
+    values: dict[str, Any] = {
+        "scenario": scenario,
+        "clients": (1, 4),
+        "workload": folder,
+        "model": "near-free",
+        "servers": ("a", "b"),
+        "batch_size": 1,
+        "windows": Windows(seconds=0.3, warm_up_s=0.02),
+        "rounds": 1,
+        "command": "offpath bench sweep",
+    }
+    return SweepChoices(**(values | changes))
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs a sweep of quick servers."""
+
+    def run(scenario: str, *servers: QuickServer, **changes: Any) -> Run:
+        serve(monkeypatch, servers)
+        folder = make_workload(tmp_path, scenario)
+        choices = make_choices(folder, scenario, **changes)
+        measured = run_sweep(choices, Listener(), lambda run: None)
+        assert are_gone(servers)
+        return measured
+
+    return run
+
+
+def list_steps(run: Run) -> list[tuple[int, str, int]]:
+    return [
+        (row.round, row.variant, row.clients)
+        for row in run.rows
+        if row.metric == "replies_200"
+    ]
+
+
+def test_a_kept_server_is_started_once_and_meets_all_steps(sweep):
+    servers = QuickServer("a"), QuickServer("b")
+    run = sweep("keep", *servers)
+    steps = [(0, "a", 1), (0, "a", 4), (0, "b", 1), (0, "b", 4)]
+    assert list_steps(run) == steps
+    assert [len(server.pids) for server in servers] == [1, 1]
+    summary, (workload,) = Summary(run), run.workloads
+    one, four = (summary.value("a", Cell(workload, n), "rate") for n in (1, 4))
+    # Each request is held for 10 ms.
+    assert four > 1.5 * one
+    assert run.variants["a"]["batch_size"] == 1 and run.settings["scenario"] == "keep"
+
+
+def test_restarted_servers_take_turns_at_each_step(sweep):
+    servers = QuickServer("a"), QuickServer("b")
+    run = sweep("restart", *servers, rounds=2)
+    turns = [("a", 1), ("b", 1), ("a", 4), ("b", 4)]
+    assert list_steps(run) == [(n, *turn) for n in (0, 1) for turn in turns]
+    assert [len(set(server.pids)) for server in servers] == [4, 4]
+    # Two rounds' figures are those of one step.
+    (workload,) = run.workloads
+    assert Summary(run).spread("b", Cell(workload, 4), "rate").rounds == 2
+
+
+@pytest.mark.parametrize("scenario", ["keep", "restart"])
+def test_one_that_dies_or_refuses_leaves_the_other_steps(sweep, scenario):
+    frail, steady = QuickServer("frail", dies=True), QuickServer("steady")
+    run = sweep(scenario, frail, QuickServer("refusing", refuses=True), steady)
+    assert list_steps(run) == [(0, "steady", 1), (0, "steady", 4)]
+    assert [failure.variant for failure in run.failures] == ["frail", "refusing"]
+
+
+def test_a_run_says_in_advance_how_long_it_takes():
+    windows = Windows(seconds=10, warm_up_s=20)
+    # Two servers: a start of 10 s and 20 s of warm-up, two steps of 10 s.
+    restart = make_choices("", "restart", windows=windows)
+    assert restart.estimated_s == 2 * 2 * (30 + 10)
+    keep = make_choices("", "keep", windows=windows)
+    assert keep.estimated_s == 2 * (30 + 20 + 2)
+
+
+def test_charts_and_tables_are_against_clients():
+    run = make_run("sweep")
+    for clients, good in ((1, 500), (16, 900)):
+        run.add(0, "offpath", Cell("photos", clients), make_window(good, replies_503=7))
+    document = document_of(run, None)
+    (section,) = document.sections
+    charts = [part for part in section.parts if isinstance(part, LineChart)]
+    assert [chart.series[0].points[1][0] for chart in charts] == [16.0] * 4
+    assert [chart.series[0].points for chart in charts][::3] == [
+        [(1.0, 50.0), (16.0, 90.0)],
+        [(1.0, 7.0), (16.0, 7.0)],
+    ]
+    assert [chart.title for chart in document.headline] == ["photos"]
+    (table,) = [part for part in section.parts if isinstance(part, Table)]
+    assert table.rows[1] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]
+
+
+PRESET = {"batch_size": 8, "max_batch_delay_ms": 1, "workers": 2, "threads": 1}
+
+
+def test_turning_the_workers_shares_the_cores_among_them():
+    assert turn_knob(PRESET, "workers", 1, 4) == {**PRESET, "workers": 1, "threads": 4}
+    assert turn_knob(PRESET, "workers", 8, 4)["threads"] == 1
+    assert turn_knob(PRESET, "workers", 2, 4) == PRESET
+    assert turn_knob(PRESET, "max_batch_delay_ms", 5, 4)["max_batch_delay_ms"] == 5
+
+
+def test_a_varied_knob_has_its_values_in_order_with_the_presets_marked():
+    run = make_run(
+        "sweep", settings={"vary": {"batch_size": [4, 1]}, "reference": PRESET}
+    )
+    run.variants = {}
+    for size, good in ((8, 900), (4, 600), (1, 300)):
+        run.variants[f"batch {size}"] = {**PRESET, "batch_size": size}
+        for clients in (1, 32):
+            cell = Cell("photos", clients)
+            run.add(0, f"batch {size}", cell, make_window(good + clients))
+    # Another knob's setting is no point of this one's line.
+    run.variants["more workers"] = {**PRESET, "batch_size": 4, "workers": 4}
+    (section,) = document_of(run, None).sections
+    rates, latencies, table = section.parts
+    assert [line.name for line in rates.series] == ["1 client", "32 clients"]
+    assert rates.series[0].points == [(1.0, 30.1), (4.0, 60.1), (8.0, 90.1)]
+    assert len(latencies.series) == 4 and section.heading == "batch size"
+    assert [row[0] for row in table.rows] == ["1", "4", "8 *"]
+    assert table.rows[2][1:4] == ["90.1", "50.5", "95.0"]
+
+
+@pytest.mark.server
+def test_one_torchserve_serves_every_setting(tmp_path):
+    folder = make_workload(tmp_path)
+    choices = VaryChoices(
+        model="near-free",
+        preset=None,
+        workload=folder,
+        knobs={"batch_size": (1,), "workers": (1,)},
+        clients=(1, 4),
+        rounds=1,
+        windows=Windows(seconds=0.5, warm_up_s=0.5),
+        command="offpath bench sweep --vary batch-size=1 --vary workers=1",
+    )
+    run = run_vary(choices, Listener(), lambda run: None)
+    assert run.failures == [] and len(run.variants) == 3
+    summary = Summary(run)
+    for variant in run.variants:
+        assert summary.value(variant, Cell(folder, 4), "replies_200") > 0
+        assert 0 < summary.value(variant, Cell(folder, 1), "answer_difference") < 0.03
+    tables = [s.parts[2] for s in document_of(run, None).sections]
+    assert [[row[0] for row in table.rows] for table in tables][0] == ["1", "8 *"]
