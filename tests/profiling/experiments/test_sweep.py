@@ -105,7 +105,7 @@ def test_charts_and_tables_are_against_clients():
     for clients, good in ((1, 500), (16, 900)):
         run.add(0, "offpath", Cell("photos", clients), make_window(good, replies_503=7))
     document = document_of(run, None)
-    (section,) = document.sections
+    section, *_ = document.sections
     charts = [part for part in section.parts if isinstance(part, LineChart)]
     assert [chart.series[0].points[1][0] for chart in charts] == [16.0] * 4
     assert [chart.series[0].points for chart in charts][::3] == [
