@@ -67,13 +67,12 @@ def parse_time(text: str) -> datetime:
         ExpectedError: It is neither.
     """
     match = _AGO.fullmatch(text)
-    if match is not None:
-        return datetime.now(timezone.utc) - timedelta(
-            **{_UNIT[match[2]]: int(match[1])}
-        )
     try:
-        return _parse_iso(text)
-    except ValueError as error:
+        if match is None:
+            return _parse_iso(text)
+        ago = timedelta(**{_UNIT[match[2]]: int(match[1])})
+        return datetime.now(timezone.utc) - ago
+    except (ValueError, OverflowError) as error:
         raise ExpectedError(
             f"time {text!r}: expected ISO 8601 such as 2026-11-21T03:00Z, or a time ago such as "
             "15m, 2h, 7d"
@@ -150,11 +149,14 @@ def parse_request_ids(lines: Iterable[str]) -> set[str]:
     """One id a line, or the JSON lines of `offpath predict --json` (those answered 200).
 
     Raises:
-        ExpectedError: A JSON line without `request_id`, or no id at all.
+        ExpectedError: No text, a JSON line without `request_id`, or no id at all.
     """
+    try:
+        texts = [line.strip() for line in lines]
+    except UnicodeDecodeError as error:
+        raise ExpectedError(f"the list of request ids is no text: {error}") from error
     found = set()
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
+    for number, text in enumerate(texts, start=1):
         if not text.startswith("{"):
             found.add(text)
             continue

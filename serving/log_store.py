@@ -106,6 +106,8 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
         return FileStore(settings.uri, settings.sync == "fsync")
     try:
         return S3Store(settings.uri, settings.s3)
+    except ValueError as error:  # botocore's, for an endpoint that is no URL
+        raise ExpectedError(f"{settings.uri}: {error}") from error
     except Exception as error:
         raise explain(error, settings.uri) from error
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
 
@@ -85,7 +85,13 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="JSON to std
     is_flag=True,
     help="Stay, and ship what dead workers leave; until SIGTERM.",
 )
-@click.option("--every-s", default=5.0, show_default=True, help="Pause of --watch.")
+@click.option(
+    "--every-s",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Pause of --watch.",
+)
 @_json_option
 def ship(
     spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool
@@ -105,7 +111,7 @@ def ship(
             signal.signal(number, lambda *_: stopped.set())
     while True:
         is_last = stopped.is_set() or not watch
-        with _progress("shipping segments", as_json) as progress:
+        with counting_bar("shipping segments", not as_json) as progress:
             report = ship_spool(spool, timeout_s if is_last else 0.0, progress)
         if is_last or report.shipped_segments or report.errors:
             _print_report(dataclasses.asdict(report), as_json)
@@ -155,22 +161,13 @@ def status(spool: Path, as_json: bool) -> None:
 @_store_options
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
 @_json_option
-def read(
-    uri: str,
-    since: str | None,
-    until: str | None,
-    endpoint_url: str | None,
-    region: str | None,
-    limit: int | None,
-    as_json: bool,
-) -> None:
+def read(limit: int | None, as_json: bool, **where: Any) -> None:
     """Print the records under URI (s3://bucket/prefix or file:///folder).
 
     As a table, or with --json as JSON Lines. With --since only the days that can matter are listed.
     """
-    with _progress("reading objects", as_json=False) as progress:
-        records = _records(uri, since, until, endpoint_url, region, progress)
-        chosen = (record for _, record in zip(range(limit or 1 << 62), records))
+    with counting_bar("reading objects") as progress:
+        chosen = itertools.islice(_records(progress, **where), limit)
         if as_json:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
@@ -209,15 +206,7 @@ def _row(record: dict[str, Any]) -> list[str]:
     help="Request ids, one a line, or the output of `offpath predict --json`; - for stdin.",
 )
 @_json_option
-def verify(
-    uri: str,
-    since: str | None,
-    until: str | None,
-    endpoint_url: str | None,
-    region: str | None,
-    ids: IO[str],
-    as_json: bool,
-) -> None:
+def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     """Check that each request id of a client has exactly one record under URI.
 
     A request id is the reply header x-request-id. Exits with 1 when a record is missing or double,
@@ -226,8 +215,8 @@ def verify(
     from offpath.serving.log_reading import compare, parse_request_ids
 
     asked = parse_request_ids(ids)
-    with _progress("reading objects", as_json) as progress:
-        records = _records(uri, since, until, endpoint_url, region, progress)
+    with counting_bar("reading objects", not as_json) as progress:
+        records = _records(progress, **where)
         verdict = compare((str(record["event_id"]) for record in records), asked)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(verdict)))
@@ -240,7 +229,8 @@ def verify(
         _list_ids("double", verdict.double)
     if not verdict.is_clean:
         raise ExpectedError(
-            f"{len(verdict.missing)} records missing, {len(verdict.double)} double under {uri}; "
+            f"{len(verdict.missing)} records missing, {len(verdict.double)} double under "
+            f"{where['uri']}; "
             "`offpath logs status` says what still waits in a spool"
         )
 
@@ -255,13 +245,14 @@ def _list_ids(what: str, ids: list[str]) -> None:
 
 
 def _records(
+    progress: Callable[[int, int], None],
     uri: str,
     since: str | None,
     until: str | None,
     endpoint_url: str | None,
     region: str | None,
-    progress: Callable[[int, int], None],
 ) -> Iterator[dict[str, Any]]:
+    """The records that `_store_options` ask for."""
     from offpath.serving.log_reading import Period, parse_time, read_records
     from offpath.serving.log_store import open_store_at
 
@@ -270,22 +261,3 @@ def _records(
     )
     store = open_store_at(uri, endpoint_url, region)
     return read_records(store, period, progress)
-
-
-@contextlib.contextmanager
-def _progress(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where that is a terminal; nothing otherwise."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=as_json or not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield update

@@ -12,17 +12,15 @@ from typing import Any
 import click
 import httpx
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError, ItemError
 from offpath.serving.client import Client, Prediction, ServerUnreachable
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
 )
-
-
 BODY_SHOWN = 60
 
 
@@ -144,19 +142,19 @@ def _send_all(
             except OSError as error:
                 return str(error)
 
-        with ThreadPoolExecutor(options["clients"]) as pool:
-            answers = track(
-                pool.map(send, paths),
-                description="predicting",
-                total=len(paths),
-                console=Console(stderr=True),
-                transient=True,
-            )
+        outcomes = []
+        with (
+            ThreadPoolExecutor(options["clients"]) as pool,
+            counting_bar("predicting") as progress,
+        ):
             try:
-                return list(zip(paths, answers))
+                for outcome in pool.map(send, paths):
+                    outcomes.append(outcome)
+                    progress(len(outcomes), len(paths))
             except ServerUnreachable as error:
                 pool.shutdown(cancel_futures=True)
                 raise ExpectedError(f"{error}; is `offpath serve` running?") from error
+    return list(zip(paths, outcomes))
 
 
 def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from offpath.serving.settings import ServerSettings
 
 DEFAULT_STORE = Path(".offpath/model-store")
 DEFAULT_LOG_DIR = Path(".offpath/logs")
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _port_option(name: str, default: int, text: str) -> Decorator:
+    port = click.IntRange(0, 65535)
+    return click.option(name, default=default, type=port, show_default=True, help=text)
 
 
 @click.command(name="serve")
@@ -38,13 +44,9 @@ DEFAULT_LOG_DIR = Path(".offpath/logs")
     show_default=True,
     help="Where inference and metrics listen; management stays on loopback.",
 )
-@click.option(
-    "--port", default=8080, show_default=True, help="Inference; 0: a free one."
-)
-@click.option(
-    "--management-port", default=8081, show_default=True, help="0: a free one."
-)
-@click.option("--metrics-port", default=8082, show_default=True, help="0: a free one.")
+@_port_option("--port", 8080, "Inference; 0: a free one.")
+@_port_option("--management-port", 8081, "0: a free one.")
+@_port_option("--metrics-port", 8082, "0: a free one.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

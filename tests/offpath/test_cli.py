@@ -53,6 +53,8 @@ def test_kind_of_error_decides_the_exit_code(
         pytest.param(["predict", "a.jpg", "--clients", "x"], id="no-number"),
         pytest.param(["archive", "--batch-size", "x"], id="archive-no-number"),
         pytest.param(["archive", "surplus"], id="surplus-argument"),
+        pytest.param(["serve", "--port", "65536"], id="no-port"),
+        pytest.param(["logs", "ship", "--every-s", "-1"], id="no-pause"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_why(run: Run, arguments: list[str]) -> None:

@@ -215,15 +215,14 @@ def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) 
     assert len(limited.out.splitlines()) == 1
 
 
+@pytest.mark.parametrize("time", ["yesterday", "2026-13-01", "99999999999d"])
 def test_read_explains_a_time_it_does_not_understand(
-    logs: Logs, tmp_path: Path
+    logs: Logs, tmp_path: Path, time: str
 ) -> None:
-    uri = write_log(tmp_path / "out", [record("e1")])
-
-    done = logs("read", uri, "--since", "yesterday")
+    done = logs("read", f"file://{tmp_path}", "--since", time)
 
     assert done.code == 1
-    assert "time 'yesterday': expected ISO 8601" in done.err
+    assert f"time '{time}': expected ISO 8601" in done.err
 
 
 def test_verify_agrees_when_each_id_has_one_record(logs: Logs, tmp_path: Path) -> None:
@@ -258,19 +257,37 @@ def test_verify_lists_what_is_missing_and_what_is_double(
     assert "missing: x" in shown and "double: a" in shown
 
 
-def test_verify_refuses_an_empty_list(logs: Logs, tmp_path: Path) -> None:
-    uri = write_log(tmp_path / "out", [record("a")])
-    (tmp_path / "ids").touch()
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"\n", "holds no request id", id="empty"),
+        pytest.param(b"\xff\xd8\xff", "is no text", id="binary"),
+        pytest.param(b'{"status": 200}', "line 1: expected a request id", id="json"),
+    ],
+)
+def test_verify_refuses_a_list_without_ids(
+    logs: Logs, tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "ids").write_bytes(content)
 
-    done = logs("verify", uri, "--ids", tmp_path / "ids")
+    done = logs("verify", f"file://{tmp_path}", "--ids", tmp_path / "ids")
 
     assert done.code == 1
-    assert "holds no request id" in done.err
+    assert message in done.err
 
 
-@pytest.mark.parametrize("uri", ["gs://a", "off", "s3://k:secret@b"])
-def test_a_wrong_uri_is_an_expected_error(logs: Logs, uri: str) -> None:
-    done = logs("read", uri)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["gs://a"], id="scheme"),
+        pytest.param(["off"], id="off"),
+        pytest.param(["s3://k:secret@b"], id="credentials"),
+        pytest.param(["s3://b", "--endpoint-url", "nonsense"], id="endpoint"),
+        pytest.param(["file:///nowhere"], id="no-folder"),
+    ],
+)
+def test_a_wrong_uri_is_an_expected_error(logs: Logs, arguments: list[str]) -> None:
+    done = logs("read", *arguments)
 
     assert done.code == 1
-    assert "secret" not in done.err
+    assert done.err.count("\n") == 1 and "secret" not in done.err
