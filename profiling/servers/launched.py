@@ -35,7 +35,6 @@ from offpath.serving.ports import check_port_free
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
 LOG_LINES_SHOWN = 8
 LOG_LINE_CHARACTERS = 400
@@ -65,6 +64,7 @@ class Launch:
         env: variables over ours (see `server_environment`).
         cwd: its working folder; the log's by default.
         scratch: a temporary folder that goes too when we are killed.
+        stop_timeout_s: how long it may take to end by itself.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     scratch: Path | None = None
+    stop_timeout_s: float = 15.0
 
 
 class ServerProcess:
@@ -129,7 +130,7 @@ class ServerProcess:
 
     def end(self) -> None:
         """Asks the leading process to end and kills what is left of the server."""
-        end_members(self._mark, self.pid, STOP_TIMEOUT_S)
+        end_members(self._mark, self.pid, self.launch.stop_timeout_s)
         self._process.wait()
 
 

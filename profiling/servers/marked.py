@@ -64,7 +64,7 @@ def command_line(process: psutil.Process) -> str:
 
 
 def end_members(mark: str, session_id: int, timeout_s: float) -> None:
-    """Asks the session's leader to end, then kills whatever is left of the server."""
+    """Asks the session's leader to end within a time, then kills whatever is left of the server."""
     # Before: below a leader that is gone, who hides its environment is found no more.
     members = find_members(mark, session_id)
     end_session(session_id, timeout_s)
@@ -77,7 +77,7 @@ def end_members(mark: str, session_id: int, timeout_s: float) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(left, timeout=timeout_s)
+        psutil.wait_procs(left, timeout=STOP_TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,33 @@
-"""Real S3-protocol servers on loopback, for predictions under measurement and for tests.
-
-SeaweedFS stores objects and checks signatures; moto's server knows the AWS features that SeaweedFS
-does not (KMS, storage classes as AWS names them). Both come from PyPI.
-"""
+"""A real S3-protocol server on loopback: SeaweedFS stores objects and checks signatures."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import httpx
+
 from offpath.handler.errors import ExpectedError
-from offpath.serving.guard import Guard
+from offpath.profiling.servers.launched import (
+    LOOPBACK,
+    Launch,
+    choose_low_ports,
+    launched,
+    on_free_ports,
+)
 
 START_TIMEOUT_S = 60.0
-SEAWEED_PORTS = ("master", "volume", "filer", "s3")
 IDENTITY = ("offpath-test", "offpath-test-secret")
+# What SeaweedFS consists of; each part has a second port, for gRPC.
+PARTS = ("s3", "master", "volume", "filer")
 
 
 @dataclass(frozen=True)
@@ -71,58 +71,6 @@ def make_environ() -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def run_seaweedfs() -> Iterator[S3Server]:
-    """A SeaweedFS with one identity, on an empty temporary folder.
-
-    Raises:
-        ExpectedError: The `weed` program is missing, or does not start.
-    """
-    weed = find_weed()
-    with tempfile.TemporaryDirectory(prefix="offpath-s3-") as name:
-        folder = Path(name)
-        config = folder / "identities.json"
-        config.write_text(json.dumps(_identities()))
-        ports = dict(zip(SEAWEED_PORTS, _free_port_pairs(len(SEAWEED_PORTS))))
-        command = [
-            str(weed),
-            f"-logdir={folder}",
-            "server",
-            f"-dir={folder}",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            "-master.telemetry=false",
-            "-master.volumeSizeLimitMB=64",
-            "-volume.max=0",
-            f"-filer.localSocket={folder}/filer.sock",
-            "-filer",
-            "-s3",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            f"-s3.config={config}",
-            *(f"-{role}.port={port}" for role, port in ports.items()),
-            # By default port + 10000, which may be taken or not exist.
-            *(f"-{role}.port.grpc={port + 1}" for role, port in ports.items()),
-        ]
-        server = S3Server(f"http://127.0.0.1:{ports['s3']}", make_environ())
-        log = folder / "console.log"
-        with _run(command, log, lambda: _can_create_bucket(server)) as pid:
-            yield replace(server, pid=pid)
-
-
-@contextlib.contextmanager
-def run_moto() -> Iterator[S3Server]:
-    """Moto's server: no check of signatures, but AWS's KMS and storage classes."""
-    with tempfile.TemporaryDirectory(prefix="offpath-s3-") as name:
-        port = _free_port_pairs(1)[0]
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1"]
-        command += ["-p", str(port)]
-        server = S3Server(f"http://127.0.0.1:{port}", make_environ())
-        log = Path(name) / "console.log"
-        with _run(command, log, lambda: _can_create_bucket(server)) as pid:
-            yield replace(server, pid=pid)
-
-
 def find_weed() -> Path:
     """SeaweedFS's program; raises ExpectedError when it is not installed."""
     beside = Path(sys.executable).with_name("weed")
@@ -134,74 +82,94 @@ def find_weed() -> Path:
     return Path(found)
 
 
-def _identities() -> dict[str, object]:
+def run_seaweedfs() -> AbstractContextManager[S3Server]:
+    """A SeaweedFS with one identity, on an empty temporary folder.
+
+    Raises:
+        ExpectedError: The `weed` program is missing, or does not start.
+    """
+    weed = find_weed()
+
+    def make_command(folder: Path, ports: Sequence[int]) -> list[str]:
+        config = folder / "identities.json"
+        config.write_text(json.dumps(make_identities()))
+        parts = list(zip(PARTS, ports, ports[len(PARTS) :]))
+        return [
+            str(weed),
+            f"-logdir={folder}",
+            "server",
+            f"-dir={folder}",
+            f"-ip={LOOPBACK}",
+            f"-ip.bind={LOOPBACK}",
+            "-master.telemetry=false",
+            "-master.volumeSizeLimitMB=64",
+            "-volume.max=0",
+            f"-filer.localSocket={folder}/filer.sock",
+            "-filer",
+            "-s3",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            f"-s3.config={config}",
+            *(f"-{part}.port={port}" for part, port, _ in parts),
+            # By default port + 10000, which may be taken or not exist.
+            *(f"-{part}.port.grpc={port}" for part, _, port in parts),
+        ]
+
+    return on_free_ports(
+        lambda: run_s3_server("seaweedfs", make_command, 2 * len(PARTS))
+    )
+
+
+def make_identities() -> dict[str, object]:
+    """One user who may do everything."""
     credentials = [{"accessKey": IDENTITY[0], "secretKey": IDENTITY[1]}]
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    return {
-        "identities": [
-            {"name": "offpath", "credentials": credentials, "actions": actions}
-        ]
-    }
+    identity = {"name": "offpath", "credentials": credentials, "actions": actions}
+    return {"identities": [identity]}
 
 
-def _free_port_pairs(count: int) -> list[int]:
-    """Ports of which the next one is free as well, below the range of outgoing connections."""
-    ports: list[int] = []
-    candidate = 20000 + (os.getpid() * 37 + time.time_ns() // 1000) % 8000
-    while len(ports) < count:
-        candidate = candidate + 2 if candidate < 32000 else 20000
-        if _is_free(candidate) and _is_free(candidate + 1):
-            ports.append(candidate)
-    return ports
+@contextmanager
+def run_s3_server(
+    name: str,
+    make_command: Callable[[Path, Sequence[int]], list[str]],
+    port_count: int = 1,
+) -> Iterator[S3Server]:
+    """Starts one in an empty temporary folder and waits until it stores objects.
 
+    Args:
+        make_command: for the folder and the ports, of which the first answers S3.
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-@contextlib.contextmanager
-def _run(command: list[str], log: Path, is_ready: Callable[[], bool]) -> Iterator[int]:
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=log.parent,
-            # Ctrl-C reaches us alone, and whoever uses it may end first.
-            start_new_session=True,
+    Raises:
+        ExpectedError: it does not start.
+    """
+    with TemporaryDirectory(
+        prefix="offpath-s3-", ignore_cleanup_errors=True
+    ) as scratch:
+        folder, ports = Path(scratch), choose_low_ports(port_count)
+        server = S3Server(f"http://{LOOPBACK}:{ports[0]}", make_environ())
+        client = server.client()
+        launch = Launch(
+            name,
+            make_command(folder, ports),
+            folder / "console.log",
+            scratch=folder,
+            # Nothing of it is kept; SeaweedFS takes more than ten seconds.
+            stop_timeout_s=0.0,
         )
-    guard = Guard(process.pid, log.parent)
-    try:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not is_ready():
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                tail = log.read_text(errors="replace")[-2000:]
-                raise ExpectedError(f"{command[0]} did not start:\n{tail}")
-            time.sleep(0.2)
-        yield process.pid
-    finally:
-        # Asked to end, SeaweedFS takes ten seconds; what it would save goes with its folder.
-        process.kill()
-        process.wait()
-        guard.release()
+
+        def is_ready() -> bool:
+            # Whatever it says: boto3 alone would pause longer and longer between its tries.
+            httpx.get(server.endpoint_url, timeout=2.0, trust_env=False)
+            return can_store(client)
+
+        with launched(launch, is_ready, START_TIMEOUT_S) as process:
+            yield replace(server, pid=process.pid)
 
 
-def _can_create_bucket(server: S3Server) -> bool:
+def can_store(client: Any) -> bool:
     """Whether an object can be stored: SeaweedFS answers before it has a volume to write to."""
-    try:
-        urllib.request.urlopen(server.endpoint_url, timeout=2).close()
-    except urllib.error.HTTPError:
-        pass
-    except OSError:
-        return False
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client = server.client()
     try:
         client.create_bucket(Bucket="offpath-ready")
         client.put_object(Bucket="offpath-ready", Key="probe", Body=b"1")

@@ -17,8 +17,9 @@ import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
 from offpath.handler.prediction_log.settings import PredictionLogSettings
-from offpath.profiling.servers.s3_servers import S3Server, run_moto, run_seaweedfs
+from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from tests.support.bucket import Bucket
+from tests.support.moto_server import run_moto
 
 WRITER = Path(__file__).with_name("spool_writer.py")
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,14 @@
+"""Moto's S3 server: no check of signatures, but what SeaweedFS lacks: KMS, storage classes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+
+from offpath.profiling.servers.s3_servers import S3Server, run_s3_server
+
+
+def run_moto() -> AbstractContextManager[S3Server]:
+    """An empty one."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p"]
+    return run_s3_server("moto", lambda _, ports: [*command, str(ports[0])])
