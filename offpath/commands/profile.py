@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from offpath.serving.interrupts import Terminated, stopping_on_signals
-
-if TYPE_CHECKING:
-    from offpath.profiling.in_process.profile_result import ProfileResult
+from offpath.commands.bench_options import fail_if_left_out
+from offpath.commands.showing import (
+    FILE,
+    Outputs,
+    command_line,
+    keeping,
+    output_options,
+    present,
+)
 
 # Subcommand -> module that holds it under its own name; imported when called.
 ELSEWHERE = {
@@ -22,7 +25,6 @@ ELSEWHERE = {
     "compare": "offpath.commands.profile_compare",
     "show": "offpath.commands.profile_compare",
 }
-FilePath = click.Path(path_type=Path, dir_okay=False)
 
 
 class ProfileGroup(click.Group):
@@ -44,7 +46,14 @@ def command() -> None:
     """Where a request's time goes: by stage, by function, by line; in process or in the server."""
 
 
-_COMMON = (
+_OPTIONS = (
+    click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
+                 help="offpath, stock, naive, or a class of yours; may be given several times:"
+                      " they take turns.  [default: offpath]"),
+    click.option("--mar", "mars", multiple=True, type=FILE,
+                 help="An archive with its own model; may be given several times."),
+    click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
+                 help="Of the S3 server that starts when naive is among the handlers."),
     click.option("--model", default="near-free", show_default=True,
                  type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
                  help="near-free (pool + linear) stands in for an accelerator."),
@@ -62,19 +71,8 @@ _COMMON = (
                  show_default=True, help="auto: CUDA where torch finds it."),
     click.option("--seed", type=int, default=0, show_default=True,
                  help="Of the photographs and their order."),
-    click.option("--json", "json_path", type=FilePath, help="Raw samples."),
-    click.option("--html", "html_path", type=FilePath, help="One self-contained page."),
 )  # fmt: skip
-_HANDLERS = (
-    click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
-                 help="offpath, stock, naive, or a class of yours; may be given several times:"
-                      " they take turns.  [default: offpath]"),
-    click.option("--mar", "mars", multiple=True, type=FilePath,
-                 help="An archive with its own model; may be given several times."),
-    click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
-                 help="Of the S3 server that starts when naive is among the handlers."),
-)  # fmt: skip
-_OUTPUT = click.option(
+_output = click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("offpath-profile"),
@@ -83,37 +81,36 @@ _OUTPUT = click.option(
 )
 
 
-def _with(*options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+def _common_options(function: Callable[..., None]) -> Callable[..., None]:
+    function = output_options(function)
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
 @command.command("stages")
-@_with(*_HANDLERS, *_COMMON)
+@_common_options
 @click.option(
     "--torch-profiler",
     "trace",
-    type=FilePath,
+    type=FILE,
     help="Also a torch.profiler trace of three batches, with a range per stage.",
 )
 def stages(**chosen: Any) -> None:
     """Seconds by stage, per batch and per image; disjoint stages that add up to the whole."""
-    _profile("stages", chosen)
+    _profile("stages", **chosen)
 
 
 @command.command("cprofile")
-@_with(*_HANDLERS, *_COMMON, _OUTPUT)
+@_common_options
+@_output
 def cprofile(**chosen: Any) -> None:
     """Seconds by function and bucket, of all threads; HANDLER.prof for snakeviz."""
-    _profile("cprofile", chosen)
+    _profile("cprofile", **chosen)
 
 
 @command.command("lines")
-@_with(*_HANDLERS, *_COMMON)
+@_common_options
 @click.option(
     "--function",
     "functions",
@@ -123,11 +120,12 @@ def cprofile(**chosen: Any) -> None:
 )
 def lines(**chosen: Any) -> None:
     """Seconds by source line, of the handler's stages or of named functions."""
-    _profile("lines", chosen)
+    _profile("lines", **chosen)
 
 
 @command.command("flame")
-@_with(*_HANDLERS, *_COMMON, _OUTPUT)
+@_common_options
+@_output
 @click.option(
     "--interval-ms",
     type=click.FloatRange(0.1, 1000),
@@ -137,69 +135,20 @@ def lines(**chosen: Any) -> None:
 )
 def flame(**chosen: Any) -> None:
     """Sampled flame graphs of all threads: HANDLER-flame.html, self-contained."""
-    _profile("flame", chosen)
+    _profile("flame", **chosen)
 
 
-@command.command("overhead")
-@_with(*_COMMON)
-def overhead(**chosen: Any) -> None:
-    """What our handler's timings cost: batches with and without them, in turns, in one process."""
-    from offpath.profiling.in_process.profile_session import describe_overhead
-
-    if -(-chosen["requests"] // (chosen["batch_size"] or 8)) < 16:
-        raise click.UsageError("--requests must be at least 16 batches")
-    nothing = {"handlers": ("offpath",), "mars": (), "s3_latency_ms": 0.0}
-    paths = [chosen.pop(name) for name in ("json_path", "html_path")]
-    result = _run("overhead", {**chosen, **nothing})
-    measured = describe_overhead(result)
-    _show(result, *paths)
-    click.echo(
-        f"timings on cost {measured['overhead']:+.2%} (standard error {measured['error']:.2%}) of"
-        f" the time of timings off; median over blocks of 8 of {measured['batches']:.0f} batches"
+def _profile(kind: str, outputs: Outputs, **chosen: Any) -> None:
+    # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.in_process.profile_document import document_of
+    from offpath.profiling.in_process.profile_experiment import (
+        ProfileChoices,
+        run_profile,
     )
 
-
-def _profile(kind: str, chosen: dict[str, Any]) -> None:
-    paths = [chosen.pop(name) for name in ("json_path", "html_path")]
-    _show(_run(kind, chosen), *paths)
-
-
-def _run(kind: str, chosen: dict[str, Any]) -> ProfileResult:
-    # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
-    from offpath.commands.bench_options import command_line
-    from offpath.commands.profile_progress import ProfileProgress
-    from offpath.profiling.in_process.profile_session import ProfileChoices, run_profile
-
-    chosen.setdefault("output", Path(os.curdir))
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
-    with _stopping(), ProfileProgress() as progress:
-        return run_profile(choices, progress)
-
-
-def _show(
-    result: ProfileResult, json_path: Path | None, html_path: Path | None
-) -> None:
-    from rich.console import Console
-
-    from offpath.profiling.in_process.profile_page import write_page
-    from offpath.profiling.in_process.profile_report import print_profile
-    from offpath.profiling.in_process.profile_result import PROFILE
-
-    console = Console()
-    print_profile(result, console)
-    if json_path is not None:
-        PROFILE.save(result, json_path)
-        console.print(f"raw samples: {json_path}", highlight=False, soft_wrap=True)
-    if html_path is not None:
-        write_page(result, html_path)
-        console.print(f"page: {html_path}", highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[None]:
-    """SIGTERM ends the handlers' processes as Ctrl-C does."""
-    try:
-        with stopping_on_signals():
-            yield
-    except Terminated:
-        raise SystemExit(143) from None
+    with keeping(outputs, "turns"), LiveProgress() as progress:
+        run = run_profile(choices, progress, outputs.save)
+    present(run, document_of(run, None), outputs)
+    fail_if_left_out(run)

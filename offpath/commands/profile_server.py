@@ -7,9 +7,14 @@ from typing import Any
 
 import click
 
-from offpath.serving.interrupts import Terminated, stopping_on_signals
-
-FilePath = click.Path(path_type=Path, dir_okay=False)
+from offpath.commands.showing import (
+    FILE,
+    Outputs,
+    command_line,
+    keeping,
+    output_options,
+    present,
+)
 
 
 @click.command("server")
@@ -51,7 +56,7 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
     help="near-free (pool + linear) stands in for an accelerator.",
 )
 @click.option(
-    "--mar", type=FilePath, help="Serve this archive instead of --handler and --model."
+    "--mar", type=FILE, help="Serve this archive instead of --handler and --model."
 )
 @click.option(
     "--url", help="Profile the TorchServe that runs there instead of one of our own."
@@ -97,47 +102,30 @@ FilePath = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Folder of the .prof files.",
 )
-@click.option("--json", "json_path", type=FilePath, help="Raw samples.")
-@click.option("--html", "html_path", type=FilePath, help="One self-contained page.")
+@output_options
 @click.pass_context
-def server(ctx: click.Context, /, **chosen: Any) -> None:
+def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
     """Where a client's latency went in the server: socket, queue, worker protocol, stages.
 
     Loads a TorchServe and compares its counters with the clients' clock. The lines add up to the
     clients' mean latency.
     """  # fmt: skip
     check_options(ctx, chosen)
-    json_path, html_path = chosen.pop("json_path"), chosen.pop("html_path")
     output, with_cprofile = chosen.pop("output"), chosen.pop("cprofile")
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
-    from rich.console import Console
-
-    from offpath.commands.bench_options import command_line
-    from offpath.commands.bench_progress import LiveProgress
-    from offpath.profiling.experiments.server_session import (
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.server_document import document_of
+    from offpath.profiling.experiments.server_profile import (
         ServerChoices,
         run_server_profile,
     )
-    from offpath.profiling.in_process.profile_page import write_page
-    from offpath.profiling.in_process.profile_report import print_profile
-    from offpath.profiling.in_process.profile_result import PROFILE
 
     choices = ServerChoices(
         command=command_line(), profile_dir=output if with_cprofile else None, **chosen
     )
-    try:
-        with stopping_on_signals(), LiveProgress() as progress:
-            result = run_server_profile(choices, progress)
-    except Terminated:
-        raise SystemExit(143) from None
-    console = Console()
-    print_profile(result, console)
-    if json_path is not None:
-        PROFILE.save(result, json_path)
-        console.print(f"raw samples: {json_path}", highlight=False, soft_wrap=True)
-    if html_path is not None:
-        write_page(result, html_path)
-        console.print(f"page: {html_path}", highlight=False, soft_wrap=True)
+    with keeping(outputs, "the window"), LiveProgress() as progress:
+        run = run_server_profile(choices, progress, outputs.save)
+    present(run, document_of(run), outputs)
 
 
 def check_options(ctx: click.Context, chosen: dict[str, Any]) -> None:

@@ -89,9 +89,9 @@ def write_profile(profiler: Any, folder: Path, model_dir: str) -> None:
     A worker that had no batch writes only the latter: pstats reads no empty file.
     """
     partial = folder / f"{os.getpid()}.partial"
-    stats = profiler.make_stats()
-    if stats:
-        call_profiler.save_stats(stats, partial)
+    stats = profiler.merge()
+    if call_profiler.read_stats(stats):
+        stats.dump_stats(partial)
         os.replace(partial, folder / f"{os.getpid()}.prof")
     partial.write_text(model_dir)
     os.replace(partial, folder / f"{os.getpid()}.done")

@@ -16,7 +16,6 @@ from offpath.profiling.in_process.handlers import (
     Preparation,
     prepare_handler,
 )
-from offpath.profiling.in_process.profile_result import BatchSample
 
 
 class AloneHandler:
@@ -31,8 +30,7 @@ class AloneHandler:
         Raises:
             ExpectedError: the handler raised, or its process died.
         """
-        answer = self._process.ask("run", batches=requests)
-        samples = [BatchSample(**row) for row in answer["batches"]]
+        samples = self._process.run(requests)
         totals_ms = [round(1e3 * sample.total_s, 3) for sample in samples]
         stages = {name for sample in samples for name in sample.stages_s}
         return LoneWindow(
@@ -62,15 +60,5 @@ def run_alone(
     choice = HandlerChoice(ALONE, str(archive), is_archive=True)
     spec = prepare_handler(choice, common, folder)
     with HandlerProcess(ALONE, spec.environ, folder / "handler.log") as process:
-        process.ask(
-            "load",
-            kind="stages",
-            spec=spec.to_json(),
-            pictures=[str(path.resolve()) for path in pictures],
-            seed=0,
-            warm_up_batches=requests,
-            functions=(),
-            interval_s=0.0,
-            file=None,
-        )
+        process.load(spec, pictures, requests)
         yield AloneHandler(process, workload)

@@ -16,6 +16,12 @@ EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
     "engines": "offpath.profiling.experiments.engines_report",
     "sweep": "offpath.profiling.experiments.sweep_report",
+    **dict.fromkeys(
+        ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
+        "offpath.profiling.in_process.profile_document",
+    ),
+    "profile-compare": "offpath.profiling.in_process.profile_compare",
+    "profile-server": "offpath.profiling.experiments.server_document",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -26,88 +26,49 @@ SUMMED_METRICS = {
 }
 
 
-class Target(Protocol):
-    """A server that answers; the first four members make it a `profiling.servers.RunningServer`."""
+class ServedModel:
+    """A model that answers; a `profiling.load.target.RunningServer`.
 
-    predict_url: str
-    metrics_url: str
-    model: str
+    Args:
+        url: of its server.
+        server: None for one that somebody else runs.
+        in_force: batch_size, max_batch_delay_ms, workers; empty where nobody can be asked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        metrics_url: str,
+        model: str,
+        in_force: Mapping[str, Any],
+        server: TorchServe | None = None,
+    ) -> None:
+        self.model, self.metrics_url, self.in_force = model, metrics_url, dict(in_force)
+        self.predict_url = f"{url}/predictions/{model}"
+        self._server = server
 
     def groups(self) -> Groups:
         """Process ids by group; empty for a server that we did not start."""
-
-    def is_running(self) -> bool:
-        """Whether it still runs."""
-
-    def log_path(self) -> Path:
-        """Where to look when it does not."""
-
-    def in_force(self) -> dict[str, Any]:
-        """batch_size, max_batch_delay_ms, workers; empty where nobody can be asked."""
-
-
-class OwnServer:
-    """A TorchServe that was started for this."""
-
-    def __init__(self, server: TorchServe) -> None:
-        self._server = server
-        self.model = server.model_names()[0]
-        self.predict_url = f"{server.inference_url}/predictions/{self.model}"
-        self.metrics_url = f"{server.metrics_url}/metrics"
-
-    def groups(self) -> Groups:
-        """See `Target`."""
+        if self._server is None:
+            return {}
         return {
             "frontend": [self._server.java_pid],
             "workers": self._server.worker_pids(),
         }
 
     def is_running(self) -> bool:
-        """See `Target`."""
-        return self._server.is_running()
+        """See `RunningServer`; of another's the next reading of its metrics tells."""
+        return self._server is None or self._server.is_running()
 
     def log_path(self) -> Path:
-        """See `Target`."""
-        return self._server.log_path
-
-    def in_force(self) -> dict[str, Any]:
-        """See `Target`."""
-        with self._server.management() as management:
-            return describe(management, self.model)
-
-
-class AttachedServer:
-    """A TorchServe that somebody else runs."""
-
-    def __init__(
-        self, url: str, metrics_url: str, model: str, in_force: Mapping[str, Any]
-    ) -> None:
-        self.model = model
-        self.predict_url = f"{url}/predictions/{model}"
-        self.metrics_url = metrics_url
-        self._in_force = dict(in_force)
-
-    def groups(self) -> Groups:
-        """See `Target`."""
-        return {}
-
-    def is_running(self) -> bool:
-        """See `Target`: the next reading of its metrics tells."""
-        return True
-
-    def log_path(self) -> Path:
-        """See `Target`."""
-        return Path("its own")
-
-    def in_force(self) -> dict[str, Any]:
-        """See `Target`."""
-        return self._in_force
+        """See `RunningServer`."""
+        return self._server.log_path if self._server else Path("its own")
 
 
 @contextmanager
 def start_server(
     archive: Path, folder: Path, env: Mapping[str, str]
-) -> Iterator[OwnServer]:
+) -> Iterator[ServedModel]:
     """Serves one archive on free ports with our config.properties until the block ends.
 
     Args:
@@ -129,7 +90,11 @@ def start_server(
         env=env,
     )
     with TorchServe(settings) as server:
-        yield OwnServer(server)
+        model = server.model_names()[0]
+        with server.management() as management:
+            in_force = describe(management, model)
+        metrics_url = f"{server.metrics_url}/metrics"
+        yield ServedModel(server.inference_url, metrics_url, model, in_force, server)
 
 
 def summing_metrics_config() -> str:
@@ -148,7 +113,7 @@ def attach(
     metrics_url: str | None = None,
     management_url: str | None = None,
     model: str | None = None,
-) -> AttachedServer:
+) -> ServedModel:
     """A running server; addresses that are not given are TorchServe's default ports of its host.
 
     Raises:
@@ -171,7 +136,7 @@ def attach(
                 raise ExpectedError(
                     f"which model? {error}; name it with --served-as, or see --management-url"
                 ) from error
-    return AttachedServer(url, metrics_url, model, in_force)
+    return ServedModel(url, metrics_url, model, in_force)
 
 
 def check_alive(url: str) -> None:
@@ -190,7 +155,7 @@ def check_alive(url: str) -> None:
         )
 
 
-def check_answers(target: Target, photograph: bytes) -> None:
+def check_answers(target: ServedModel, photograph: bytes) -> None:
     """Raises ExpectedError unless the model answers a photograph with 200."""
     try:
         reply = httpx.post(

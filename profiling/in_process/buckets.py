@@ -35,7 +35,7 @@ _RULES = [
         r"^PIL/Image\.py",
         r"^(open|_open_core|draft|load|convert|preinit|init|verify)$",
     ),
-    (DECODE, r"^(simplejpeg/|handler/decode\.py)", r""),
+    (DECODE, r"^(simplejpeg/|handler/(decode|decode_cost|npy|nvjpeg)\.py)", r""),
     (DECODE, r"^torchvision/io/", r""),
     # Resizing and cropping.
     (
@@ -59,7 +59,7 @@ _RULES = [
     ),
     (TENSOR, r"^torchvision/transforms/", r""),
     (TENSOR, r"^PIL/Image\.py", r"^(tobytes|__array_interface__)$"),
-    (TENSOR, r"^handler/engine\.py", r"^(stage|normalise\w*|grow|_allocate)$"),
+    (TENSOR, r"^handler/(batch_runner)\.py", r"^(put\w*|grow|_allocate)$"),
     (TENSOR, r"^numpy/", r""),
     # The model.
     (
@@ -69,7 +69,12 @@ _RULES = [
     ),
     (
         FORWARD,
-        r"^(torch/nn/|archive/models/|handler/engine\.py|efficientnet_lite_pytorch/)",
+        r"^(torch/nn/|archive/models/|efficientnet_lite_pytorch/|openvino/|onnxruntime/)",
+        r"",
+    ),
+    (
+        FORWARD,
+        r"^handler/((batch_runner|normalise)\.py|backends/)",
         r"",
     ),
     (FORWARD, r"", r"^(inference|forward|_run_on_cuda)$"),
@@ -80,7 +85,7 @@ _RULES = [
         r"^$",
         r"_json|orjson|'tolist' of|b64decode|b64encode|a2b_|b2a_|Scanner|Encoder",
     ),
-    (SERIALISE, r"^handler/response\.py", r""),
+    (SERIALISE, r"^handler/(response)\.py", r""),
     (SERIALISE, r"^ts/utils/util\.py", r""),
     # Logs and metrics.
     (LOGGING, r"^(logging/|ts/metrics/|handler/(metrics|records)\.py)", r""),
@@ -162,7 +167,7 @@ def _ask_callers(
     """The bucket that a function without a rule has by most of its time, if it is known."""
     own = _match(function, BORROWED)
     weights: dict[str, float] = {}
-    for caller, (_, calls, own_s, _) in stats[function][4].items():
+    for caller, (calls, _, own_s, _) in stats[function][4].items():
         bucket = found.get(caller)
         if bucket is None or (own is not None and bucket not in _TAKING[own]):
             bucket = own or OTHER

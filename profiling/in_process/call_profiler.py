@@ -10,21 +10,20 @@ five times the cost a call (4 us instead of 0.8).
 from __future__ import annotations
 
 import cProfile
-import marshal
+import pstats
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Protocol, cast
 
 # File, line, name.
 Function = tuple[str, int, str]
-# Primitive calls, calls, own seconds, cumulative seconds.
+# Calls, primitive calls, own seconds, cumulative seconds.
 Figures = tuple[int, int, float, float]
-# pstats: a function's figures, and those of its calls by caller.
+# As pstats has them: a function's primitive calls, calls and seconds, then Figures by caller.
 Stats = dict[Function, tuple[int, int, float, float, dict[Function, Figures]]]
 
 # Instead of a caller's number.
@@ -32,7 +31,10 @@ NOBODY = -1
 
 
 class ThreadProfile(Protocol):
-    """Profiles the thread that enables it."""
+    """Profiles the thread that enables it; `pstats.Stats` takes one, as it takes a cProfile."""
+
+    # A cProfile's seconds are ints to typeshed.
+    stats: Any
 
     def enable(self) -> None:
         """Starts on the calling thread."""
@@ -40,29 +42,8 @@ class ThreadProfile(Protocol):
     def disable(self) -> None:
         """Stops on the calling thread."""
 
-    def make_stats(self) -> Stats:
-        """What was seen so far."""
-
-
-class CProfile:
-    """The stdlib's profiler in C."""
-
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
-
-    def enable(self) -> None:
-        """See `ThreadProfile`."""
-        self._profile.enable()
-
-    def disable(self) -> None:
-        """See `ThreadProfile`."""
-        self._profile.disable()
-
-    def make_stats(self) -> Stats:
-        """See `ThreadProfile`."""
-        self._profile.create_stats()
-        # typeshed calls the seconds int.
-        return cast(Stats, vars(self._profile)["stats"])
+    def create_stats(self) -> None:
+        """Puts what was seen so far into `stats`."""
 
 
 class StackProfile:
@@ -77,13 +58,14 @@ class StackProfile:
         # Functions are numbered: hashing a code object or a name for each call would cost more
         # than all the rest.
         self._numbers: dict[Any, int] = {}
-        self._functions: list[Function] = []
+        self._names: dict[Function, int] = {}
         self._depths: list[int] = []
         self._kept: list[CodeType] = []
         # [number, start, seconds of what it called], outermost first.
         self._stack: list[list[Any]] = []
         # (number, caller's number) -> [primitive calls, calls, own, cumulative].
         self._edges: dict[tuple[int, int], list[Any]] = {}
+        self.stats: Stats = {}
 
     def enable(self) -> None:
         """See `ThreadProfile`."""
@@ -118,9 +100,10 @@ class StackProfile:
             self._leave()
 
     def _add(self, key: Any, function: Function) -> int:
-        number = self._numbers[key] = len(self._functions)
-        self._functions.append(function)
-        self._depths.append(0)
+        number = self._names.setdefault(function, len(self._names))
+        if number == len(self._depths):
+            self._depths.append(0)
+        self._numbers[key] = number
         return number
 
     def _enter(self, number: int) -> None:
@@ -146,17 +129,23 @@ class StackProfile:
             edge[0] += 1
             edge[3] += whole_s
 
-    def make_stats(self) -> Stats:
+    def create_stats(self) -> None:
         """See `ThreadProfile`."""
-        stats: Stats = {}
+        self.stats = {}
+        functions = list(self._names)
         for (number, caller), figures in self._edges.items():
             primitive, calls, own_s, whole_s = figures
-            edges: dict[Function, Figures] = {}
+            before = self.stats.get(functions[number], (0, 0, 0.0, 0.0, {}))
+            callers = before[4]
             if caller != NOBODY:
-                edges[self._functions[caller]] = (calls, primitive, own_s, whole_s)
-            function = self._functions[number]
-            add_stats(stats, {function: (primitive, calls, own_s, whole_s, edges)})
-        return stats
+                callers[functions[caller]] = (calls, primitive, own_s, whole_s)
+            self.stats[functions[number]] = (
+                before[0] + primitive,
+                before[1] + calls,
+                before[2] + own_s,
+                before[3] + whole_s,
+                callers,
+            )
 
 
 def name_code(code: CodeType) -> Function:
@@ -180,12 +169,12 @@ class CallProfiler:
     """One profile per thread that handles requests, merged at the end.
 
     Args:
-        make_profile: `CProfile` or `StackProfile`; by default the one that is right here.
+        make_profile: by default the profiler that is right here.
     """
 
     def __init__(self, make_profile: Callable[[], ThreadProfile] | None = None) -> None:
         modern = sys.version_info >= (3, 12)
-        self._make = make_profile or (StackProfile if modern else CProfile)
+        self._make = make_profile or (StackProfile if modern else cProfile.Profile)
         self._lock = threading.Lock()
         self._profiles: dict[int, ThreadProfile] = {}
 
@@ -203,37 +192,16 @@ class CallProfiler:
         finally:
             profile.disable()
 
-    def make_stats(self) -> Stats:
+    def merge(self) -> pstats.Stats:
         """All threads together."""
-        merged: Stats = {}
-        for profile in self._profiles.values():
-            add_stats(merged, profile.make_stats())
-        return merged
+        return merge_profiles(list(self._profiles.values()))
 
 
-def add_stats(total: Stats, part: Stats) -> None:
-    """Adds figures function by function, caller by caller."""
-    for function, (primitive, calls, own_s, whole_s, callers) in part.items():
-        before = total.get(function, (0, 0, 0.0, 0.0, {}))
-        edges = before[4]
-        for caller, figures in callers.items():
-            old = edges.get(caller, (0, 0, 0.0, 0.0))
-            edges[caller] = (
-                old[0] + figures[0],
-                old[1] + figures[1],
-                old[2] + figures[2],
-                old[3] + figures[3],
-            )
-        total[function] = (
-            before[0] + primitive,
-            before[1] + calls,
-            before[2] + own_s,
-            before[3] + whole_s,
-            edges,
-        )
+def merge_profiles(profiles: Sequence[ThreadProfile | str]) -> pstats.Stats:
+    """Profiles, or the files that they were saved in, function by function, caller by caller."""
+    return pstats.Stats(*cast(Any, profiles))
 
 
-def save_stats(stats: Stats, path: Path) -> None:
-    """Writes the .prof that snakeviz and pstats read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(marshal.dumps(stats))
+def read_stats(profile: pstats.Stats) -> Stats:
+    """Its figures; typeshed does not know of them."""
+    return cast(Stats, vars(profile)["stats"])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from offpath.profiling.in_process.buckets import find_buckets
 from offpath.profiling.in_process.call_profiler import (
     CallProfiler,
     Function,
     Stats,
-    save_stats,
+    read_stats,
 )
-from offpath.profiling.in_process.profile_result import FunctionSample
+from offpath.profiling.in_process.drive import Collector
+from offpath.profiling.in_process.samples import FUNCTIONS, FunctionSample
 from offpath.profiling.in_process.worker_threads import watching_threads
 
 # Functions below these shares of the whole are added up into one row per bucket.
@@ -27,7 +30,7 @@ INSTRUMENT_FILES = {
 }
 
 
-class CallCollector:
+class CallCollector(Collector):
     """Profiles `handle` on the calling thread and the work of the handler's own threads."""
 
     def __init__(self, profiler: CallProfiler | None = None) -> None:
@@ -35,21 +38,20 @@ class CallCollector:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `profiling.drive.Collector`."""
+        """See `Collector`."""
         with watching_threads(self._profiler.watching), self._profiler.watching():
             yield
 
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """No stages: clocks around them would be among the functions."""
-        return {}, {}
-
-    def save(self, path: Path) -> None:
-        """Writes the .prof file for snakeviz or pstats."""
-        save_stats(self._profiler.make_stats(), path)
-
-    def make_samples(self, shorten: Callable[[str], str]) -> list[FunctionSample]:
-        """All functions, largest cumulative time first; own times add up to the whole."""
-        return make_samples(shorten_stats(self._profiler.make_stats(), shorten))
+    def finish(
+        self, shorten: Callable[[str], str], path: Path | None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The .prof for snakeviz or pstats; all functions, whose own times add up to the whole."""
+        profile = self._profiler.merge()
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            profile.dump_stats(path)
+        samples = make_samples(shorten_stats(read_stats(profile), shorten))
+        return {FUNCTIONS: [asdict(sample) for sample in samples]}
 
 
 def shorten_stats(stats: Stats, shorten: Callable[[str], str]) -> Stats:

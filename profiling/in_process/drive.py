@@ -11,24 +11,37 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.in_process.loaded_handler import LoadedHandler
-from offpath.profiling.in_process.profile_result import BatchSample
+from offpath.profiling.in_process.samples import BatchSample
 
 Clock = Callable[[], float]
+Seconds = dict[str, float]
 
 
-class Collector(Protocol):
-    """Looks on while batches are handled."""
+class Collector:
+    """Looks on while batches are handled; this one sees nothing, as in the warm-up."""
 
     def watching(self) -> AbstractContextManager[None]:
         """Is entered around each call of `handle`."""
+        return nullcontext()
 
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds by stage of the batch that just ended: of the host, of the accelerator."""
+    def take_batch(self) -> tuple[Seconds, Seconds]:
+        """Seconds by stage of the batch that just ended: of the host, of the accelerator.
+
+        Who watches functions or lines has none: clocks in the handler would be watched as well.
+        """
+        return {}, {}
+
+    def finish(
+        self, shorten: Callable[[str], str], path: Path | None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Writes `path` where it has a file of its own; its samples under their kind's name."""
+        return {}
 
 
 class Driver:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from offpath.profiling.in_process.drive import Collector
 from offpath.profiling.in_process.worker_threads import watching_threads
 
 # pyinstrument's page asks the network for its fonts; without them it takes the browser's own.
@@ -20,21 +21,22 @@ FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
 EMPTY_STYLE = "data:text/css,"
 
 
-class FlameCollector:
+class FlameCollector(Collector):
     """Samples stacks.
 
     Args:
         interval_s: between two samples.
+        title: of the page.
     """
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float, title: str) -> None:
+        self._interval_s, self._title = interval_s, title
         self._lock = threading.Lock()
         self._sessions: list[Any] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `profiling.drive.Collector`."""
+        """See `Collector`."""
         with watching_threads(self._sampling), self._sampling():
             yield
 
@@ -51,19 +53,19 @@ class FlameCollector:
             with self._lock:
                 self._sessions.append(session)
 
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """No stages: clocks around them would be among the stacks."""
-        return {}, {}
-
-    def save(self, path: Path, title: str) -> None:
+    def finish(
+        self, shorten: Callable[[str], str], path: Path | None
+    ) -> dict[str, list[dict[str, Any]]]:
         """Writes one HTML page that needs nothing else."""
         from pyinstrument.renderers import HTMLRenderer
 
-        session = join_sessions(self._sessions)
-        session.target_description = session.program = title
-        page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        if path is not None:
+            session = join_sessions(self._sessions)
+            session.target_description = session.program = self._title
+            page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page, encoding="utf-8")
+        return {}
 
 
 def join_sessions(sessions: list[Any]) -> Any:

@@ -1,16 +1,17 @@
 """What is profiled: ours, the baselines, any archive, any class of the user's; made ready to load.
 
 Everything here runs in the profiler's own process. The handler itself is loaded by
-`profiling.loaded_handler`, in a process of its own.
+`loaded_handler.py`, in a process of its own.
 """
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
@@ -48,23 +49,17 @@ class HandlerSpec:
         threads: intra-op threads of torch, and decode threads of ours.
         gpu_id: as TorchServe gives it to the worker; None for the CPU.
         environ: for the process.
-        settings: for the report.
     """
 
     name: str
     folder: str
     entry: str
-    class_file: str | None = None
-    class_name: str | None = None
+    class_file: str = ""
+    class_name: str = ""
     batch_size: int = DEFAULT_BATCH_SIZE
     threads: int = 1
     gpu_id: int | None = None
     environ: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -145,6 +140,32 @@ def check_archive(path: Path) -> None:
         )
 
 
+def batch_size_of(choice: HandlerChoice, common: Preparation) -> int:
+    """Requests a batch: as asked for, else as TorchServe would give them to the handler."""
+    default = 1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
+    return common.batch_size or default
+
+
+def describe_handler(choice: HandlerChoice, common: Preparation) -> dict[str, Any]:
+    """How it is set up, for the result."""
+    facts: dict[str, Any] = {
+        "model": "the archive's own" if choice.is_archive else common.model,
+        "batch_size": batch_size_of(choice, common),
+        "threads": common.threads,
+        "device": "cpu" if common.gpu_id is None else f"cuda:{common.gpu_id}",
+    }
+    if choice.source == NAIVE:
+        facts["s3_put_per_prediction"] = True
+        if common.batch_size is None:
+            facts["batch_size_reason"] = (
+                "batch settings in config.properties are silently ignored: TorchServe gives"
+                " this handler one picture at a time"
+            )
+    if choice.source == OFFPATH:
+        facts["prediction_log"] = "off" if common.prediction_log is None else "s3"
+    return facts
+
+
 def prepare_handler(
     choice: HandlerChoice, common: Preparation, folder: Path
 ) -> HandlerSpec:
@@ -153,80 +174,66 @@ def prepare_handler(
     Cost: some seconds, mostly torch-model-archiver's.
     """
     folder.mkdir(parents=True)
-    archive = Path(choice.source) if choice.is_archive else None
-    batch_size = common.batch_size or (
-        1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
-    )
-    if archive is None:
-        archive = _build(choice, common, batch_size, folder)
-    unzipped = folder / "model"
+    batch_size = batch_size_of(choice, common)
+    if choice.is_archive:
+        archive = Path(choice.source)
+    else:
+        log = dict(common.prediction_log or {"uri": "off"})
+        handler = {"threads": common.threads, "prediction_log": log}
+        archive = build_handler(
+            choice.source, common.model, folder, 1, handler, batchSize=batch_size
+        )
     with zipfile.ZipFile(archive) as file:
-        file.extractall(unzipped)
-    mar = read_mar(archive)
-    class_file, class_name = None, None
+        file.extractall(folder / "model")
+    class_file, class_name = "", ""
     if not choice.is_archive and choice.source not in BUILT_IN:
         class_file, _, class_name = choice.source.rpartition(":")
     return HandlerSpec(
         name=choice.name,
-        folder=str(unzipped),
-        entry=mar.handler.split("/")[-1],
+        folder=str(folder / "model"),
+        entry=read_mar(archive).handler.split("/")[-1],
         class_file=class_file,
         class_name=class_name,
         batch_size=batch_size,
         threads=common.threads,
         gpu_id=common.gpu_id,
-        environ=_make_environ(choice, common),
-        settings=_make_settings(choice, common, batch_size),
+        environ=make_environ(choice, common),
     )
 
 
-def _build(
-    choice: HandlerChoice, common: Preparation, batch_size: int, folder: Path
+def build_handler(
+    source: str,
+    model_name: str,
+    folder: Path,
+    workers: int,
+    handler: Mapping[str, Any] = MappingProxyType({}),
+    **server: Any,
 ) -> Path:
+    """The archive of one of BUILT_IN; anything else gets the stock one's weights and labels.
+
+    Args:
+        handler: further settings of ours.
+        server: further ones of TorchServe's.
+    """
     # Imported here: torch takes seconds, and a wrong name should be said before.
     from offpath.profiling.baselines.naive_archive import build_naive
     from offpath.profiling.load.model_under_test import load_model
     from offpath.profiling.servers import archives
 
-    model = load_model(common.model)
-    if choice.source == NAIVE:
+    model = load_model(model_name)
+    if source == NAIVE:
         return build_naive(model, folder)
-    config = archives.offpath_config(model, cores=1)
-    config["batchSize"] = batch_size
-    if choice.source != OFFPATH:
-        return archives.build_stock(model, config, folder)
-    config["handler"] = {
-        **config["handler"],
-        "threads": common.threads,
-        "prediction_log": dict(common.prediction_log or {"uri": "off"}),
-    }
-    return archives.build_offpath(model, config, folder)
+    config = {**archives.offpath_config(model, workers, **handler), **server}
+    if source == OFFPATH:
+        return archives.build_offpath(model, config, folder)
+    del config["handler"]
+    return archives.build_stock(model, config, folder)
 
 
-def _make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
+def make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
+    """For the handler's process."""
     environ = {"OMP_NUM_THREADS": str(common.threads), **common.s3_environ}
     if choice.source != OFFPATH or common.prediction_log is None:
         # An archive of the user's may name a bucket of theirs: a profile must not write there.
         environ["OFFPATH_PREDICTION_LOG"] = "off"
     return environ
-
-
-def _make_settings(
-    choice: HandlerChoice, common: Preparation, batch_size: int
-) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "model": "the archive's own" if choice.is_archive else common.model,
-        "batch_size": batch_size,
-        "threads": common.threads,
-        "device": "cpu" if common.gpu_id is None else f"cuda:{common.gpu_id}",
-    }
-    if choice.source == NAIVE:
-        settings["s3_put_per_prediction"] = True
-        if common.batch_size is None:
-            settings["batch_size_reason"] = (
-                "batch settings in config.properties are silently ignored: TorchServe gives"
-                " this handler one picture at a time"
-            )
-    if choice.source == OFFPATH:
-        settings["prediction_log"] = "off" if common.prediction_log is None else "s3"
-    return settings

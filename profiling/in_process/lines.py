@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.drive import Collector
 from offpath.profiling.in_process.loaded_handler import LoadedHandler
-from offpath.profiling.in_process.profile_result import LineSample
+from offpath.profiling.in_process.samples import LINES, LineSample
 from offpath.profiling.in_process.stages import (
     TORCHSERVE_STAGES,
     is_offpath,
@@ -20,21 +24,10 @@ from offpath.profiling.in_process.stages import (
 )
 from offpath.profiling.in_process.worker_threads import watching_threads
 
-# The request path of our handler; modules that a later version may lack are left out.
-OUR_MODULES = (
-    "classifier",
-    "pipeline",
-    "payload",
-    "decode",
-    "transform",
-    "resample",
-    "engine",
-    "response",
-    "records",
-)
+OURS = "offpath.handler."
 
 
-class LineCollector:
+class LineCollector(Collector):
     """Watches functions line by line.
 
     Args:
@@ -54,7 +47,7 @@ class LineCollector:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `profiling.drive.Collector`."""
+        """See `Collector`."""
         with watching_threads(self._watching_thread), self._watching_thread():
             yield
 
@@ -67,14 +60,12 @@ class LineCollector:
         finally:
             self._profiler.disable()
 
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """No stages: clocks around them would be watched as well."""
-        return {}, {}
-
-    def make_samples(self, shorten: Callable[[str], str]) -> list[LineSample]:
+    def finish(
+        self, shorten: Callable[[str], str], path: Path | None
+    ) -> dict[str, list[dict[str, Any]]]:
         """One sample per line that ran, in the order of the files."""
         stats = self._profiler.get_stats()
-        return [
+        samples = [
             LineSample(
                 function=self._names.get((file, first), name),
                 file=shorten(file),
@@ -86,6 +77,7 @@ class LineCollector:
             for (file, first, name), timings in sorted(stats.timings.items())
             for line, hits, time in timings
         ]
+        return {LINES: [asdict(sample) for sample in samples]}
 
 
 def choose_functions(
@@ -101,9 +93,13 @@ def choose_functions(
     """
     if named:
         return [find_function(name) for name in named]
+    functions = list_own_functions(handler)
     if is_offpath(handler.instance):
-        return _find_our_functions()
-    return _find_handler_functions(handler)
+        # As the worker loaded them; those that run for no request show no lines.
+        loaded = [name for name in sys.modules if name.startswith(OURS)]
+        for name in sorted(loaded):
+            functions += list_module_functions(sys.modules[name], with_classes=True)
+    return list(dict.fromkeys(functions))
 
 
 def find_function(name: str) -> FunctionType:
@@ -116,7 +112,7 @@ def find_function(name: str) -> FunctionType:
     except (ImportError, AttributeError, ValueError) as error:
         raise ExpectedError(
             f"no function {name!r}: {error}; expected module:qualified.name, for instance"
-            " handler.decode:decode_image"
+            " offpath.handler.decode:decode_image"
         ) from error
     function = unwrap(found)
     if function is None:
@@ -137,42 +133,37 @@ def unwrap(value: object) -> FunctionType | None:
     return value
 
 
-def _find_our_functions() -> list[FunctionType]:
-    functions = []
-    for name in OUR_MODULES:
-        try:
-            module = importlib.import_module(f"handler.{name}")
-        except ModuleNotFoundError:
-            continue
-        functions += _find_module_functions(module)
-        for value in vars(module).values():
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                functions += _find_class_functions(value)
-    return functions
-
-
-def _find_handler_functions(handler: LoadedHandler) -> list[FunctionType]:
+def list_own_functions(handler: LoadedHandler) -> list[FunctionType]:
+    """What the handler's class and module define, and the stages that it inherits."""
     functions = []
     if handler.instance is not None:
         cls = type(handler.instance)
         for base in own_classes(cls):
-            functions += _find_class_functions(base)
+            functions += list_class_functions(base)
         inherited = (unwrap(getattr(cls, name, None)) for name in TORCHSERVE_STAGES)
         functions += [function for function in inherited if function is not None]
     if handler.module.__name__.split(".")[0] != "ts":
-        functions += _find_module_functions(handler.module)
-    return list(dict.fromkeys(functions))
+        functions += list_module_functions(handler.module)
+    return functions
 
 
-def _find_module_functions(module: ModuleType) -> list[FunctionType]:
-    return [
-        value
-        for value in vars(module).values()
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__
-    ]
+def list_module_functions(
+    module: ModuleType, with_classes: bool = False
+) -> list[FunctionType]:
+    """The functions that a module defines, and those of its classes."""
+    functions = []
+    for value in vars(module).values():
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, type):
+            functions += list_class_functions(value) if with_classes else []
+        elif (function := unwrap(value)) is not None:
+            functions.append(function)
+    return functions
 
 
-def _find_class_functions(cls: type) -> list[FunctionType]:
+def list_class_functions(cls: type) -> list[FunctionType]:
+    """Its own methods, without those that run before the first request."""
     found = (unwrap(value) for value in vars(cls).values())
     return [
         function for function in found if function and function.__name__ != "initialize"

@@ -11,13 +11,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.in_process.handlers import HandlerSpec
 
 MODEL_NAME = "classifier"
 
@@ -39,27 +40,26 @@ class LoadedHandler:
     module: ModuleType
 
 
-def load_handler(spec: Mapping[str, Any]) -> LoadedHandler:
-    """Loads the handler that a `HandlerSpec` describes, and initialises it.
+def load_handler(spec: HandlerSpec) -> LoadedHandler:
+    """Loads the handler and initialises it.
 
     Raises:
         ExpectedError: the class is not in its file. Whatever the handler raises passes through.
     """
-    folder = spec["folder"]
-    enter_worker(folder)
+    enter_worker(spec.folder)
     import torch
 
-    torch.set_num_threads(spec["threads"])
-    if spec["class_file"]:
+    torch.set_num_threads(spec.threads)
+    if spec.class_file:
         return _load_class(spec)
     from ts.model_loader import ModelLoaderFactory
 
     service = ModelLoaderFactory.get_model_loader().load(
         MODEL_NAME,
-        folder,
-        spec["entry"],
-        spec["gpu_id"],
-        spec["batch_size"],
+        spec.folder,
+        spec.entry,
+        spec.gpu_id,
+        spec.batch_size,
         None,
         True,
         make_metrics(),
@@ -89,32 +89,32 @@ def make_metrics() -> Any:
     return metrics
 
 
-def _load_class(spec: Mapping[str, Any]) -> LoadedHandler:
+def _load_class(spec: HandlerSpec) -> LoadedHandler:
     """A class from the user's own file, which stays where it is: reports name its lines."""
     from ts.service import Service
 
-    module = _import_file(Path(spec["class_file"]))
-    handler_class = getattr(module, spec["class_name"], None)
+    module = _import_file(Path(spec.class_file))
+    handler_class = getattr(module, spec.class_name, None)
     if not isinstance(handler_class, type):
         found = [name for name, value in vars(module).items() if _is_own(value, module)]
         raise ExpectedError(
-            f"class {spec['class_name']!r} is not in {Path(spec['class_file']).name!r}; found:"
+            f"class {spec.class_name!r} is not in {Path(spec.class_file).name!r}; found:"
             f" {', '.join(found) or 'no class'}"
         )
     if not callable(getattr(handler_class, "handle", None)):
         raise ExpectedError(
-            f"class {spec['class_name']!r} has no method handle(data, context): it is no"
+            f"class {spec.class_name!r} has no method handle(data, context): it is no"
             " TorchServe handler"
         )
-    manifest = json.loads(Path(spec["folder"], "MAR-INF", "MANIFEST.json").read_text())
+    manifest = json.loads(Path(spec.folder, "MAR-INF", "MANIFEST.json").read_text())
     instance = handler_class()
     service = Service(
         MODEL_NAME,
-        spec["folder"],
+        spec.folder,
         manifest,
         instance.handle,
-        spec["gpu_id"],
-        spec["batch_size"],
+        spec.gpu_id,
+        spec.batch_size,
         True,
         make_metrics(),
     )

@@ -1,6 +1,6 @@
-"""The process that one handler lives in while it is profiled: `python -m profiling.profile_child`.
+"""The process that one handler lives in while it is profiled; see `handler_process.py`.
 
-Orders: `load`, `run`, `finish` (see child_process.py); stdout and stderr are the handler's.
+Its stdout and stderr are the handler's.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.child_process import obey
 from offpath.profiling.in_process.cprofile import CallCollector
 from offpath.profiling.in_process.drive import Collector, Driver
 from offpath.profiling.in_process.flame import FlameCollector
+from offpath.profiling.in_process.handler_process import CPROFILE, FLAME, LINES, Watch
+from offpath.profiling.in_process.handlers import HandlerSpec
 from offpath.profiling.in_process.lines import LineCollector, choose_functions
 from offpath.profiling.in_process.loaded_handler import LoadedHandler, load_handler
 from offpath.profiling.in_process.source_paths import make_shortener
 from offpath.profiling.in_process.stages import StageRecorder
-from offpath.profiling.in_process.timing_overhead import OverheadCollector
 from offpath.profiling.in_process.torch_trace import save_trace
 
 Answer = dict[str, Any]
@@ -31,21 +34,22 @@ class ProfiledHandler:
 
     def load(self, order: Mapping[str, Any]) -> Answer:
         """Loads the handler and warms it up; nothing is watched yet."""
-        self._order = order
-        spec = order["spec"]
+        self._spec = msgspec.convert(order["spec"], HandlerSpec)
+        self._file = Path(order["file"]) if order["file"] else None
         self._doing = "initialize"
-        handler = load_handler(spec)
+        handler = load_handler(self._spec)
         self._doing = "handle"
         pictures = [Path(path).read_bytes() for path in order["pictures"]]
-        self._driver = Driver(handler, pictures, spec["batch_size"], order["seed"])
-        for _ in self._driver.run(order["warm_up_batches"], Unwatched()):
+        self._driver = Driver(handler, pictures, self._spec.batch_size, order["seed"])
+        for _ in self._driver.run(order["warm_up_batches"], Collector()):
             pass
         if self._driver.refused:
             raise ExpectedError(
                 f"the handler refused {self._driver.refused} photographs of the warm-up;"
                 " expected pictures that it can decode"
             )
-        self._collector = make_collector(order, handler)
+        watch = msgspec.convert(order["watch"], Watch)
+        self._collector = make_collector(watch, handler, self._spec.name)
         return {}
 
     def run(self, order: Mapping[str, Any]) -> Answer:
@@ -55,25 +59,11 @@ class ProfiledHandler:
 
     def finish(self, _: Mapping[str, Any]) -> Answer:
         """Saves files, and answers what the collector found."""
-        order, collector = self._order, self._collector
-        spec = order["spec"]
-        shorten = make_shortener(spec["folder"])
-        findings: Answer = {"refused": self._driver.refused}
-        path = Path(order["file"]) if order["file"] else None
-        if isinstance(collector, CallCollector):
-            findings["functions"] = [
-                asdict(sample) for sample in collector.make_samples(shorten)
-            ]
-            if path:
-                collector.save(path)
-        elif isinstance(collector, LineCollector):
-            samples = collector.make_samples(shorten)
-            findings["lines"] = [asdict(sample) for sample in samples]
-        elif isinstance(collector, FlameCollector) and path:
-            collector.save(path, f"{spec['name']}: handle")
-        elif isinstance(collector, StageRecorder) and path:
-            save_trace(self._driver, collector, path)
-        return findings
+        if isinstance(self._collector, StageRecorder) and self._file:
+            save_trace(self._driver, self._collector, self._file)
+        shorten = make_shortener(self._spec.folder)
+        found = self._collector.finish(shorten, self._file)
+        return {**found, "refused": self._driver.refused}
 
     def explain(self, error: Exception) -> Answer:
         """An answer for what the handler, or we, raised."""
@@ -84,31 +74,14 @@ class ProfiledHandler:
         return {"error": f"raised in {self._doing}: {raised}", "traceback": text}
 
 
-class Unwatched:
-    """A collector that collects nothing, for the warm-up."""
-
-    def watching(self) -> Any:
-        """See `Collector`."""
-        from contextlib import nullcontext
-
-        return nullcontext()
-
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """See `Collector`."""
-        return {}, {}
-
-
-def make_collector(order: Mapping[str, Any], handler: LoadedHandler) -> Collector:
+def make_collector(watch: Watch, handler: LoadedHandler, name: str) -> Collector:
     """The collector of a kind of profile."""
-    kind = order["kind"]
-    if kind == "cprofile":
+    if watch.kind == CPROFILE:
         return CallCollector()
-    if kind == "lines":
-        return LineCollector(choose_functions(handler, order["functions"]))
-    if kind == "flame":
-        return FlameCollector(order["interval_s"])
-    if kind == "overhead":
-        return OverheadCollector(handler)
+    if watch.kind == LINES:
+        return LineCollector(choose_functions(handler, watch.functions))
+    if watch.kind == FLAME:
+        return FlameCollector(watch.interval_s, f"{name}: handle")
     return StageRecorder(handler)
 
 

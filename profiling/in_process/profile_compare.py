@@ -1,95 +1,119 @@
-"""Two saved profiles side by side, per stage and per bucket; unlike ones are refused.
+"""Two saved profiles side by side, part by part; unlike ones are refused.
 
-Figures are per image where images were counted, so that batches of different sizes compare; the
-account of a server is per request.
+Both become one run, whose variants are called `A offpath` and `B offpath`: it is saved, shown and
+drawn as any other. Figures are an image's, so that batches of different sizes compare; the account
+of a server is a request's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.result import find_differences
-from offpath.profiling.experiments.server_figures import list_account
-from offpath.profiling.in_process.profile_result import HandlerProfile, ProfileResult
-from offpath.profiling.in_process.profile_summary import (
-    OTHER,
-    TOTAL,
-    count_images,
-    summarise_buckets,
-    summarise_stages,
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.facts import (
+    describe_host,
+    describe_workload,
+    format_time,
 )
+from offpath.profiling.core.figures import format_ms, format_ratio
+from offpath.profiling.core.run import Run, find_differences
+from offpath.profiling.core.statistics import Summary
+from offpath.profiling.in_process.profile_charts import list_bars
+from offpath.profiling.in_process.profile_figures import (
+    ACCOUNT,
+    BUCKET,
+    OTHER,
+    STAGE,
+    TOTAL,
+    read_parts,
+    read_total,
+)
+from offpath.profiling.report.document import Document, Section, StackedChart, Table
 
+EXPERIMENT = "profile-compare"
 # What must be alike. Versions may differ: comparing before and after an upgrade is what people do.
 HOST_KEYS = ("cpu", "cores", "memory_gib", "gpu")
 SETTING_KEYS = ("model", "batch_size", "clients", "threads", "device", "s3_latency_ms")
 SHOWN_DIFFERENCES = 6
+WHAT = {
+    ACCOUNT: "a client's mean latency, ms",
+    STAGE: "stages, ms an image",
+    BUCKET: "own time by kind of work, ms an image",
+}
+
+Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class ComparedRow:
-    """One stage, bucket or part of two results; None where one of them lacks it."""
-
-    name: str
-    first_ms: float | None
-    second_ms: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """The second over the first."""
-        if self.first_ms is None or self.second_ms is None or self.first_ms <= 0:
-            return None
-        return self.second_ms / self.first_ms
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One pair of handlers.
-
-    Attributes:
-        tables: what is compared ("stages", "buckets", "account") -> its rows, `total` last.
-    """
-
-    first: str
-    second: str
-    tables: Mapping[str, Sequence[ComparedRow]]
-
-
-def compare_profiles(
-    first: ProfileResult, second: ProfileResult, force: bool = False
-) -> list[Comparison]:
-    """Pairs the handlers of two results and compares each pair.
+def join_profiles(first: Run, second: Run, command: str, force: bool = False) -> Run:
+    """The figures of both as one run, with `details["pairs"]` of variants to compare.
 
     Raises:
-        ExpectedError: the results are not comparable and `force` is not set, or no handlers pair.
+        ExpectedError: they are not comparable and `force` is not set, or no handlers pair.
     """
-    pairs = pair_handlers(first, second)
-    differences = find_unlike(first, second, pairs)
-    if differences and not force:
-        shown = "; ".join(differences[:SHOWN_DIFFERENCES])
+    pairs = pair_handlers(list(first.variants), list(second.variants))
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    unlike = list_differences(
+        list_essentials(first, ours), list_essentials(second, theirs)
+    )
+    if unlike and not force:
         raise ExpectedError(
-            f"these profiles are not comparable: {shown}; --force compares them all the same"
+            f"these profiles are not comparable: {'; '.join(unlike[:SHOWN_DIFFERENCES])};"
+            " --force compares them all the same"
         )
-    return [
-        Comparison(one.name, other.name, compare_handlers(one, other))
-        for one, other in pairs
-    ]
+    # What may differ, and may explain the figures.
+    notes = list_differences(list_header(first), list_header(second))
+    sides = rename(first, "A", ours), rename(second, "B", theirs)
+    return replace(
+        first,
+        experiment=EXPERIMENT,
+        command=command,
+        variants={name: facts for one in sides for name, facts in one.variants.items()},
+        workloads={**second.workloads, **first.workloads},
+        warnings=[f"also differs: {note}" for note in dict.fromkeys([*unlike, *notes])],
+        details={
+            "pairs": [(f"A {a}", f"B {b}") for a, b in pairs],
+            "runs": {
+                letter: describe(run) for letter, run in zip("AB", (first, second))
+            },
+        },
+        rows=[row for one in sides for row in one.rows],
+        failures=[],
+    )
 
 
-def pair_handlers(
-    first: ProfileResult, second: ProfileResult
-) -> list[tuple[HandlerProfile, HandlerProfile]]:
-    """Handlers of the same name; where each result has one only, those two."""
-    others = {profile.name: profile for profile in second.handlers}
-    pairs = [(p, others[p.name]) for p in first.handlers if p.name in others]
-    if not pairs and len(first.handlers) == len(second.handlers) == 1:
-        pairs = [(first.handlers[0], second.handlers[0])]
+def rename(run: Run, letter: str, names: Sequence[str]) -> Run:
+    """The named variants alone, with a letter before their names."""
+    return replace(
+        run,
+        variants={f"{letter} {name}": run.variants[name] for name in names},
+        rows=[
+            replace(row, variant=f"{letter} {row.variant}")
+            for row in run.rows
+            if row.variant in names
+        ],
+    )
+
+
+def describe(run: Run) -> dict[str, str]:
+    """What stands above a comparison of each side."""
+    return {
+        "command": run.command,
+        "taken": format_time(run.started_at),
+        "host": describe_host(run.host),
+        **{f"images {n}": describe_workload(it) for n, it in run.workloads.items()},
+    }
+
+
+def pair_handlers(first: Sequence[str], second: Sequence[str]) -> list[Pair]:
+    """Handlers of the same name; where each run has one only, those two."""
+    pairs = [(name, name) for name in first if name in second]
+    if not pairs and len(first) == len(second) == 1:
+        pairs = [(first[0], second[0])]
     if not pairs:
-        names = [
-            ", ".join(p.name for p in r.handlers) or "none" for r in (first, second)
-        ]
+        names = [", ".join(side) or "none" for side in (first, second)]
         raise ExpectedError(
             f"no handlers to compare: the first result has {names[0]}, the second {names[1]};"
             " expected a name that is in both, or one handler each"
@@ -97,107 +121,90 @@ def pair_handlers(
     return pairs
 
 
-def find_unlike(
-    first: ProfileResult,
-    second: ProfileResult,
-    pairs: Iterable[tuple[HandlerProfile, HandlerProfile]],
-) -> list[str]:
-    """What forbids a comparison, as "where: one, other"."""
-    differences = [
-        *find_differences(first.kind, second.kind, "kind"),
-        *find_differences(
-            identify_images(first), identify_images(second), "workload.identity"
-        ),
-        *find_differences(
-            pick(first.host, HOST_KEYS), pick(second.host, HOST_KEYS), "host"
-        ),
-        *find_differences(
-            pick(first.settings, SETTING_KEYS),
-            pick(second.settings, SETTING_KEYS),
-            "settings",
-        ),
-    ]
-    for one, other in pairs:
-        differences += find_differences(
-            one.settings.get("batch_size"),
-            other.settings.get("batch_size"),
-            f"{one.name}.batch_size",
-        )
-    return differences
-
-
-def find_notes(first: ProfileResult, second: ProfileResult) -> list[str]:
-    """What differs and may explain the figures: versions and the other settings."""
-    return [
-        *find_differences(
-            without(first.host, HOST_KEYS), without(second.host, HOST_KEYS), "host"
-        ),
-        *find_differences(
-            without(first.settings, SETTING_KEYS),
-            without(second.settings, SETTING_KEYS),
-            "settings",
-        ),
-    ]
-
-
-def identify_images(result: ProfileResult) -> object:
-    """The photographs' checksum, or what else the result says of them."""
-    return result.workload.get("identity", result.workload)
-
-
-def pick(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """The named values that are there."""
-    return {key: values[key] for key in keys if key in values}
-
-
-def without(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """All values but the named ones."""
-    return {key: value for key, value in values.items() if key not in keys}
-
-
-def compare_handlers(
-    first: HandlerProfile, second: HandlerProfile
-) -> dict[str, list[ComparedRow]]:
-    """Every table that both have."""
-    readers: dict[str, Callable[[HandlerProfile], dict[str, float]]] = {
-        "account": read_account_ms,
-        "stages": read_stages_ms,
-        "buckets": read_buckets_ms,
-    }
-    tables = {}
-    for name, read in readers.items():
-        one, other = read(first), read(second)
-        if one and other:
-            tables[name] = merge_rows(one, other)
-    return tables
-
-
-def read_stages_ms(profile: HandlerProfile) -> dict[str, float]:
-    """Mean milliseconds an image by stage, `total` last."""
+def list_essentials(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """What must be alike, by the names that a message has for it."""
     return {
-        row.stage: 1e3 * row.image_mean_s for row in summarise_stages(profile.batches)
+        "experiment": run.experiment,
+        "images": [workload.get("identity") for workload in run.workloads.values()],
+        "host": {key: run.host.get(key) for key in HOST_KEYS},
+        "settings": {key: run.settings.get(key) for key in SETTING_KEYS},
+        "batch size": [run.variants[name].get("batch_size") for name in names],
     }
 
 
-def read_buckets_ms(profile: HandlerProfile) -> dict[str, float]:
-    """Own milliseconds an image by bucket (in all, where images were not counted), `total` last."""
-    images = count_images(profile.batches) or 1
-    rows = summarise_buckets(profile.functions)
-    values = {row.bucket: 1e3 * row.own_s / images for row in rows}
-    return {**values, TOTAL: sum(values.values())} if values else {}
+def list_header(run: Run) -> dict[str, Any]:
+    """What else may explain a difference of the figures."""
+    return {"host": run.host, "settings": run.settings}
 
 
-def read_account_ms(profile: HandlerProfile) -> dict[str, float]:
-    """Milliseconds of a client's mean latency by part, `total` last."""
-    values = {part: ms for part, _, ms, _ in list_account(profile.server)}
-    return {**values, TOTAL: profile.server["mean_ms"]} if values else {}
+def list_differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    """Every differing leaf, as "host.cpu: one, other"."""
+    return [text.removeprefix(".") for text in find_differences(first, second, "")]
 
 
-def merge_rows(
-    first: Mapping[str, float], second: Mapping[str, float]
-) -> list[ComparedRow]:
-    """Rows of both in the first's order, then what only the second has, then what is left over."""
+def document_of(run: Run, baseline: str | None = None) -> Document:
+    """Each pair of a joined run, with the ratio of the second to the first."""
+    summary = Summary(run)
+    sections = [
+        section
+        for a, b in run.details["pairs"]
+        for kind in WHAT
+        if (section := make_section(summary, (a, b), kind))
+    ]
+    return Document(
+        title="Two profiles side by side",
+        sections=sections,
+        command=run.command,
+        facts={
+            f"{letter}: {what}": text
+            for letter, facts in run.details["runs"].items()
+            for what, text in facts.items()
+            if text
+        },
+        warnings=find_doubts(run),
+        headline=[c for s in sections for c in s.parts if isinstance(c, StackedChart)],
+    )
+
+
+def make_section(summary: Summary, pair: Pair, kind: str) -> Section | None:
+    """Both bars on one scale, then the figures; None where one side has none of the kind."""
+    bars = list_bars(summary, pair, kind)
+    if len(bars) < 2:
+        return None
+    rows = [
+        [name, *map(show_ms, (one, other)), show_ratio(one, other)]
+        for name, one, other in compare_parts(summary, pair, kind)
+    ]
+    columns = ["", *pair, "B / A"]
+    heading = f"{' and '.join(pair)}: {WHAT[kind]}"
+    chart = StackedChart(heading, "ms", bars)
+    return Section(heading, [chart, Table("", columns, rows, has_total=True)])
+
+
+def compare_parts(
+    summary: Summary, pair: Pair, kind: str
+) -> list[tuple[str, float | None, float | None]]:
+    """Milliseconds of both by part, None where one lacks it: in the first's order, then the rest.
+
+    What is left over and the total stand last.
+    """
+    sides = [
+        {**read_parts(summary, name, kind), TOTAL: read_total(summary, name, kind)}
+        for name in pair
+    ]
     last = (OTHER, TOTAL)
-    names = [name for name in dict.fromkeys([*first, *second]) if name not in last]
-    names += [name for name in last if name in first or name in second]
-    return [ComparedRow(name, first.get(name), second.get(name)) for name in names]
+    names = [name for name in {**sides[0], **sides[1]} if name not in last]
+    names += [name for name in last if any(name in side for side in sides)]
+    return [(name, sides[0].get(name), sides[1].get(name)) for name in names]
+
+
+def show_ms(value: float | None) -> str:
+    """Empty where one side lacks the part."""
+    return "" if value is None else format_ms(value / 1e3)
+
+
+def show_ratio(one: float | None, other: float | None) -> str:
+    """The second over the first; empty where there is none."""
+    if one is None or other is None or one <= 0:
+        return ""
+    return format_ratio(other / one)

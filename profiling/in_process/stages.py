@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, ModuleType
 from typing import Any
 
+from offpath.profiling.in_process.drive import Collector, Seconds
 from offpath.profiling.in_process.loaded_handler import LoadedHandler
 
 TORCHSERVE_STAGES = ("preprocess", "inference", "postprocess")
@@ -86,8 +87,8 @@ class StageClock:
         return taken
 
 
-class StageRecorder:
-    """The stages of one handler, whichever way they are had. A `profiling.drive.Collector`."""
+class StageRecorder(Collector):
+    """The stages of one handler, whichever way they are had."""
 
     def __init__(self, handler: LoadedHandler) -> None:
         self._clock = StageClock()
@@ -97,12 +98,8 @@ class StageRecorder:
         else:
             clock_stages(handler, self._clock)
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Nothing to do: the clocks are in the handler."""
-        return nullcontext()
-
-    def take_batch(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds by stage of the batch that just ended: of the host, of the accelerator."""
+    def take_batch(self) -> tuple[Seconds, Seconds]:
+        """See `Collector`; the clocks are in the handler."""
         return self._tap.take() if self._tap else (self._clock.take(), {})
 
     @contextmanager
@@ -137,13 +134,13 @@ class OwnStages:
         self._stage = stages.Stage
         # Any: mypy takes a method for something that is never assigned to.
         self._timer_class: Any = stages.StageTimer
-        self._host_s: dict[str, float] = {}
-        self._device_s: dict[str, float] = {}
+        self._host_s: Seconds = {}
+        self._device_s: Seconds = {}
         metrics = instance._metrics
         metrics.count_batch = self._tapped(metrics.count_batch)
         self._watch_device()
 
-    def take(self) -> tuple[dict[str, float], dict[str, float]]:
+    def take(self) -> tuple[Seconds, Seconds]:
         """Seconds by stage since the last call: of the host, of the accelerator."""
         taken = self._host_s, self._device_s
         self._host_s, self._device_s = {}, {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpath.profiling.in_process.buckets import BUCKETS, find_buckets
+import offpath
+from offpath.profiling.in_process.buckets import BUCKETS, RULES, find_buckets
 
 
 def builtin(name: str) -> tuple[str, int, str]:
@@ -38,6 +41,9 @@ def python(file: str, name: str) -> tuple[str, int, str]:
         (python("torchvision/transforms/functional.py", "to_tensor"), "tensor"),
         (builtin("<built-in method torch.stack>"), "tensor"),
         (builtin("<method 'div' of 'torch._C.TensorBase' objects>"), "tensor"),
+        (python("handler/batch_runner.py", "put"), "tensor"),
+        (python("handler/batch_runner.py", "classify"), "forward"),
+        (python("handler/backends/open_vino.py", "infer"), "forward"),
         (builtin("<built-in method torch.conv2d>"), "forward"),
         (builtin("<built-in method torch._C._nn.linear>"), "forward"),
         (python("torch/nn/modules/module.py", "_call_impl"), "forward"),
@@ -116,3 +122,11 @@ def test_a_helper_of_several_counts_to_the_one_with_most_of_its_time():
         helper: (10, 10, 0.5, 0.5, edges),
     }
     assert find_buckets(stats)[helper] == "logging"
+
+
+def test_the_rules_name_modules_of_the_handler_that_are_there():
+    patterns = [file.pattern for _, file, _ in RULES]
+    groups = re.findall(r"handler/\(+([\w|]+)\)\\\.py", " ".join(patterns))
+    names = {name for group in groups for name in group.split("|")}
+    there = {path.stem for path in Path(offpath.__file__).parent.glob("handler/*.py")}
+    assert len(names) > 8 and names <= there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import pstats
 import sys
 import time
@@ -14,10 +15,10 @@ import pytest
 
 from offpath.profiling.in_process.call_profiler import (
     CallProfiler,
-    CProfile,
     StackProfile,
     ThreadProfile,
-    save_stats,
+    merge_profiles,
+    read_stats,
 )
 from offpath.profiling.in_process.cprofile import REST, CallCollector, make_samples
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.timing
 BACKENDS = [
     pytest.param(StackProfile, id="sys-setprofile"),
     pytest.param(
-        CProfile,
+        cProfile.Profile,
         id="cprofile",
         marks=pytest.mark.skipif(
             sys.version_info >= (3, 12), reason="cProfile mixes threads up from 3.12 on"
@@ -47,7 +48,7 @@ def collect(make: Callable[[], ThreadProfile], work: Callable[[], Any]) -> Any:
     collector = CallCollector(CallProfiler(make))
     with collector.watching():
         work()
-    return collector._profiler.make_stats()
+    return read_stats(collector._profiler.merge())
 
 
 def find(stats: Any, name: str) -> Any:
@@ -101,18 +102,35 @@ def test_the_python_profilers_figures_are_exact():
     profile._leave()
     now[0] = 6.0
     profile._leave()
-    assert profile.make_stats() == {
+    profile.create_stats()
+    assert profile.stats == {
         outer: (1, 1, 3.0, 6.0, {}),
         inner: (1, 1, 3.0, 3.0, {outer: (1, 1, 3.0, 3.0)}),
     }
 
 
 @pytest.mark.parametrize("make", BACKENDS)
-def test_pstats_reads_the_file(make, tmp_path: Path):
-    path = tmp_path / "deep" / "a.prof"
-    save_stats(collect(make, lambda: fib(5)), path)
-    read = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
-    assert find(read, "fib")[1] == 15
+def test_pstats_reads_the_files_and_adds_them_up(make, tmp_path: Path):
+    files = [str(tmp_path / "deep" / name) for name in ("a.prof", "b.prof")]
+    for file in files:
+        collector = CallCollector(CallProfiler(make))
+        with collector.watching():
+            fib(5)
+        collector.finish(str, Path(file))
+    assert find(pstats.Stats(files[0]).stats, "fib")[1] == 15  # type: ignore
+    merged = find(read_stats(merge_profiles(files)), "fib")
+    assert merged[:2] == (2, 30)
+    assert {key[2]: calls for key, (calls, *_) in merged[4].items()}["fib"] == 28
+
+
+def test_one_function_compiled_twice_is_one_function():
+    profile = StackProfile(lambda: 0.0)
+    for _ in range(2):
+        code = compile("pass", "same.py", "exec")
+        profile._enter(profile._add(id(code), ("same.py", 1, "f")))
+        profile._leave()
+    profile.create_stats()
+    assert profile.stats == {("same.py", 1, "f"): (2, 2, 0.0, 0.0, {})}
 
 
 def test_small_functions_become_one_row_per_bucket_and_nothing_is_lost():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.in_process.handler_process import HandlerProcess
+from offpath.profiling.in_process.handler_process import HandlerProcess, Watch
 from offpath.profiling.in_process.handlers import HandlerSpec
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -56,30 +56,21 @@ def load(
         class_name=class_name,
         batch_size=BATCH_SIZE,
     )
-    process.ask(
-        "load",
-        kind=kind,
-        spec=spec.to_json(),
-        pictures=[str(path) for path in sorted(folder.glob("*.jpg"))],
-        seed=0,
-        warm_up_batches=1,
-        functions=[],
-        interval_s=0.001,
-        file=str(file) if file else None,
-    )
+    pictures = sorted(folder.glob("*.jpg"))
+    process.load(spec, pictures, 1, watch=Watch(kind), file=file)
 
 
 def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
     load(process, folder, "stages")
-    batches = process.ask("run", batches=BATCHES)["batches"]
-    assert [batch["size"] for batch in batches] == [BATCH_SIZE] * BATCHES
+    batches = process.run(BATCHES)
+    assert [batch.size for batch in batches] == [BATCH_SIZE] * BATCHES
     for batch in batches:
-        stages = batch["stages_s"]
+        stages = batch.stages_s
         assert list(stages) == ["preprocess", "inference", "postprocess", "write_audit"]
         assert stages["write_audit"] > BATCH_SIZE * 0.002
         # Without what it called: its own sleep alone.
         assert 0.005 < stages["postprocess"] < stages["write_audit"] + 0.005
-        assert 0.98 * batch["total_s"] < sum(stages.values()) <= batch["total_s"]
+        assert 0.98 * batch.total_s < sum(stages.values()) <= batch.total_s
 
 
 def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
@@ -87,26 +78,26 @@ def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
 ):
     prof = tmp_path / "mine.prof"
     load(process, folder, "cprofile", file=prof)
-    batches = process.ask("run", batches=BATCHES)["batches"]
-    functions = process.ask("finish")["functions"]
+    batches = process.run(BATCHES)
+    functions = process.finish()["functions"]
     requests = BATCHES * BATCH_SIZE
     found = {row["name"]: row for row in functions}
     assert found["write_audit"]["calls"] == requests
-    assert found["write_audit"]["file"].endswith("profiling/planted_handler.py")
+    assert found["write_audit"]["file"].endswith("in_process/planted_handler.py")
     opened = next(row for name, row in found.items() if "open>" in name)
     assert (opened["bucket"], opened["calls"]) == ("file I/O", requests)
     slept = next(row for name, row in found.items() if "sleep" in name)
     assert slept["calls"] == requests + BATCHES
     assert slept["own_s"] > requests * 0.002 + BATCHES * 0.005
     own_s = sum(row["own_s"] for row in functions)
-    assert own_s > 0.98 * sum(batch["total_s"] for batch in batches)
+    assert own_s > 0.98 * sum(batch.total_s for batch in batches)
     assert any(name == "measure" for _, _, name in pstats.Stats(str(prof)).stats)
 
 
 def test_lines_names_the_lines_with_the_mistakes(process, folder):
     load(process, folder, "lines")
-    process.ask("run", batches=BATCHES)
-    lines = process.ask("finish")["lines"]
+    process.run(BATCHES)
+    lines = process.finish()["lines"]
     requests = BATCHES * BATCH_SIZE
     by_function = {}
     for row in lines:
@@ -123,8 +114,8 @@ def test_lines_names_the_lines_with_the_mistakes(process, folder):
 def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
     page = tmp_path / "flame.html"
     load(process, folder, "flame", file=page)
-    process.ask("run", batches=BATCHES)
-    process.ask("finish")
+    process.run(BATCHES)
+    process.finish()
     text = page.read_text(encoding="utf-8")
     assert "write_audit" in text
     assert "fonts.googleapis.com" not in text
@@ -133,8 +124,8 @@ def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
 def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path):
     trace = tmp_path / "trace.json"
     load(process, folder, "stages", file=trace)
-    process.ask("run", batches=1)
-    process.ask("finish")
+    process.run(1)
+    process.finish()
     names = [
         event.get("name") for event in json.loads(trace.read_text())["traceEvents"]
     ]
@@ -161,4 +152,4 @@ def test_a_process_that_dies_is_said_with_what_it_printed(folder):
     with HandlerProcess("mine", {}, folder / "other.txt") as process:
         process._process.kill()
         with pytest.raises(ExpectedError, match="its process ended with -9"):
-            process.ask("run", batches=1)
+            process.run(1)

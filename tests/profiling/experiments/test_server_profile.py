@@ -18,16 +18,28 @@ import psutil
 import pytest
 
 from offpath.cli import run
+from offpath.profiling.core.run import Run, load_run
+from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.server_target import start_server
-from offpath.profiling.in_process.profile_result import PROFILE
-from offpath.profiling.in_process.profiled_archive import ENTRY_NAME, wrap_archive
+from offpath.profiling.experiments.worker_profiles import ENTRY_NAME, wrap_archive
+from offpath.profiling.in_process.profile_figures import (
+    ACCOUNT,
+    find_cell,
+    read_parts,
+)
+from offpath.profiling.in_process.samples import (
+    FUNCTIONS,
+    FunctionSample,
+    list_files,
+    read_samples,
+)
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.mar_file import MANIFEST, read_mar
 from offpath.serving.processes import find_session_members
 from tests.support.answering_server import answering_server
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 
 
 def offpath(*argv: str, **changes) -> subprocess.Popen[str]:
@@ -67,7 +79,17 @@ def profiled(tmp_path_factory):
         *("--output", str(folder), "--json", str(folder / "result.json")),
         *("--html", str(folder / "page.html")),
     )
-    return PROFILE.load(folder / "result.json"), folder, out
+    return load_run(folder / "result.json", "profile-server"), folder, out
+
+
+def read_account(run: Run) -> dict[str, float]:
+    """The account, which adds up to the clients' mean."""
+    summary, (name,) = Summary(run), run.variants
+    account = read_parts(summary, name, ACCOUNT)
+    latencies = summary.values(name, find_cell(summary, name))
+    mean_ms = sum(latencies) / len(latencies)
+    assert sum(account.values()) == pytest.approx(mean_ms, rel=1e-4)
+    return account
 
 
 @pytest.fixture(scope="module")
@@ -98,36 +120,35 @@ def attach_options(server) -> list[str]:
 
 @pytest.mark.server
 def test_the_account_of_a_real_server_adds_up(profiled):
-    result, _, out = profiled
-    server = result.handlers[0].server
-    account = {row["part"]: row["ms"] for row in server["account"]}
-    latencies = server["client"]["latencies_ms"]
-    mean_ms = sum(latencies) / len(latencies)
-    assert sum(account.values()) == pytest.approx(mean_ms, rel=1e-9)
+    run, _, out = profiled
+    account = read_account(run)
     assert {"queue", "worker protocol", "decode", "inference", "postprocess"} <= set(
         account
     )
-    assert server["client"]["failures"] == 0
-    assert server["counters"]["stages_s"]["decode"] > 0
-    assert server["counters"]["answered"] > 0
-    assert server["in_force"]["batch_size"] == 8
-    assert 1 <= server["mean_batch_size"] <= 8
-    assert server["cpu_ms_per_request"]["workers"] > 0
+    summary = Summary(run)
+    cell = find_cell(summary, "offpath")
+    assert summary.failures("offpath", cell) == {}
+    assert 1 <= summary.value("offpath", cell, "mean_batch_size") <= 8
+    assert summary.value("offpath", cell, "cpu_ms.workers") > 0
+    assert run.details["counters"]["stages_s"]["decode"] > 0
+    assert run.details["counters"]["answered"] > 0
+    assert run.details["in_force"]["batch_size"] == 8
     assert "worker protocol" in out
 
 
 @pytest.mark.server
 def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
-    result, folder, _ = profiled
-    handler = result.handlers[0]
-    assert len(handler.files) == handler.server["in_force"]["workers"]
-    for file in handler.files:
+    run, folder, _ = profiled
+    files = list_files(run, "offpath")
+    assert len(files) == run.details["in_force"]["workers"]
+    for file in files:
         names = {name for _, _, name in pstats.Stats(file).stats}
         assert {"handle", "decode_image", "inference"} <= names
-    found = {sample.name: sample for sample in handler.functions}
+    functions = read_samples(run, FUNCTIONS, "offpath", FunctionSample)
+    found = {sample.name: sample for sample in functions}
     assert found["decode_image"].bucket == "decode"
     assert found["decode_image"].file == "handler/decode.py"
-    assert not [s for s in handler.functions if "profiled_entry" in s.file]
+    assert not [s for s in functions if "profiled_entry" in s.file]
     assert (folder / "page.html").stat().st_size > 1000
 
 
@@ -136,16 +157,15 @@ def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_pa
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--warm-up", "0", "--clients", "4", "--json", str(path)]
     profile(*attach_options(stock_server), *argv)
-    server = PROFILE.load(path).handlers[0].server
-    account = {row["part"]: row["ms"] for row in server["account"]}
-    assert account["handler"] > 0
-    assert sum(account.values()) == pytest.approx(server["mean_ms"], rel=1e-9)
-    assert server["in_force"] == {
+    run = load_run(path, "profile-server")
+    assert read_account(run)["handler"] > 0
+    assert run.details["in_force"] == {
         "batch_size": 8,
         "max_batch_delay_ms": 1,
         "workers": 1,
     }
-    assert server["cpu_ms_per_request"] == {}
+    # The server's CPU time cannot be told from everybody's.
+    assert not [row.metric for row in run.rows if row.metric.startswith("cpu_s")]
     # It was left as it was.
     assert stock_server.is_running()
 

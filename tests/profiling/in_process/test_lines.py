@@ -19,7 +19,7 @@ from offpath.profiling.in_process.source_paths import shorten_path
 
 
 def test_a_named_function_is_found_through_its_class():
-    found = find_function("profiling.drive:Driver.run")
+    found = find_function("offpath.profiling.in_process.drive:Driver.run")
     assert found.__qualname__ == "Driver.run"
 
 
@@ -27,13 +27,19 @@ def test_a_named_function_is_found_through_its_class():
     ("name", "said"),
     [
         pytest.param("no_such_module:f", "No module named", id="no-module"),
-        pytest.param("profiling.drive:f", "no attribute 'f'", id="no-function"),
+        pytest.param(
+            "offpath.profiling.in_process.drive:f", "no attribute 'f'", id="no-function"
+        ),
         pytest.param(
             "offpath.profiling.in_process.drive",
             "expected module:qualified",
             id="no-colon",
         ),
-        pytest.param("profiling.drive:Driver", "a Python function", id="a-class"),
+        pytest.param(
+            "offpath.profiling.in_process.drive:Driver",
+            "a Python function",
+            id="a-class",
+        ),
     ],
 )
 def test_a_name_that_leads_nowhere_is_said(name, said):
@@ -76,11 +82,12 @@ def test_lines_have_their_hits_and_source():
     for _ in range(2):
         with collector.watching():
             count(10)
-    samples = collector.make_samples(lambda file: "here.py")
-    hits = {sample.source.strip(): sample.hits for sample in samples}
+    lines = collector.finish(lambda file: "here.py", None)["lines"]
+    hits = {line["source"].strip(): line["hits"] for line in lines}
     assert hits["total += number"] == 20
-    assert {sample.function for sample in samples} == {"count"}
-    assert {sample.file for sample in samples} == {"here.py"}
+    assert {(line["function"], line["file"]) for line in lines} == {
+        ("count", "here.py")
+    }
 
 
 def test_paths_are_shortened_by_the_first_root_that_holds_them():

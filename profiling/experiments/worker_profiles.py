@@ -7,18 +7,16 @@ in front of it.
 from __future__ import annotations
 
 import json
-import marshal
 import time
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import offpath
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.in_process.call_profiler import Stats, add_stats
+from offpath.profiling.in_process.call_profiler import merge_profiles, read_stats
 from offpath.profiling.in_process.cprofile import make_samples, shorten_stats
-from offpath.profiling.in_process.profile_result import FunctionSample
+from offpath.profiling.in_process.samples import FunctionSample
 from offpath.profiling.in_process.source_paths import make_shortener
 from offpath.serving.mar_file import MANIFEST, read_mar
 
@@ -119,10 +117,7 @@ class WorkerProfiler:
         return sorted(self.folder.glob("*.done"))
 
 
-def read_functions(files: Sequence[Path], model_dir: str) -> list[FunctionSample]:
-    """All workers' functions together; `model_dir` is where TorchServe unzipped the archive."""
-    total: Stats = {}
-    for path in files:
-        # Written by our own worker a moment ago.
-        add_stats(total, marshal.loads(path.read_bytes()))
-    return make_samples(shorten_stats(total, make_shortener(model_dir)))
+def read_functions(written: WorkerProfiles) -> list[FunctionSample]:
+    """All workers' functions together."""
+    stats = read_stats(merge_profiles([str(path) for path in written.files]))
+    return make_samples(shorten_stats(stats, make_shortener(written.model_dir)))
