@@ -60,7 +60,7 @@ def test_delay_outside_its_range_is_refused(value: object) -> None:
         ({"deviceType": "tpu"}, {}, "deviceType is 'tpu'; accepted: cpu, gpu"),
         ({"batch_size": 8}, {}, "unknown setting 'batch_size'; accepted: minWorkers"),
         ({3: 8}, {}, "unknown setting 3"),
-        ({}, {"topk": 3}, "unknown key 'topk' in handler:; accepted: image_size"),
+        ({}, {"topk": 3}, "unknown key 'topk' in handler; accepted: image_size"),
         ({}, {"top_k": 0}, "handler.top_k is 0; accepted: an integer from 1"),
         ({}, {"prediction_log": 5}, "handler.prediction_log is 5; accepted: "),
     ],

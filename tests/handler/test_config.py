@@ -110,7 +110,7 @@ def test_unknown_key_names_it_and_the_accepted_ones(key: Any) -> None:
 
 @pytest.mark.parametrize("section", [[], [1], "scaled", 3, True])
 def test_section_that_is_no_mapping_is_refused(section: Any) -> None:
-    with pytest.raises(ConfigError, match="must be a mapping"):
+    with pytest.raises(ConfigError, match="accepted: a mapping with image_size"):
         read(section)
 
 
@@ -131,7 +131,9 @@ def test_prediction_log_that_is_no_mapping_is_named(section: Any) -> None:
 def test_wrong_prediction_log_setting_is_named_with_its_section() -> None:
     with pytest.raises(ConfigError, match=r"handler\.prediction_log\.sync is 'maybe'"):
         read({"prediction_log": {"sync": "maybe"}})
-    with pytest.raises(ConfigError, match=r"unknown key prediction_log\.url"):
+    with pytest.raises(
+        ConfigError, match="unknown key 'url' in handler.prediction_log"
+    ):
         read({"prediction_log": {"url": "off"}})
 
 

@@ -61,7 +61,7 @@ def test_s3_options_are_read() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"url": "s3://a"}, "unknown key prediction_log.url; accepted: compression"),
+        ({"url": "s3://a"}, "unknown key 'url' in prediction_log; accepted: uri"),
         ({"uri": "gs://a"}, "prediction_log.uri is 'gs://a'; accepted: s3://bucket"),
         ({"uri": "file://relative"}, "prediction_log.uri is 'file://relative'"),
         ({"uri": True}, "prediction_log.uri is True"),
@@ -70,13 +70,13 @@ def test_s3_options_are_read() -> None:
         ({"segment_max_age_s": 0}, "prediction_log.segment_max_age_s is 0"),
         (
             {"when_full": "drop"},
-            "prediction_log.when_full is 'drop'; accepted: drop_old",
+            "prediction_log.when_full is 'drop'; accepted: one of drop_old",
         ),
         ({"fields": ["pixels"]}, "prediction_log.fields is"),
         ({"sample_rate": 1.5}, "prediction_log.sample_rate is 1.5"),
-        ({"sync": "none"}, "prediction_log.sync is 'none'; accepted: os, fsync"),
+        ({"sync": "none"}, "prediction_log.sync is 'none'; accepted: one of os, fsync"),
         ({"compression": "lz4"}, "prediction_log.compression is 'lz4'"),
-        ({"s3": {"acl": "public-read"}}, "unknown key prediction_log.s3.acl"),
+        ({"s3": {"acl": "public-read"}}, "unknown key 'acl' in prediction_log.s3"),
         ({"s3": "eu"}, "prediction_log.s3 is 'eu'; accepted: a mapping"),
         ({"spool_max_bytes": 8 << 20}, "4 times segment_max_bytes"),
         ({"user_id_header": ""}, "prediction_log.user_id_header is ''"),

@@ -1,0 +1,139 @@
+"""A YAML section as a frozen dataclass: each field says what it accepts, `read_section` checks it.
+
+    @dataclass(frozen=True)
+    class Settings:
+        top_k: int = setting(5, integer(1, 1000))
+
+Every error names the key, the value and what is accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from offpath.handler.errors import ConfigError
+
+# A value of the section and its key with all sections' names -> the field's value, or ConfigError.
+Reader = Callable[[Any, str], Any]
+REQUIRED = dataclasses.MISSING
+
+
+def setting(default: Any, reader: Reader) -> Any:
+    """A dataclass field that `read_section` knows how to read."""
+    return dataclasses.field(default=default, metadata={"reader": reader})
+
+
+def read_section(settings_class: type, section: object, where: str) -> dict[str, Any]:
+    """The checked values of a section by field; those that are not given are left out.
+
+    Args:
+        settings_class: a dataclass whose fields are `setting`s.
+        section: the parsed YAML; None stands for an empty one.
+        where: the section's name, for errors.
+
+    Raises:
+        ConfigError: no mapping, an unknown key, a wrong value.
+    """
+    readers = {
+        one.name: one.metadata["reader"] for one in dataclasses.fields(settings_class)
+    }
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise wrong(where, section, f"a mapping with {', '.join(readers)}")
+    for key in section:
+        if key not in readers:
+            raise ConfigError(
+                f"unknown key {key!r} in {where}; accepted: {', '.join(readers)}"
+            )
+    return {
+        key: readers[key](value, f"{where}.{key}") for key, value in section.items()
+    }
+
+
+def wrong(key: str, value: object, accepted: str) -> ConfigError:
+    """The error of a setting."""
+    return ConfigError(f"{key} is {value!r}; accepted: {accepted}")
+
+
+def one_that(accepted: str, is_accepted: Callable[[Any], bool]) -> Reader:
+    """A value that a predicate accepts, as it is."""
+
+    def read(value: Any, key: str) -> Any:
+        if not is_accepted(value):
+            raise wrong(key, value, accepted)
+        return value
+
+    return read
+
+
+def integer(low: int, high: int) -> Reader:
+    """An integer; true and false are none."""
+    return one_that(
+        f"an integer from {low} to {high}",
+        lambda value: _is(value, int) and low <= value <= high,
+    )
+
+
+def number(low: float, high: float) -> Reader:
+    """An integer or a float; NaN is out of any range."""
+    return one_that(
+        f"a number from {low:g} to {high:g}",
+        lambda value: _is(value, int, float) and low <= value <= high,
+    )
+
+
+def positive(high: float) -> Reader:
+    """A number above 0."""
+    return one_that(
+        f"a number above 0, up to {high:g}",
+        lambda value: _is(value, int, float) and 0 < value <= high,
+    )
+
+
+def flag() -> Reader:
+    """True or false."""
+    return one_that("true or false", lambda value: isinstance(value, bool))
+
+
+def choice(names: Sequence[str]) -> Reader:
+    """One of some names."""
+    return one_that("one of " + ", ".join(names), lambda value: value in names)
+
+
+def text() -> Reader:
+    """ASCII: it goes into headers."""
+    return one_that(
+        "a non-empty ASCII text",
+        lambda value: isinstance(value, str) and value != "" and value.isascii(),
+    )
+
+
+def optional(reader: Reader) -> Reader:
+    """What `reader` accepts, or nothing."""
+    return lambda value, key: None if value is None else reader(value, key)
+
+
+def three(accepted: str, reader: Reader) -> Reader:
+    """A list with a value for each channel."""
+
+    def read(value: Any, key: str) -> tuple[Any, ...]:
+        try:
+            if isinstance(value, (list, tuple)) and len(value) == 3:
+                return tuple(reader(one, key) for one in value)
+        except ConfigError:
+            pass  # said of the whole list
+        raise wrong(key, value, accepted)
+
+    return read
+
+
+def section(settings_class: type) -> Reader:
+    """A section in the section."""
+    return lambda value, key: settings_class(**read_section(settings_class, value, key))
+
+
+def _is(value: object, *types: type) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
