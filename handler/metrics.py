@@ -16,7 +16,7 @@ from typing import Any
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 
-from offpath.handler.prediction_log.counters import LogCounters
+from offpath.handler.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings
 
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.prediction_log.adoption import AdoptedFolders
-from offpath.handler.prediction_log.backoff import pause_s
-from offpath.handler.prediction_log.owner import is_owner_alive, list_owner_folders
+from offpath.handler.prediction_log.owner import (
+    AdoptedFolders,
+    is_owner_alive,
+    list_owner_folders,
+)
+from offpath.handler.prediction_log.packing import pack_segment
 from offpath.handler.prediction_log.segment import SealedSegment, list_segments
 from offpath.handler.prediction_log.settings import PredictionLogSettings
-from offpath.handler.prediction_log.shipper import prepare_object
 from offpath.handler.prediction_log.sink_file import clear_last_error, read_sink_file
+from offpath.handler.prediction_log.trouble import pause_s
 from offpath.serving.log_store import LogStore, explain, open_store
 
 UPLOADS_AT_ONCE = 4
@@ -173,7 +176,7 @@ def _ship_once(
 def _ship_segment(store: LogStore, segment: SealedSegment) -> int | Exception:
     """Records shipped, or what the user can put right; a bug is raised."""
     try:
-        body, records = prepare_object(segment)
+        body, records = pack_segment(segment)
         if body:
             store.put(segment.name.key, body, segment.name.compression)
         segment.path.unlink()

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.prediction_log.compression import decompress
 from offpath.handler.prediction_log.naming import SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.sinks import (
     FileSink,
-    describe_error,
     make_client_config,
     make_put_arguments,
     split_file_uri,
     split_s3_uri,
 )
+from offpath.handler.prediction_log.trouble import describe_error
 
 DOWNLOADS_AT_ONCE = 8
 

@@ -11,21 +11,44 @@ import time
 import weakref
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from offpath.handler.prediction_log import sink_file
-from offpath.handler.prediction_log.announcer import Announcer
-from offpath.handler.prediction_log.compression import check_compression
-from offpath.handler.prediction_log.counters import LogCounters
+from offpath.handler.prediction_log.packing import check_compression
 from offpath.handler.prediction_log.recent import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.shipper import Shipper
 from offpath.handler.prediction_log.spool import Spool
+from offpath.handler.prediction_log.trouble import Announcer
 
 __all__ = ["LogCounters", "PredictionLog", "Record", "open_prediction_log"]
 
 LOGGER = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class LogCounters:
+    """Counts since this process opened the log, and the spool's present state.
+
+    Attributes:
+        appended: Records handed to the kernel.
+        shipped: Records acknowledged by the sink, adopted ones included.
+        dropped: Records given up: spool full, not writable, or encoding failed.
+        retries: Deliveries that failed and are tried again.
+        spool_bytes: Bytes waiting for this sink, all workers together.
+        oldest_unshipped_age_s: Age of the oldest record this process still has to ship.
+        last_success_unix_s: Time of the last acknowledged delivery, 0 before the first.
+    """
+
+    appended: int = 0
+    shipped: int = 0
+    dropped: int = 0
+    retries: int = 0
+    spool_bytes: int = 0
+    oldest_unshipped_age_s: float = 0.0
+    last_success_unix_s: float = 0.0
 
 
 class PredictionLog:

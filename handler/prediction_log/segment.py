@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
-from offpath.handler.prediction_log.owner import OwnerFolder
 
 
 class OpenSegment:
     """The segment that grows. Only `append` runs on the request's path."""
 
-    def __init__(self, folder: OwnerFolder, name: SegmentName) -> None:
+    def __init__(self, folder: Path, name: SegmentName) -> None:
         """Creates the file.
 
         Raises:
             OSError: It cannot be created.
         """
         self.name = name
-        self.path = folder.path / name.file_name
+        self.path = folder / name.file_name
         self.size_bytes = 0
         self.records = 0
         self.first_append_s: float | None = None

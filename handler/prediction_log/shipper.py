@@ -14,26 +14,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 from offpath.handler.prediction_log import sink_file
-from offpath.handler.prediction_log.announcer import Announcer
-from offpath.handler.prediction_log.backoff import pause_s
-from offpath.handler.prediction_log.compression import compress
-from offpath.handler.prediction_log.repair import read_segment
+from offpath.handler.prediction_log.packing import pack_segment, read_segment
 from offpath.handler.prediction_log.segment import SealedSegment
-from offpath.handler.prediction_log.sinks import Sink, describe_error, open_sink
+from offpath.handler.prediction_log.sinks import Sink, open_sink
 from offpath.handler.prediction_log.spool import Spool, SpoolFull
+from offpath.handler.prediction_log.trouble import Announcer, describe_error, pause_s
 
 TICK_S = 0.2
 RESCAN_S = 1.0
 ADOPT_S = 5.0
 UPLOADS_AT_ONCE = 2
-
-
-def prepare_object(segment: SealedSegment) -> tuple[bytes, int]:
-    """(object's bytes, records) of a segment; no bytes when it holds no complete record."""
-    lines = read_segment(segment)
-    if not lines:
-        return b"", 0
-    return compress(lines, segment.name.compression), lines.count(b"\n")
 
 
 class Shipper(threading.Thread):
@@ -54,8 +44,6 @@ class Shipper(threading.Thread):
         self._settings = spool.settings
         self._announcer = announcer
         self._in_flight: dict[str, asyncio.Task[None]] = {}
-        # Prepared and not yet acknowledged, by key.
-        self._prepared: dict[str, tuple[bytes, int]] = {}
         self._failures = 0
         self._trouble: set[str] = set()
         self._retry_at_s = 0.0
@@ -120,7 +108,7 @@ class Shipper(threading.Thread):
             dropped = oldest.records
             if dropped is None:
                 dropped = (await asyncio.to_thread(read_segment, oldest)).count(b"\n")
-            self._let_go(oldest, dropped=dropped)
+            self._spool.delete(oldest, dropped)
             self._spool.problem = SpoolFull("the oldest records were given up")
 
     def _is_flying(self, segment: SealedSegment) -> bool:
@@ -141,16 +129,16 @@ class Shipper(threading.Thread):
 
     async def _ship(self, sink: Sink, segment: SealedSegment) -> None:
         try:
-            body, records = await self._prepare(segment)
+            body, records = await asyncio.to_thread(pack_segment, segment)
             if body:
                 await sink.put(segment.name.key, body, segment.name.compression)
-            self._let_go(segment, dropped=0)
+            self._spool.delete(segment, dropped=0)
         except FileNotFoundError as error:
             if segment.path.exists():
                 self._fail(error)
                 return
             # Removed by somebody else's hand.
-            self._let_go(segment, dropped=segment.records or 0)
+            self._spool.delete(segment, dropped=segment.records or 0)
             self._report(error)
         except Exception as error:
             self._fail(error)
@@ -158,20 +146,6 @@ class Shipper(threading.Thread):
             self._succeed(records)
         finally:
             self._in_flight.pop(segment.name.key, None)
-
-    async def _prepare(self, segment: SealedSegment) -> tuple[bytes, int]:
-        """The object of a segment; kept until its delivery: an outage compresses it once."""
-        key = segment.name.key
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            prepared = await asyncio.to_thread(prepare_object, segment)
-            if len(self._prepared) < UPLOADS_AT_ONCE:
-                self._prepared[key] = prepared
-        return prepared
-
-    def _let_go(self, segment: SealedSegment, dropped: int) -> None:
-        self._prepared.pop(segment.name.key, None)
-        self._spool.delete(segment, dropped)
 
     def _succeed(self, records: int) -> None:
         self.shipped += records

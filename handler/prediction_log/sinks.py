@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from offpath.handler.prediction_log.compression import CONTENT_ENCODINGS
+from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
 from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.trouble import describe_error
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0
-# Refusals that a fresh look at the credentials may cure: rotated keys, an expired token.
-REFUSALS = {
-    "AccessDenied",
-    "ExpiredToken",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "403",
-}
 
 
 class Sink(Protocol):
@@ -84,40 +76,6 @@ def make_client_config(options: S3Options) -> dict[str, Any]:
         config["response_checksum_validation"] = "when_required"
         config["s3"] = {"addressing_style": "path"}
     return config
-
-
-def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
-    """(kind, message) of a failed delivery; the message says what can be done about it."""
-    code = _error_code(error)
-    name = type(error).__name__
-    if "Credentials" in name or name in ("ProfileNotFound", "TokenRetrievalError"):
-        advice = (
-            f"no usable AWS credentials ({error}); provide them by the AWS default chain "
-            "(environment, profile, instance or pod role) and check that TorchServe's "
-            "blacklist_env_vars does not hide AWS_* from the workers"
-        )
-        return "credentials", advice
-    if code in REFUSALS:
-        return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
-    if code == "NoSuchBucket":
-        return "bucket", f"the bucket of {uri} does not exist: create it"
-    if code in ("SlowDown", "503", "ServiceUnavailable"):
-        return "busy", f"the server asks to slow down ({code})"
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
-        return "timeout", f"no answer in time ({name})"
-    if name == "NoRegionError":
-        return "region", "no region: set prediction_log.s3.region or AWS_REGION"
-    if isinstance(error, ImportError):
-        return "import", f"{error}: install aiobotocore into the workers' environment"
-    return name, f"{name}: {error}"
-
-
-def _error_code(error: BaseException) -> str | None:
-    """S3's error code in a botocore ClientError."""
-    response = getattr(error, "response", None)
-    if not isinstance(response, dict):
-        return None
-    return str(response.get("Error", {}).get("Code"))
 
 
 class FileSink:

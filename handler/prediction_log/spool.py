@@ -12,13 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 
-from offpath.handler.prediction_log.adoption import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.naming import (
     SegmentName,
     format_hour,
     make_sink_folder_name,
 )
-from offpath.handler.prediction_log.owner import OwnerFolder, create_owner_folder
+from offpath.handler.prediction_log.owner import (
+    AdoptedFolders,
+    OwnerFolder,
+    count_bytes,
+    create_owner_folder,
+)
 from offpath.handler.prediction_log.segment import OpenSegment, SealedSegment
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 
@@ -203,7 +207,7 @@ class Spool:
         name = SegmentName(
             self._own.name, self._hour(), self._sequence, self.settings.compression
         )
-        segment = OpenSegment(self._own, name)
+        segment = OpenSegment(self._own.path, name)
         if self._is_synced:
             # The folder's entry too, or a power cut loses the file with its records.
             os.fsync(self._own.lock_fd)

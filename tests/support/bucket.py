@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.packing import decompress
 from offpath.profiling.servers.s3_servers import S3Server
 
 

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from offpath.handler.prediction_log.announcer import REPEAT_S, Announcer
-from offpath.handler.prediction_log.backoff import pause_s
+from offpath.handler.prediction_log.trouble import REPEAT_S, Announcer, pause_s
 
 LOGGER = logging.getLogger("test")
 

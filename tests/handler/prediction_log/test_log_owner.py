@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log.adoption import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.naming import make_sink_folder_name
 from offpath.handler.prediction_log.owner import (
     NEW_PREFIX,
+    AdoptedFolders,
     claim_owner_folder,
+    count_bytes,
     create_owner_folder,
     is_owner_alive,
     list_owner_folders,
@@ -30,7 +31,7 @@ StartWriter = Callable[..., Any]
 CLAIM = """
 import sys
 from pathlib import Path
-from offpath.handler.prediction_log.adoption import AdoptedFolders
+from offpath.handler.prediction_log.owner import AdoptedFolders
 adopted = AdoptedFolders(Path(sys.argv[1]))
 sys.stdin.readline()
 print(len(adopted.adopt()), flush=True)

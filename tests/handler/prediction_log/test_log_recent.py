@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
 
 pytestmark = pytest.mark.timing

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.prediction_log.naming import SegmentName
-from offpath.handler.prediction_log.repair import read_segment, split_torn
+from offpath.handler.prediction_log.packing import read_segment, split_torn
 from offpath.handler.prediction_log.segment import SealedSegment
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.handler.prediction_log.adoption import count_bytes
-from offpath.handler.prediction_log.compression import decompress
+from offpath.handler.prediction_log.owner import count_bytes
+from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.spool import Spool
 
@@ -371,8 +371,8 @@ def test_an_append_never_raises_and_counts_what_it_could_not_encode(
 ) -> None:
     log = open_log()
 
-    log.append([make_record(payload_bytes="many"), make_record()])
-    log.append([make_record(payload_bytes="many")])
+    log.append([make_record(payload_bytes=object()), make_record()])
+    log.append([make_record(payload_bytes=object())])
 
     assert log.counters().dropped == 3
     assert caplog.text.count("records dropped by a bug") == 1

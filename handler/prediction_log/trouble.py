@@ -1,0 +1,97 @@
+"""Deliveries that fail: what to call it, when to say it, how long to wait before the next try."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+REPEAT_S = 600.0
+FIRST_S = 0.5
+DOUBLINGS = 16
+# Refusals that a fresh look at the credentials may cure: rotated keys, an expired token.
+REFUSALS = {
+    "AccessDenied",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "403",
+}
+
+
+class Announcer:
+    """Says a kind of trouble when it begins, every ten minutes while it lasts, and when it ends."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        subject: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._subject = subject
+        self._clock = clock
+        self._said_at_s: dict[str, float] = {}
+
+    def announce(self, kind: str, message: str) -> bool:
+        """Logs `message` unless its kind was said in the last ten minutes; whether it did."""
+        now_s = self._clock()
+        said_at_s = self._said_at_s.get(kind)
+        if said_at_s is not None and now_s - said_at_s < REPEAT_S:
+            return False
+        self._said_at_s[kind] = now_s
+        self._logger.warning("%s: %s", self._subject, message)
+        return True
+
+    def recover(self, kinds: tuple[str, ...], message: str) -> None:
+        """Says once that trouble of these kinds is over."""
+        if any([self._said_at_s.pop(kind, None) is not None for kind in kinds]):
+            self._logger.warning("%s: %s", self._subject, message)
+
+
+def pause_s(
+    failures: int, most_s: float, draw: Callable[[], float] = random.random
+) -> float:
+    """Seconds to wait after `failures` failures in a row.
+
+    Exponential and capped; between half and all of the step, so that workers spread out.
+    """
+    step_s = min(most_s, FIRST_S * 2.0 ** min(failures - 1, DOUBLINGS))
+    return step_s * (0.5 + 0.5 * draw())
+
+
+def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
+    """(kind, message) of a failed delivery; the message says what can be done about it."""
+    code = _error_code(error)
+    name = type(error).__name__
+    if "Credentials" in name or name in ("ProfileNotFound", "TokenRetrievalError"):
+        advice = (
+            f"no usable AWS credentials ({error}); provide them by the AWS default chain "
+            "(environment, profile, instance or pod role) and check that TorchServe's "
+            "blacklist_env_vars does not hide AWS_* from the workers"
+        )
+        return "credentials", advice
+    if code in REFUSALS:
+        return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
+    if code == "NoSuchBucket":
+        return "bucket", f"the bucket of {uri} does not exist: create it"
+    if code in ("SlowDown", "503", "ServiceUnavailable"):
+        return "busy", f"the server asks to slow down ({code})"
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
+        return "timeout", f"no answer in time ({name})"
+    if name == "NoRegionError":
+        return "region", "no region: set prediction_log.s3.region or AWS_REGION"
+    if isinstance(error, ImportError):
+        return "import", f"{error}: install aiobotocore into the workers' environment"
+    return name, f"{name}: {error}"
+
+
+def _error_code(error: BaseException) -> str | None:
+    """S3's error code in a botocore ClientError."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    return str(response.get("Error", {}).get("Code"))
