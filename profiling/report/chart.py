@@ -35,7 +35,12 @@ PALETTE = {
     **{"s0": "#0072b2", "s1": "#e69f00", "s2": "#009e73", "s3": "#d55e00"},
     **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
     **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
+    # Letters on a colour; on the dark ones of PALE_ON white, in the light.
+    **{"on": "#16191d", "on-s0": "#fffffe"},
 }
+PALE_ON = (PALETTE["s0"], PALETTE["s7"])
+# Width of a letter in a bar, of the drawing's.
+LETTER = 0.0145
 SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 OURS, OTHERS, LIMIT = "s0", "grey", "s3"
@@ -202,8 +207,15 @@ def style_panel(panel: Any) -> None:
 def assign_colours(parts: Iterable[str]) -> dict[str, str]:
     """Part -> colour: the known ones keep theirs, the others take what is left, in turn."""
     names = list(dict.fromkeys(parts))
-    colours = {name: COLOUR_OF[name] for name in names if name in COLOUR_OF}
+    colours: dict[str, str] = {}
+    for name in names:
+        own = COLOUR_OF.get(name)
+        if own is not None and (own == "grey" or own not in colours.values()):
+            colours[name] = own
     free = [colour for colour in SERIES if colour not in colours.values()]
+    # Of those whose colour is another's here: as long as there are free ones.
+    for name in [name for name in names if name in COLOUR_OF and name not in colours]:
+        colours[name] = free.pop() if free else COLOUR_OF[name]
     left = cycle(free or SERIES)
     return {
         name: PALETTE[colours[name] if name in colours else next(left)]
@@ -282,18 +294,23 @@ def shorten(label: str) -> str:
 def _(chart: StackedChart, panel: Any) -> None:
     sums = [sum(max(v, 0.0) for _, v in bar.parts) or 1.0 for bar in chart.bars]
     colours = assign_colours(part for bar in chart.bars for part, _ in bar.parts)
-    ends = [0.0] * len(chart.bars)
-    for part, colour in colours.items():
-        widths = [
-            max(dict(bar.parts).get(part, 0.0), 0.0) / (whole if chart.is_share else 1)
-            for bar, whole in zip(chart.bars, sums)
-        ]
-        panel.barh(
-            range(len(widths)), widths, left=ends, color=colour, label=shorten(part)
-        )
-        ends = [end + width for end, width in zip(ends, widths)]
+    top = 1.0 if chart.is_share else max(sums, default=1.0)
     texts = [bar.text for bar in chart.bars]
-    name_bars(panel, [bar.label for bar in chart.bars], texts, max(ends, default=1.0))
+    letter = LETTER * top * (1.05 + 0.024 * max(map(len, texts), default=0))
+    named = set()
+    for index, (bar, whole) in enumerate(zip(chart.bars, sums)):
+        end = 0.0
+        for part, value in bar.parts:
+            width = max(value, 0.0) / (whole if chart.is_share else 1)
+            label = "" if part in named else shorten(part)
+            panel.barh(index, width, left=end, color=colours[part], label=label)
+            named.add(part)
+            if letter * (len(part) + 1) < width:
+                ink = PALETTE["on-s0" if colours[part] in PALE_ON else "on"]
+                where = {"ha": "center", "va": "center", "fontsize": 7, "color": ink}
+                panel.text(end + width / 2, index, part, **where)
+            end += width
+    name_bars(panel, [bar.label for bar in chart.bars], texts, top)
     panel.set_xlabel(chart.unit, loc="left")
     place_legend(panel)
 

@@ -18,6 +18,8 @@ from offpath.profiling.report.document import (
     Histogram,
     LineChart,
     Series,
+    StackedBar,
+    StackedChart,
 )
 from tests.support.documents import make_charts
 
@@ -74,6 +76,22 @@ def test_known_work_keeps_its_colour_and_others_take_what_is_left() -> None:
     colours = assign_colours(["decode", "mine", "other", "yours"])
     assert colours["decode"] == PALETTE["s4"] and colours["other"] == PALETTE["grey"]
     assert len(set(colours.values())) == 4
+
+
+def test_parts_of_one_colour_are_told_apart_as_long_as_there_are_free_ones() -> None:
+    names = ["config", "read", "preprocess", "transform", "other", "load"]
+    colours = assign_colours(names)
+    assert colours["config"] == PALETTE["s1"]
+    assert colours["other"] == colours["load"] == PALETTE["grey"]
+    assert len(set(colours.values())) == len(names) - 1
+
+
+def test_a_part_is_named_in_its_bar_where_there_is_room() -> None:
+    parts = [[("decode", 60.0), ("log", 0.1)], [("log", 0.1), ("decode", 50.0)]]
+    bars = [StackedBar("bar", part, "60 ms") for part in parts]
+    said = texts_of(inline_svg(StackedChart("stages", "ms", bars)))
+    # In the legend, and in both bars.
+    assert said.count("decode") == 3 and said.count("log") == 1
 
 
 @pytest.mark.parametrize(
