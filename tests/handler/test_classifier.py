@@ -274,24 +274,21 @@ def test_wrong_setting_refuses_to_load_and_names_it(model_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "workers"),
+    ("settings", "cores", "threads"),
     [
-        ({"minWorkers": 1, "maxWorkers": 4}, 4),
-        ({"minWorkers": 2}, 2),
-        ({}, 1),
-        ({"maxWorkers": 0}, 1),
+        ({"minWorkers": 1, "maxWorkers": 4}, 16, 4),
+        ({"minWorkers": 2}, 16, 8),
+        ({}, 16, 16),
+        ({"maxWorkers": 0}, 16, 16),
+        ({"maxWorkers": 8}, 2, 1),
     ],
     ids=str,
 )
 def test_threads_are_the_cores_shared_by_the_workers(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], workers: int
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
-    assert threads_per_worker(settings) == 16 // workers
-
-
-def test_more_workers_than_cores_get_one_thread_each(
     monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, int],
+    cores: int,
+    threads: int,
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    assert threads_per_worker({"maxWorkers": 8}) == 1
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert threads_per_worker(settings) == threads

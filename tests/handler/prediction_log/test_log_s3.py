@@ -225,6 +225,7 @@ def test_a_full_spool_in_an_outage_holds_back_under_block_and_loses_nothing(
     appender.start()
     wait_until(lambda: log.counters().spool_bytes > 16000)
     assert appender.is_alive()
+    assert log.counters().spool_bytes <= bound["spool_max_bytes"]
     proxy.set_mode(PASS)
     appender.join(timeout=30)
     wait_until(lambda: log.counters().shipped == 200)

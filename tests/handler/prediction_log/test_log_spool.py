@@ -173,33 +173,6 @@ def test_drop_oldest_keeps_the_bound_and_the_newest_records(
     assert kept == ids[-len(kept) :]
 
 
-def test_block_waits_for_room_and_drops_nothing(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
-) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.touch()
-    log = open_log(uri=f"file://{blocked}/out", when_full="block", **SMALL)
-    ids = [f"{number:04d}" for number in range(100)]
-
-    def append_all() -> None:
-        for event_id in ids:
-            log.append([make_record(event_id)])
-
-    appender = threading.Thread(target=append_all)
-    appender.start()
-    wait_until(lambda: log.counters().spool_bytes > SMALL["spool_max_bytes"] - 400)
-    time.sleep(0.5)
-    assert appender.is_alive()
-    assert log.counters().spool_bytes <= SMALL["spool_max_bytes"]
-
-    blocked.unlink()
-    appender.join(timeout=20)
-    wait_until(lambda: log.counters().shipped == 100)
-
-    assert log.counters().dropped == 0
-    assert read_out(blocked / "out") == Counter(ids)
-
-
 def test_closing_lets_a_held_back_append_go(
     open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
