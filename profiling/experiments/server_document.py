@@ -120,12 +120,15 @@ def make_counts(summary: Summary, name: str) -> Table:
         **{f"in force: {key}": str(v) for key, v in details["in_force"].items()},
         **list_gpu_texts(details["gpu"]),
     }
-    return Table(name, ["", "value"], [[key, text] for key, text in texts.items()])
+    absent = details["gpu"]["absent"]
+    note = f"GPU: {absent}" if absent else ""
+    rows = [[key, text] for key, text in texts.items()]
+    return Table(name, ["", "value"], rows, note=note)
 
 
 def list_gpu_texts(gpu: Mapping[str, Any]) -> dict[str, str]:
     """Mean utilisation and largest memory of each device, see `load.gpu.GpuSamples`."""
-    texts = {"GPU": gpu["absent"]} if gpu["absent"] else {}
+    texts = {}
     for device in gpu["devices"]:
         readings = [r for r in gpu["readings"] if r["device"] == device["index"]]
         busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]
