@@ -216,13 +216,12 @@ def build_handler(
         server: further ones of TorchServe's.
     """
     # Imported here: torch takes seconds, and a wrong name should be said before.
-    from offpath.profiling.baselines.naive_archive import build_naive
     from offpath.profiling.load.model_under_test import load_model
     from offpath.profiling.servers import archives
 
     model = load_model(model_name)
     if source == NAIVE:
-        return build_naive(model, folder)
+        return archives.build_naive(model, folder)
     config = {**archives.offpath_config(model, workers, **handler), **server}
     if source == OFFPATH:
         return archives.build_offpath(model, config, folder)

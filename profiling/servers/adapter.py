@@ -6,7 +6,6 @@ one programs the program in `services/`. mosec.py is the shortest example.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -79,7 +78,7 @@ class Adapter(ABC):
 
     Attributes:
         name: as in the registry.
-        environment: what it is installed from; None: it was found on this machine.
+        environment: what it is installed from.
         predict_path: where it takes a picture.
         ready_path: answers 200 when it does.
         ready_line: what each worker has said in the log by then; empty where nothing tells.
@@ -89,7 +88,7 @@ class Adapter(ABC):
     """
 
     name: str
-    environment: ClassVar[Environment | None]
+    environment: ClassVar[Environment]
     predict_path: ClassVar[str]
     ready_path: ClassVar[str]
     ready_line: ClassVar[str] = ""
@@ -107,9 +106,7 @@ class Adapter(ABC):
     def settings(self) -> dict[str, Any]:
         """See `ServerUnderTest`."""
         return {
-            "requirements": list(
-                self.environment.requirements if self.environment else ()
-            ),
+            "requirements": list(self.environment.requirements),
             "max_batch_size": self.batch_size,
             "max_batch_delay_ms": MAX_BATCH_DELAY_MS,
             "workers": self.workers,
@@ -119,7 +116,7 @@ class Adapter(ABC):
 
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
-        if self.environment is None or self.environment.find() is not None:
+        if self.environment.find() is not None:
             return None
         size_mb = self.environment.size_mb
         return f"not set up here: offpath bench setup {self.name} ({size_mb} MB)"
@@ -150,9 +147,7 @@ class Adapter(ABC):
                 yield RunningAdapter(self, process, start.url(self.predict_path))
 
     def find_python(self) -> Path:
-        """The environment's; this process's own where there is none."""
-        if self.environment is None:
-            return Path(sys.executable)
+        """The environment's."""
         python = self.environment.find()
         if python is None:
             raise RuntimeError(f"server {self.name!r} was prepared without setup")

@@ -1,4 +1,4 @@
-"""The .mar files under test: ours, and one with TorchServe's stock image_classifier."""
+"""The .mar files under test: ours, the stock image_classifier's, the naive handler's."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
+NAIVE_CONFIG = "naive_config.json"
 # What is fixed in the stock handler; it fails on models with fewer classes.
 STOCK_SETTINGS = {
     "top_k": 5,
@@ -59,13 +60,32 @@ def build_stock(
     model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
 ) -> Path:
     """The stock handler's archive; `config` None leaves out the YAML."""
-    own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
-    own["top_k"] = model.top_k
+    own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
         return run_archiver(model, "image_classifier", folder, config)
     handler = BASELINES_DIR / "stock_handler.py"
     extra = {"stock_settings.json": json.dumps(own)}
     return run_archiver(model, str(handler), folder, config, extra)
+
+
+def build_naive(model: ModelUnderTest, folder: Path) -> Path:
+    """The archive of the handler that everybody writes first.
+
+    It holds no model-config.yaml: whoever writes such a handler sets the batch size in
+    config.properties, where TorchServe silently ignores it, and stays at one picture a batch.
+    """
+    # The committed file with the model's own preprocessing: models differ in it.
+    settings = json.loads((BASELINES_DIR / NAIVE_CONFIG).read_text(encoding="utf-8"))
+    settings |= read_preprocessing(model)
+    extra = {NAIVE_CONFIG: json.dumps(settings)}
+    handler = BASELINES_DIR / "naive_handler.py"
+    return run_archiver(model, str(handler), folder, extra_files=extra)
+
+
+def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
+    """What the stock handler has fixed, as the model wants it."""
+    own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
+    return own | {"top_k": model.top_k}
 
 
 def run_archiver(

@@ -14,7 +14,6 @@ from typing import Any
 
 from offpath.handler.backends.artefacts import FOLDER as ENGINE_FOLDER
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.baselines.naive_archive import build_naive
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.limits import OwnForward
 from offpath.profiling.load.model_under_test import ModelUnderTest
@@ -281,7 +280,7 @@ def make_naive(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     store = {name: os.environ[name] for name in NAIVE_VARIABLES if name in os.environ}
     return TorchServeUnderTest(
         "torchserve-naive",
-        lambda folder, _: build_naive(model, folder),
+        lambda folder, _: archives.build_naive(model, folder),
         stock=True,
         # In the settings: runs with and without S3 are not alike.
         env=store,

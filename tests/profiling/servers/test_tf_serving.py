@@ -20,7 +20,6 @@ from offpath.profiling.load.model_under_test import (
     load_model,
 )
 from offpath.profiling.servers.tf_serving import (
-    MODEL_VARIABLE,
     URL_VARIABLE,
     TfServing,
     read_predictions,
@@ -118,24 +117,12 @@ def test_url_where_nobody_listens_is_refused_before_the_run(
             pass
 
 
-def test_without_url_and_binary_it_says_what_to_set(
-    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_url_it_says_what_to_set(
+    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(URL_VARIABLE, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
 
     assert URL_VARIABLE in str(TfServing(model, 2).why_not())
-
-
-def test_binary_without_a_model_says_what_to_set(
-    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv(URL_VARIABLE, raising=False)
-    binary = tmp_path / "tensorflow_model_server"
-    binary.touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    assert MODEL_VARIABLE in str(TfServing(model, 2).why_not())
 
 
 @pytest.mark.parametrize(
