@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
@@ -33,6 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             long.add(item.path)
     # scripts/test.sh gives a file at a time to each core: none shall be left alone with a long one.
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_a_process() -> None:
+    """Two processes of tests with two threads each make torch's threads wait for one another."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

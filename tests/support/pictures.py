@@ -83,7 +83,7 @@ def rejected() -> dict[str, tuple[bytes, int, str]]:
         "empty": (b"", 400, "EmptyPayload"),
         "not an image": (b"hello, world: no picture here", 415, "UnsupportedFormat"),
         "truncated jpeg": (good[: len(good) // 2], 422, "UndecodableImage"),
-        "jpeg's head, then noise": (good[:200] + noise(5000), 422, "UndecodableImage"),
+        "jpeg's head, then noise": (good[:700] + noise(5000), 422, "UndecodableImage"),
         "noise": (noise(20_000), 415, "UnsupportedFormat"),
         "npy of another shape": (
             npy(np.zeros((100, 100, 3), np.uint8)),
