@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.ports import resolve_ports
+from offpath.serving.ports import check_port_free, resolve_ports
 from offpath.serving.properties import read_properties
 
 LOOPBACK = "127.0.0.1"
@@ -100,6 +100,26 @@ def choose_ports(settings: ServerSettings) -> Ports:
     ]
     wanted = [settings.inference_port, settings.management_port, settings.metrics_port]
     return Ports(*resolve_ports(settings.host, wanted + grpc))
+
+
+def check_startable(settings: ServerSettings) -> None:
+    """Looks for what would end a server's start.
+
+    Raises:
+        ExpectedError: no model store, or a port that was asked for is taken.
+    """
+    if not settings.model_store.is_dir():
+        raise ExpectedError(
+            f"no model store at {settings.model_store}; `offpath archive --output` makes one"
+        )
+    if settings.unix_sockets:
+        return
+    for kind in ("inference", "management", "metrics"):
+        port = getattr(settings, f"{kind}_port")
+        host = LOOPBACK if kind == "management" else settings.host
+        if port:
+            option = "--port" if kind == "inference" else f"--{kind}-port"
+            check_port_free(host, port, option)
 
 
 def socket_path(folder: Path, kind: str) -> Path:

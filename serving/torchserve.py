@@ -22,7 +22,6 @@ from offpath.serving.launch import (
 )
 from offpath.serving.management import ManagementClient
 from offpath.serving.mar_file import MarFile, read_archives
-from offpath.serving.ports import check_port_free
 from offpath.serving.processes import end_session, find_workers
 from offpath.serving.properties import format_properties
 from offpath.serving.server_log import (
@@ -39,6 +38,7 @@ from offpath.serving.settings import (
     Ports,
     ServerSettings,
     build_properties,
+    check_startable,
     choose_ports,
     socket_path,
 )
@@ -151,7 +151,8 @@ class TorchServe:
         Raises:
             ExpectedError: no Java, a missing archive, a taken port, an unreadable configuration.
         """
-        self._check()
+        check_startable(self.settings)
+        self._archives = read_archives(self.settings.model_store, self.settings.models)
         try:
             self._launch()
         except BaseException:
@@ -214,20 +215,6 @@ class TorchServe:
     def model_names(self) -> list[str]:
         """Names under which the models are served."""
         return [name for name, _ in self._archives]
-
-    def _check(self) -> None:
-        settings = self.settings
-        if not settings.model_store.is_dir():
-            raise ExpectedError(
-                f"no model store at {settings.model_store}; `offpath archive --output` makes one"
-            )
-        self._archives = read_archives(settings.model_store, settings.models)
-        for kind in ("inference", "management", "metrics"):
-            port = getattr(settings, f"{kind}_port")
-            host = LOOPBACK if kind == "management" else settings.host
-            if port and not settings.unix_sockets:
-                option = "--port" if kind == "inference" else f"--{kind}-port"
-                check_port_free(host, port, option)
 
     @property
     def _key_file(self) -> Path:
