@@ -56,7 +56,10 @@ class ManagementClient:
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # trust_env off: a proxy set for the outside must not see loopback calls.
-        transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
+        # Loading the certificates that nothing here asks for takes 20 ms.
+        transport = (
+            httpx.HTTPTransport(uds=str(socket), verify=False) if socket else None
+        )
         self._http = httpx.Client(
             base_url=base_url,
             headers=headers,

@@ -61,15 +61,16 @@ def serve_front(
         ExpectedError: nginx or TorchServe does not start or does not stay.
     """
     session = FrontSession(make_settings, front, view)
-    try:
-        session.start()
-        if sample:
-            session.show_sample()
-        if not once:
-            with session.reloading_on_sighup():
+    # One that comes while it starts is followed after that.
+    with session.reloading_on_sighup():
+        try:
+            session.start()
+            if sample:
+                session.show_sample()
+            if not once:
                 session.watch()
-    finally:
-        session.stop()
+        finally:
+            session.stop()
 
 
 class FrontSession:

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.front import make_offpath_front
+from tests.support.pictures import jpeg
+
+
+@pytest.mark.server
+def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
+    server = make_offpath_front(load_model("near-free"), 2)
+    assert server.why_not() is None
+    server.prepare(tmp_path / "offpath-front")
+    with server.running() as running:
+        answer = httpx.post(
+            running.predict_url, content=jpeg(size=(2048, 1365)), timeout=60
+        )
+        assert answer.status_code == 200
+        groups = running.groups()
+        names = {psutil.Process(pid).name() for pid in groups["frontend"]}
+        assert names == {"java", "nginx"}
+        assert len(groups["workers"]) == 2
+        pids = [pid for group in groups.values() for pid in group]
+    assert not any(map(psutil.pid_exists, pids))
