@@ -22,7 +22,7 @@ import psutil
 from offpath.serving.log_reading import Period, read_records
 from offpath.serving.log_shipping import ship_spool
 from offpath.serving.log_store import open_store_at
-from offpath.serving.processes import find_workers
+from offpath.serving.processes import find_workers, is_running
 
 READY_S = 120.0
 
@@ -118,6 +118,14 @@ def front(
         yield door
     finally:
         door.stop()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.front import make_offpath_front
+from tests.support.front import is_alive, wait_until
 from tests.support.pictures import jpeg
 
 
@@ -26,4 +27,4 @@ def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
         assert names == {"java", "nginx"}
         assert len(groups["workers"]) == 2
         pids = [pid for group in groups.values() for pid in group]
-    assert not any(map(psutil.pid_exists, pids))
+    wait_until(lambda: not any(map(is_alive, pids)), 10)

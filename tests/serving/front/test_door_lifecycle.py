@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.echo_archive import MakeMar
@@ -19,6 +18,7 @@ from tests.support.front import (
     FrontProcess,
     Seen,
     front,
+    is_alive,
     load,
     log_variables,
     read_event_ids,
@@ -162,5 +162,5 @@ def test_killed_by_sigkill_it_leaves_nothing(make_mar: MakeMar, tmp_path: Path) 
         pids = door.children("java") + door.children("nginx") + door.nginx_workers()
         kill(door.process.pid)
         door.process.wait()
-        wait_until(lambda: not any(map(psutil.pid_exists, pids)), 30)
+        wait_until(lambda: not any(map(is_alive, pids)), 30)
         wait_until(lambda: not door.run.exists() and not door.bodies.exists(), 30)
