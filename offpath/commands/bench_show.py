@@ -14,7 +14,6 @@ from offpath.commands.bench_light import render_light
 from offpath.commands.bench_memory import print_memory
 from offpath.commands.bench_start import print_starts
 from offpath.commands.showing import Outputs, present
-from offpath.commands.tune import judge_result, render_tuning
 from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ class Wish:
     """How a result is to be shown; what a kind has no use for, it leaves."""
 
     baseline: str
-    p95_ms: float | None
     plot_path: Path | None
     html_path: Path | None
     console: Console
@@ -41,17 +39,6 @@ def show_run(path: Path, wish: Wish) -> None:
     run = load_run(path)
     outputs = Outputs(None, None, wish.html_path, wish.plot_path, wish.markdown)
     present(run, document_of(run, wish.baseline), outputs)
-
-
-def show_tuning(path: Path, wish: Wish) -> None:
-    """Of `offpath tune`."""
-    from offpath.profiling.experiments.tuning.choice import find_bound
-    from offpath.profiling.experiments.tuning.result import TUNING
-
-    result = TUNING.load(path)
-    p95_ms = find_bound(wish.p95_ms, result.trials, result.reference)
-    verdict = judge_result(result, p95_ms)
-    render_tuning(result, p95_ms, verdict, wish.plot_path, wish.html_path, wish.console)
 
 
 def show_light(path: Path, wish: Wish) -> None:
@@ -80,7 +67,6 @@ Show = Callable[[Path, Wish], None]
 # By format, see profiling/core/saved.py; PLOTTED ones can be drawn, PAGED ones have a page.
 PLOTTED: dict[str, Show] = {
     "offpath-run": show_run,
-    "offpath-tune": show_tuning,
 }
 PAGED: dict[str, Show] = {**PLOTTED, "offpath-light": show_light}
 SHOWN: dict[str, Show] = {
@@ -93,18 +79,12 @@ SHOWN: dict[str, Show] = {
 @click.command("show")
 @click.argument("json_path", type=click.Path(path_type=Path, dir_okay=False))
 @options.baseline_option
-@click.option(
-    "--p95-ms",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Bound on a search by `offpath tune`.  [default: a quarter above the preset's own]",
-)
 @options.plot_option
 @options.html_option
 @click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
 def command(
     json_path: Path,
     baseline: str,
-    p95_ms: float | None,
     plot_path: Path | None,
     html_path: Path | None,
     markdown: bool,
@@ -132,5 +112,5 @@ def command(
         if path is not None and kind not in drawn:
             raise ExpectedError(f"a result of kind {kind} has no {what}, only tables")
     console = MarkdownConsole() if markdown else Console()
-    wish = Wish(baseline, p95_ms, plot_path, html_path, console, markdown)
+    wish = Wish(baseline, plot_path, html_path, console, markdown)
     SHOWN[kind](json_path, wish)

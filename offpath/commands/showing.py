@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, dir_okay=False)
+PICTURES = (".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def output_options(command: Command) -> Command:
         markdown: bool,
         **others: Any,
     ) -> Any:
+        # Before minutes of measuring, not after.
+        if plot_path is not None and plot_path.suffix not in PICTURES:
+            raise ExpectedError(
+                f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
+            )
         outputs = Outputs(json_path, csv_path, html_path, plot_path, markdown)
         return command(outputs=outputs, **others)
 

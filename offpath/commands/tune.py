@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.bench_options import command_line
+from offpath.commands.progress import LiveProgress
+from offpath.commands.showing import (
+    Outputs,
+    command_line,
+    keeping,
+    output_options,
+    present,
+    read_numbers,
+)
 from offpath.handler.errors import ExpectedError
-from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from offpath.profiling.experiments.tuning.choice import Verdict
-    from offpath.profiling.experiments.tuning.result import TuneResult
-    from offpath.profiling.experiments.tuning.search import TuneChoices
+    from offpath.profiling.core.run import Run
+    from offpath.profiling.experiments.tune_experiment import TuneChoices
 
 STUDY_DIR = Path(".offpath/tune")
-# Option -> setting of the search space.
+# Option -> field of a setting.
 SPACE_OPTIONS = {
     "batch_sizes": "batch_size",
     "max_batch_delays_ms": "max_batch_delay_ms",
@@ -60,13 +63,6 @@ SPACE_OPTIONS = {
     default=20,
     show_default=True,
     help="Candidates to measure, the preset among them.",
-)
-@click.option(
-    "--sampler",
-    type=click.Choice(["tpe", "grid"]),
-    default="tpe",
-    show_default=True,
-    help="Optuna's TPE, or all combinations in random order.",
 )
 @click.option("--batch-sizes", metavar="N,N,...", help="Choices to search among.")
 @click.option("--max-batch-delays-ms", metavar="N,N,...", help="The same, of delays.")
@@ -117,13 +113,6 @@ SPACE_OPTIONS = {
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
-    "--study",
-    "study_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Raw values, and where an interrupted search goes on."
-    f"  [default: {STUDY_DIR}/MODEL-WORKLOAD.json]",
-)
-@click.option(
     "--output",
     type=click.Path(path_type=Path),
     default=Path("tuned.yaml"),
@@ -131,16 +120,14 @@ SPACE_OPTIONS = {
     help="Preset file for `offpath archive --preset FILE`.",
 )
 @click.option("--force", is_flag=True, help="Replace --output.")
-@click.option(
-    "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
-)
-@click.option("--html", "html_path", type=click.Path(path_type=Path), help="FILE.html.")
-def command(**options: Any) -> None:
+@output_options
+def command(outputs: Outputs, output: Path, force: bool, **asked: Any) -> None:
     """Search batch size, max batch delay, workers and threads for throughput within a latency.
 
     Starts a TorchServe of its own, measures the preset and further candidates over the register
-    API, then the best one against the preset in fresh, interleaved rounds. Ctrl-C keeps what was
-    measured; the same command goes on. Another --p95-ms reads the same measurements anew.
+    API, then the best one against the preset in fresh, interleaved rounds. Raw values go to --json
+    (default .offpath/tune/MODEL-WORKLOAD.json). Ctrl-C keeps what was measured; the same command
+    goes on. Another --p95-ms reads the same measurements anew.
 
     \b
     Examples:
@@ -148,142 +135,59 @@ def command(**options: Any) -> None:
       offpath tune --mar store/classifier.mar --workload ~/photographs --clients 8 --html tune.html
       offpath archive --preset tuned.yaml --force
     """
-    from offpath.profiling.experiments.tuning.plot import check_suffix
-    from offpath.profiling.experiments.tuning.preset import check_writable
-    from offpath.profiling.experiments.tuning.search import TuneChoices
+    from offpath.profiling.experiments.tune_experiment import TuneChoices
+    from offpath.profiling.experiments.tune_report import check_writable
 
-    choices = TuneChoices(
-        command=command_line(),
-        space={
-            setting: read_choices(option, options[option])
-            for option, setting in SPACE_OPTIONS.items()
-            if options[option]
-        },
-        **{
-            name: options[name]
-            for name in (
-                *("p95_ms", "workload", "model", "mar", "preset", "clients", "trials"),
-                *("repeats", "rounds", "seconds", "warm_up_s", "sampler", "generator"),
-                "seed",
-                "settle_s",
-            )
-        },
-    )
     # Before minutes of measuring, not after.
-    check_writable(options["output"], options["force"])
-    if options["plot_path"]:
-        check_suffix(options["plot_path"])
-    tune(choices, options["study_path"] or study_of(choices), options)
+    check_writable(output, force)
+    chosen = {
+        setting: read_numbers(f"--{option.replace('_', '-')}", text, "1,2,4")
+        for option, setting in SPACE_OPTIONS.items()
+        if (text := asked.pop(option))
+    }
+    choices = TuneChoices(**asked, space=chosen, command=command_line())
+    study = outputs.json_path or study_of(choices)
+    run = search(choices, replace(outputs, json_path=study))
+    finish(run, replace(outputs, json_path=study), output)
 
 
-def tune(choices: TuneChoices, study: Path, options: dict[str, Any]) -> None:
-    """Searches, prints, draws and writes the preset.
+def search(choices: TuneChoices, outputs: Outputs) -> Run:
+    """The whole search, or the rest of one."""
+    from offpath.profiling.core.run import load_run
+    from offpath.profiling.experiments.tune import run_tune
+
+    study = outputs.json_path
+    earlier = load_run(study, "tune") if study and study.exists() else None
+    with keeping(outputs, "candidates"), LiveProgress() as progress:
+        return run_tune(choices, progress, outputs.save, earlier)
+
+
+def finish(run: Run, outputs: Outputs, output: Path) -> None:
+    """Writes the preset, prints and draws; the last line says what to do.
 
     Raises:
         ExpectedError: no candidate within the bound, in the search or in the fresh rounds.
     """
-    from rich.console import Console
+    from offpath.profiling.experiments import tune_choice, tune_report
 
-    from offpath.commands.tune_progress import TuneProgress
-    from offpath.profiling.experiments.tuning import choice, report
-    from offpath.profiling.experiments.tuning.preset import write_preset
-    from offpath.profiling.experiments.tuning.result import TUNING
-    from offpath.profiling.experiments.tuning.search import run_tuning
-
-    earlier = TUNING.load(study) if study.exists() else None
-    with keeping(study), stopping(), TuneProgress() as progress:
-        result, archive = run_tuning(
-            choices,
-            progress,
-            lambda measured: TUNING.save(measured, study),
-            earlier,
-            study,
-        )
-    p95_ms = choice.find_bound(choices.p95_ms, result.trials, result.reference)
-    verdict = judge_result(result, p95_ms)
+    verdict = tune_report.verdict_of(run)
     if verdict is not None and verdict.winner is not None:
         # Before the plots: what was searched for must not hang on a drawing.
-        write_preset(options["output"], archive.preset, result, verdict)
-    console = Console()
-    render_tuning(
-        result, p95_ms, verdict, options["plot_path"], options["html_path"], console
-    )
-    console.print(f"raw values: {study}", highlight=False, soft_wrap=True)
+        tune_report.write_preset(output, run, verdict)
+    present(run, tune_report.document_of(run), outputs)
     if verdict is None:
-        summaries = choice.summarise_trials(result.trials)
+        outcomes = tune_choice.read_trials(run).values()
         raise ExpectedError(
-            choice.explain_nothing_within(summaries, p95_ms, choices.clients)
+            tune_choice.explain_nothing_within(
+                outcomes, tune_report.bound_of(run), run.settings["clients"]
+            )
         )
     if verdict.winner is None:
         raise ExpectedError(verdict.text)
-    outcome = report.format_outcome(result, verdict, p95_ms, str(options["output"]))
-    console.print(outcome, highlight=False, soft_wrap=True)
-
-
-def render_tuning(
-    result: TuneResult,
-    p95_ms: float,
-    verdict: Verdict | None,
-    plot_path: Path | None,
-    html_path: Path | None,
-    console: Console,
-) -> None:
-    """Prints the tables, draws what was asked for."""
-    from offpath.profiling.experiments.tuning.plot import save_html, save_plot
-    from offpath.profiling.experiments.tuning.report import print_tuning
-
-    print_tuning(result, p95_ms, verdict, console)
-    if html_path is not None:
-        save_html(result, p95_ms, verdict, html_path)
-    if plot_path is not None:
-        save_plot(result, p95_ms, verdict, plot_path)
-
-
-def judge_result(result: TuneResult, p95_ms: float) -> Verdict | None:
-    """The verdict of the fresh rounds, None where there were none."""
-    from offpath.profiling.experiments.tuning.choice import judge
-
-    return judge(result.finals, result.reference, p95_ms) if result.finals else None
+    click.echo(tune_report.format_outcome(run, verdict, output))
 
 
 def study_of(choices: TuneChoices) -> Path:
     """One file for each model and workload."""
     model = choices.model or (choices.mar.stem if choices.mar else "")
     return STUDY_DIR / f"{model}-{Path(choices.workload).name}.json"
-
-
-def read_choices(option: str, text: str) -> tuple[int, ...]:
-    """Comma-separated whole numbers from 1."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise ExpectedError(
-            f"--{option.replace('_', '-')} {text!r}: expected whole numbers from 1, as in 1,2,4"
-        )
-    return numbers
-
-
-@contextlib.contextmanager
-def keeping(study: Path) -> Iterator[None]:
-    """Says at Ctrl-C where the search goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if study.exists():
-            click.echo(
-                f"stopped; {study} keeps what was measured: the same command goes on",
-                err=True,
-            )
-        raise
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[None]:
-    """SIGTERM ends the server as Ctrl-C does: without it, it would outlive this process."""
-    try:
-        with stopping_on_signals():
-            yield
-    except Terminated:
-        raise SystemExit(143) from None

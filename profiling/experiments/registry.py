@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, str] = {
     ),
     "profile-compare": "offpath.profiling.in_process.profile_compare",
     "profile-server": "offpath.profiling.experiments.server_document",
+    "tune": "offpath.profiling.experiments.tune_report",
 }
 
 

@@ -15,7 +15,8 @@ from offpath.archive.model_config import (
 )
 from offpath.commands.tune import command
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.experiments.tuning.result import TUNING
+from offpath.profiling.core.run import load_run
+from offpath.profiling.experiments.tune_choice import read_finals, read_trials
 
 TINY = (
     *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),
@@ -25,7 +26,7 @@ TINY = (
 )
 
 
-def run(*args: str):
+def call(*args: str):
     return CliRunner().invoke(command, args, catch_exceptions=False)
 
 
@@ -46,11 +47,6 @@ def run(*args: str):
         ),
         pytest.param(("--mar", "none.mar"), "none.mar", id="no-such-mar"),
         pytest.param(
-            ("--model", "near-free", "--workers", "0,1"),
-            "--workers '0,1'",
-            id="no-workers",
-        ),
-        pytest.param(
             ("--model", "near-free", "--plot", "x.pdf"), "x.pdf", id="unknown-plot"
         ),
     ],
@@ -60,7 +56,7 @@ def test_wrong_input_is_refused_before_a_server_starts(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ExpectedError, match=message):
-        run(*args)
+        call(*args)
 
 
 def test_an_existing_output_is_refused_before_minutes_of_measuring(
@@ -69,7 +65,7 @@ def test_an_existing_output_is_refused_before_minutes_of_measuring(
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").touch()
     with pytest.raises(ExpectedError, match="--force"):
-        run("--model", "near-free")
+        call("--model", "near-free")
 
 
 @pytest.mark.server
@@ -82,28 +78,25 @@ def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
     Path("small.yaml").write_text(format_model_config(small))
     before = {process.pid for process in psutil.process_iter()}
 
-    done = run(*TINY, "--preset", "small.yaml", "--trials", "2", "--html", "tune.html")
+    done = call(*TINY, "--preset", "small.yaml", "--trials", "2", "--html", "tune.html")
 
     assert done.exit_code == 0, done.output
-    study = TUNING.load(Path(".offpath/tune/near-free-photos-55k.json"))
-    preset, other = study.trials
-    assert preset.candidate == study.reference and preset.candidate.batch_size == 8
-    assert (other.candidate.batch_size, other.candidate.workers) == (4, 1)
-    for trial in study.trials:
-        assert trial.error is None and set(trial.windows[0].statuses) == {"200"}
-    assert {final.candidate for final in study.finals} == {
-        preset.candidate,
-        other.candidate,
-    }
+    run = load_run(Path(".offpath/tune/near-free-photos-55k.json"), "tune")
+    preset, other = read_trials(run).values()
+    assert preset.setting.batch_size == 8
+    assert (other.setting.batch_size, other.setting.workers) == (4, 1)
+    for trial in (preset, other):
+        assert trial.error is None and trial.replies and not trial.failures
+    assert [one.setting for one in read_finals(run)] == [preset.setting, other.setting]
     assert Path("tune.html").exists()
     winner = other if "beats the preset" in done.output else preset
     assert winner is other or "confirms the preset" in done.output
     last = done.output.strip().splitlines()[-1]
     assert last.startswith("winner: " if winner is other else "keep the preset: ")
     config = make_model_config(load_preset("tuned.yaml"), {}, {})
-    assert config["batchSize"] == winner.candidate.batch_size
-    assert config["minWorkers"] == winner.candidate.workers
-    assert config["handler"]["threads"] == winner.candidate.threads
+    assert config["batchSize"] == winner.setting.batch_size
+    assert config["minWorkers"] == winner.setting.workers
+    assert config["handler"]["threads"] == winner.setting.threads
     assert not list_new_servers(before)
 
 
@@ -113,5 +106,5 @@ def list_new_servers(before: set[int]) -> list[psutil.Process]:
         process
         for process in psutil.process_iter(["cmdline"])
         if process.pid not in before
-        and any("offpath-tune-" in word for word in process.info["cmdline"] or ())
+        and any("offpath-bench-" in word for word in process.info["cmdline"] or ())
     ]

@@ -1,0 +1,230 @@
+"""What a search shows and leaves: fresh rounds, candidates, their front; the winner as a preset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offpath.archive.model_config import format_model_config, make_model_config
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.run import Run
+from offpath.profiling.experiments.tune_choice import (
+    Outcome,
+    Verdict,
+    find_bound,
+    judge,
+    rank,
+    read_finals,
+    read_trials,
+    select_rounds,
+)
+from offpath.profiling.experiments.tune_experiment import MIN_REPLIES
+from offpath.profiling.report.declared import Report, make_document
+from offpath.profiling.report.document import (
+    Document,
+    Dot,
+    ScatterChart,
+    Section,
+    Table,
+)
+from offpath.profiling.servers.registering import Setting
+
+COLUMNS = (
+    *("", "batch", "delay", "workers", "threads"),
+    *("req/s", "range", "p50", "p95", "failed"),
+)
+ROWS_SHOWN = 15
+LOG_SPAN = 4
+
+
+def bound_of(run: Run) -> float:
+    """The p95 that a search was judged by, in ms."""
+    asked_ms: float | None = run.details["p95_ms"]
+    return find_bound(asked_ms, read_trials(run), reference_of(run))
+
+
+def reference_of(run: Run) -> Setting:
+    """The preset's setting."""
+    return Setting(**run.details["reference"])
+
+
+def verdict_of(run: Run) -> Verdict | None:
+    """Of the fresh rounds; None where there were none."""
+    finals = read_finals(run)
+    return judge(finals, reference_of(run), bound_of(run)) if finals else None
+
+
+def document_of(run: Run, _: str | None = None) -> Document:
+    """Everything that is shown of a search."""
+    verdict, bound_ms, reference = verdict_of(run), bound_of(run), reference_of(run)
+    ranked = rank(read_trials(run).values(), bound_ms)
+    dots = make_dots(ranked, verdict.winner if verdict else None)
+    front = find_front(dots)
+    chart = ScatterChart(
+        "candidates",
+        "requests a second",
+        "p95 latency, ms",
+        dots,
+        front,
+        log_y=is_wide([dot.y for dot in dots]),
+        bound=(bound_ms, f"{bound_ms:g} ms"),
+    )
+    rows = [
+        format_row(list_notes(one, reference, front, bound_ms), one) for one in ranked
+    ]
+    sections = [
+        Section(
+            "Candidates",
+            [
+                chart,
+                Table(
+                    f"times in ms, p95 within {bound_ms:g} ms first",
+                    COLUMNS,
+                    rows[:ROWS_SHOWN],
+                ),
+                Table("further ones", COLUMNS, rows[ROWS_SHOWN:], is_wide=True),
+            ],
+            "Numbered: the Pareto front, which no candidate beats in both. Diamond: the winner.",
+        )
+    ]
+    if verdict is not None:
+        finals = [
+            format_row("preset" if one.setting == reference else "", one.outcome)
+            for one in read_finals(run)
+        ]
+        title = f"{run.rounds - run.settings['repeats']} each in turn, times in ms"
+        table = Table(title, COLUMNS, finals)
+        sections.insert(0, Section("Fresh rounds", [table], verdict.text))
+    # What counts are the fresh rounds; of the trials, what did not serve is said.
+    fresh = select_rounds(run, range(run.settings["repeats"], run.rounds))
+    doubted = replace(fresh, failures=run.failures)
+    document = make_document(
+        run, Report("Tuning", ()), None, find_doubts(doubted, MIN_REPLIES)
+    )
+    return replace(document, sections=sections, headline=[chart])
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether a logarithmic axis shows more than a linear one."""
+    return bool(values) and max(values) > LOG_SPAN * min(values)
+
+
+def format_row(note: str, one: Outcome) -> list[str]:
+    """In the order of COLUMNS."""
+    setting = one.setting
+    return [
+        note,
+        str(setting.batch_size),
+        str(setting.max_batch_delay_ms),
+        str(setting.workers),
+        str(setting.threads or "-"),
+        f"{one.rate:.1f}",
+        f"{one.rate_low:.0f}-{one.rate_high:.0f}",
+        *("" if math.isnan(ms) else f"{ms:.0f}" for ms in (one.p50_ms, one.p95_ms)),
+        str(one.failures),
+    ]
+
+
+def list_notes(
+    one: Outcome, reference: Setting, front: Sequence[Dot], bound_ms: float
+) -> str:
+    """What sets a row apart."""
+    notes = {
+        "preset": one.setting == reference,
+        "no start": bool(one.error),
+        "failed": bool(one.failures),
+        "slow": one.p95_ms > bound_ms and not one.failures,
+        "front": any((dot.x, dot.y) == (one.rate, one.p95_ms) for dot in front),
+    }
+    return ", ".join(note for note, is_so in notes.items() if is_so)
+
+
+def make_dots(outcomes: Collection[Outcome], winner: Setting | None) -> list[Dot]:
+    """Throughput and latency of those that answered everything."""
+    return [
+        Dot(
+            one.rate,
+            one.p95_ms,
+            f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms",
+            is_strong=one.setting == winner,
+        )
+        for one in outcomes
+        if not one.failures and not math.isnan(one.p95_ms)
+    ]
+
+
+def find_front(dots: Collection[Dot]) -> list[Dot]:
+    """The Pareto front, from the highest throughput to the lowest latency."""
+    front: list[Dot] = []
+    for dot in sorted(dots, key=lambda dot: (-dot.x, dot.y)):
+        if not front or dot.y < front[-1].y:
+            front.append(dot)
+    return front
+
+
+def format_outcome(run: Run, verdict: Verdict, preset: Path) -> str:
+    """What to do with a winner, in the fresh rounds' figures; `preset` is the file with it."""
+    (one,) = (f.outcome for f in read_finals(run) if f.setting == verdict.winner)
+    figures = (
+        f"{one.rate:.1f} req/s ({one.rate_low:.1f} to {one.rate_high:.1f} in"
+        f" {run.rounds - run.settings['repeats']} fresh rounds),"
+        f" p95 {one.p95_ms:.0f} ms, bound {bound_of(run):g} ms"
+    )
+    if verdict.is_better:
+        return (
+            f"winner: {verdict.winner}: {figures}; build with:"
+            f" offpath archive --preset {preset}"
+        )
+    return (
+        f"keep the preset: {verdict.winner}: {figures}; nothing to rebuild, {preset} has it with"
+        " its origin"
+    )
+
+
+def check_writable(path: Path, force: bool) -> None:
+    """Raises ExpectedError before the search rather than after it."""
+    if path.is_dir():
+        raise ExpectedError(
+            f"--output {str(path)!r} is a folder: expected a file's name"
+        )
+    if path.exists() and not force:
+        raise ExpectedError(
+            f"--output {str(path)!r} exists: pass --force to replace it"
+        )
+
+
+def make_preset(preset: Mapping[str, Any], winner: Setting) -> dict[str, Any]:
+    """A preset with the winner's settings over the old ones; checked as `offpath archive` does."""
+    settings = {
+        **preset,
+        "minWorkers": winner.workers,
+        "maxWorkers": winner.workers,
+        "batchSize": winner.batch_size,
+        "maxBatchDelay": winner.max_batch_delay_ms,
+    }
+    if winner.threads:
+        own = preset.get("handler") or {}
+        settings["handler"] = {**own, "threads": winner.threads}
+    make_model_config(settings, {}, {})
+    return settings
+
+
+def write_preset(path: Path, run: Run, verdict: Verdict) -> None:
+    """Writes the winner as a preset file for `offpath archive`, with its origin in comments."""
+    if verdict.winner is None:
+        raise ValueError("nothing won")
+    origin = [
+        f"{run.started_at}: {run.command}",
+        f"{verdict.winner}: {verdict.text}",
+        f"on {run.host['cores']} x {run.host['cpu']}",
+    ]
+    preset = make_preset(run.details["preset"], verdict.winner)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "".join(f"# {line}\n" for line in origin) + format_model_config(preset),
+        encoding="utf-8",
+    )

@@ -1,1 +1,0 @@
-"""Searches batch size, delay, workers and threads for the highest throughput within a latency."""
