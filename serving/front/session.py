@@ -37,7 +37,7 @@ START_POLL_S = 0.05
 KEPT_LOGS = 3
 # A server that dies this often this soon after its start is not started again.
 MAX_DEATHS = 3
-SETTLED_S = 60.0
+SETTLED_S = 10.0
 
 
 def serve_front(
@@ -92,7 +92,9 @@ class FrontSession:
         self._state = FrontState(os.getpid())
         self._reload_wanted = False
         self._is_reload = False
-        self._deaths: list[float] = []
+        # In a row, each soon after its start.
+        self._deaths = 0
+        self._greeted_s = time.monotonic()
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
 
@@ -220,9 +222,9 @@ class FrontSession:
         self.door.set_ready(False)
         words = "\n  ".join(server.last_words())
         problem = f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  {words}"
-        now = time.monotonic()
-        self._deaths = [t for t in self._deaths if now - t < SETTLED_S] + [now]
-        if len(self._deaths) > MAX_DEATHS:
+        settled = time.monotonic() - self._greeted_s > SETTLED_S
+        self._deaths = 1 if settled else self._deaths + 1
+        if self._deaths > MAX_DEATHS:
             raise ExpectedError(problem)
         self._view.show_problem(problem)
         self.rotation.begin()
@@ -237,6 +239,7 @@ class FrontSession:
     def _greet(self, starting: Starting) -> None:
         """A new server is in: its log is the one to follow."""
         server = starting.server
+        self._greeted_s = time.monotonic()
         self._view.show_unchecked(
             [a.path.name for _, a in server.archives if not a.model_config]
         )
