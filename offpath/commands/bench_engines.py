@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from offpath.commands.bench_options import fail_if_left_out
 from offpath.commands.showing import (
     Outputs,
     command_line,
@@ -16,7 +17,6 @@ from offpath.commands.showing import (
     read_numbers,
     split_names,
 )
-from offpath.handler.errors import ExpectedError
 
 MODELS = ("resnet50", "efficientnet-lite0")
 
@@ -99,6 +99,4 @@ def command(outputs: Outputs, append: bool, **asked: Any) -> None:
     from offpath.profiling.experiments.engines_report import document_of
 
     present(run, document_of(run, None), outputs)
-    if run.failures:
-        names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
-        raise ExpectedError(f"left out after a failure, see above: {names}")
+    fail_if_left_out(run)

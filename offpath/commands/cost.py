@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.showing import FILE
 from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
-    from offpath.profiling.experiments.cost import Demand, LogShape
     from offpath.profiling.experiments.prices import Prices
+    from offpath.profiling.report.document import Document
+
+# Name, default and help of numbers that are passed on as they are.
+DEMAND_OPTIONS = (
+    ("head-room", 0.3, "Share of an instance's rate kept free at the peak."),
+    ("hours", 730.0, "Hours a month."),
+    ("min-instances", 1, "Never fewer; 2: one may fail."),
+)
+LOG_OPTIONS = (
+    ("record-bytes", 700.0, "Size of a record of the prediction log."),
+    ("retention-days", 30.0, "How long records stay in S3; 0: storage is not counted."),
+    ("puts-per-record", 1.0, "S3 requests a prediction, put by put."),
+    ("compressed-share", 0.25, "Size of a record in a batched object over its own."),
+    ("workers", 2, "Workers of an instance; each fills its own objects."),
+)
+
+
+def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options above."""
+    for name, default, said in reversed(DEMAND_OPTIONS + LOG_OPTIONS):
+        option = click.option(
+            f"--{name}", default=default, show_default=True, help=said
+        )
+        command = option(command)
+    return command
 
 
 @click.command("cost")
 @click.option(
     "--result",
     "result_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Result file of `offpath bench`: its servers' median rates.",
+    type=FILE,
+    help="Saved run of `offpath bench` or `tune`: its median rates.",
 )
 @click.option("--workload", help="Which workload of --result, where it has several.")
 @click.option(
@@ -36,20 +62,6 @@ if TYPE_CHECKING:
     "--mean-per-s", type=float, help="Mean rate, for the log.  [default: the peak]"
 )
 @click.option(
-    "--head-room",
-    type=float,
-    default=0.3,
-    show_default=True,
-    help="Share of an instance's rate kept free at the peak.",
-)
-@click.option(
-    "--min-instances",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Never fewer; 2: one may fail.",
-)
-@click.option(
     "--paid-instances",
     "paid",
     multiple=True,
@@ -60,47 +72,16 @@ if TYPE_CHECKING:
 @click.option(
     "--instance", help="Instance type of the price file instead, e.g. g4dn.xlarge."
 )
-@click.option(
-    "--hours", type=float, default=730, show_default=True, help="Hours a month."
-)
-@click.option(
-    "--record-bytes",
-    type=float,
-    default=700,
-    show_default=True,
-    help="Size of a record of the prediction log.",
-)
-@click.option("--retention-days", type=float, default=30, show_default=True)
-@click.option(
-    "--puts-per-record",
-    type=float,
-    default=1,
-    show_default=True,
-    help="S3 requests a prediction, put by put.",
-)
+@number_options
 @click.option(
     "--records-per-object",
     type=float,
     help="Of batched objects.  [default: what the spool's 8 MiB and 60 s make of the mean rate]",
 )
 @click.option(
-    "--compressed-share",
-    type=float,
-    default=0.25,
-    show_default=True,
-    help="Size of a record in a batched object over its own.",
-)
-@click.option(
-    "--workers",
-    type=int,
-    default=2,
-    show_default=True,
-    help="Workers of an instance; each fills its own objects.",
-)
-@click.option(
     "--prices",
     "prices_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Your price file instead of ours (profiling/experiments/prices.yaml, us-east-1).",
 )
 @click.option(
@@ -109,7 +90,8 @@ if TYPE_CHECKING:
     help="The published $803 against $384, from its inputs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(**options: Any) -> None:
+@click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
+def command(as_json: bool, markdown: bool, **options: Any) -> None:
     """Instances, $/month and $/million predictions per server, log put by put and batched.
 
     \b
@@ -119,117 +101,93 @@ def command(**options: Any) -> None:
         --hourly-price 0.526
       offpath cost --example published
     """
+    from rich.console import Console
+
+    from offpath.profiling.experiments import cost_published
     from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
+    from offpath.profiling.report.markdown import format_markdown
+    from offpath.profiling.report.terminal import print_document
 
     prices = load_prices(options["prices_path"] or PRICES_FILE)
     if options["example"]:
-        show_published(prices, options["as_json"])
+        document = cost_published.published_document(prices)
+        content = cost_published.published_json(prices)
     else:
-        show_costs(options, prices)
+        document, content = compute(options, prices)
+    if as_json:
+        click.echo(json.dumps(content, indent=1))
+    elif markdown:
+        click.echo(format_markdown(document), nl=False)
+    else:
+        print_document(document, Console())
 
 
-def show_costs(options: dict[str, Any], prices: Prices) -> None:
-    """Computes and prints what the options ask for."""
-    from rich.console import Console
+def compute(
+    options: Mapping[str, Any], prices: Prices
+) -> tuple[Document, dict[str, Any]]:
+    """What the options ask for, shown and as plain data."""
+    from offpath.profiling.experiments import cost, cost_report
 
-    from offpath.profiling.experiments import cost_report
-    from offpath.profiling.experiments.cost import cost_all
+    def pick(*tables: tuple[tuple[str, float, str], ...]) -> dict[str, Any]:
+        names = [name.replace("-", "_") for table in tables for name, _, _ in table]
+        return {name: options[name] for name in names}
 
-    demand = read_demand(options)
-    costs = cost_all(
+    peak_per_s, mean_per_s = read_peak(options), options["mean_per_s"]
+    demand = cost.Demand(
+        peak_per_s,
+        peak_per_s if mean_per_s is None else mean_per_s,
+        **pick(DEMAND_OPTIONS),
+    )
+    shape = cost.LogShape(
+        records_per_object=options["records_per_object"], **pick(LOG_OPTIONS)
+    )
+    paid = read_pairs("--paid-instances", options["paid"])
+    for name, count in paid.items():
+        if not (count.is_integer() and count >= 1):
+            raise ExpectedError(
+                f"--paid-instances {name}={count:g}: expected a whole number from 1"
+            )
+    costs = cost.cost_all(
         read_rates(options),
         read_hourly_usd(options, prices),
         demand,
-        read_shape(options),
+        shape,
         prices,
-        {
-            name: int(check_whole(name, count))
-            for name, count in read_pairs("--paid-instances", options["paid"]).items()
-        },
+        {name: int(count) for name, count in paid.items()},
     )
-    if options["as_json"]:
-        click.echo(json.dumps(cost_report.as_json(costs, demand), indent=1))
-        return
-    console = Console()
-    cost_report.print_costs(costs, demand, console)
-    console.print(
-        f"list prices of {prices.region}, {prices.as_of}: {', '.join(prices.sources.values())}",
-        style="dim",
-        highlight=False,
-    )
+    document = cost_report.document_of(costs, demand, prices)
+    return document, cost_report.as_json(costs, demand)
 
 
-def show_published(prices: Prices, as_json: bool) -> None:
-    """The published example."""
-    from rich.console import Console
-
-    from offpath.profiling.experiments import cost_published, cost_report
-
-    costs = cost_published.published_costs(prices)
-    demand = cost_published.published_demand()
-    totals = cost_published.published_totals(costs)
-    inputs = cost_published.published_inputs(prices)
-    if as_json:
-        content = cost_report.as_json(costs, demand) | {
-            "source": cost_published.SOURCE,
-            "inputs": [[one.origin, one.text] for one in inputs],
-            "computed_usd": totals,
-            "published_usd": cost_published.PUBLISHED_USD,
-        }
-        click.echo(json.dumps(content, indent=1))
-        return
-    console = Console()
-    cost_report.print_published(inputs, totals, console)
-    cost_report.print_costs(costs, demand, console)
-
-
-def read_rates(options: dict[str, Any]) -> dict[str, float]:
+def read_rates(options: Mapping[str, Any]) -> dict[str, float]:
     """Rates by server: from the result file, then those given by hand."""
-    rates: dict[str, float] = {}
-    if options["result_path"]:
-        from offpath.profiling.experiments.cost_rates import rates_of_result
+    from offpath.profiling.experiments import cost
 
-        rates.update(rates_of_result(options["result_path"], options["workload"]))
+    rates: dict[str, float] = {}
+    path: Path | None = options["result_path"]
+    if path is not None:
+        rates.update(cost.read_rates(path, options["workload"]))
     elif options["workload"]:
         raise ExpectedError(
             "--workload chooses from a --result FILE: name the file too"
         )
-    rates.update(read_pairs("--rate-per-instance", options["rates"]))
-    return rates
+    return rates | read_pairs("--rate-per-instance", options["rates"])
 
 
-def read_demand(options: dict[str, Any]) -> Demand:
-    """Peak and mean."""
-    from offpath.profiling.experiments.cost import Demand
-
-    per_s, per_minute = options["peak_per_s"], options["peak_per_minute"]
-    if (per_s is None) == (per_minute is None):
-        raise ExpectedError(
-            "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
-        )
-    peak = per_s if per_s is not None else per_minute / 60
-    mean = options["mean_per_s"]
-    return Demand(
-        peak_per_s=peak,
-        mean_per_s=peak if mean is None else mean,
-        head_room=options["head_room"],
-        hours=options["hours"],
-        min_instances=options["min_instances"],
+def read_peak(options: Mapping[str, Any]) -> float:
+    """Requests a second."""
+    per_s: float | None = options["peak_per_s"]
+    per_minute: float | None = options["peak_per_minute"]
+    if per_s is not None and per_minute is None:
+        return per_s
+    if per_minute is not None and per_s is None:
+        return per_minute / 60
+    raise ExpectedError(
+        "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
     )
 
 
-def read_shape(options: dict[str, Any]) -> LogShape:
-    """The log's shape."""
-    from offpath.profiling.experiments.cost import LogShape
-
-    names = (
-        *("record_bytes", "retention_days", "puts_per_record"),
-        *("records_per_object", "compressed_share", "workers"),
-    )
-    return LogShape(**{name: options[name] for name in names})
-
-
-def read_hourly_usd(options: dict[str, Any], prices: Prices) -> float:
+def read_hourly_usd(options: Mapping[str, Any], prices: Prices) -> float:
     """Dollars an hour of one instance."""
     price, instance = options["hourly_price"], options["instance"]
     if (price is None) == (instance is None):
@@ -255,12 +213,3 @@ def read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, float]:
             )
         pairs[name] = number
     return pairs
-
-
-def check_whole(name: str, count: float) -> float:
-    """Raises ExpectedError unless a count is a whole number from 1."""
-    if not (count.is_integer() and count >= 1):
-        raise ExpectedError(
-            f"--paid-instances {name}={count:g}: expected a whole number from 1"
-        )
-    return count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.settings import PredictionLogSettings
@@ -17,6 +18,18 @@ from offpath.profiling.experiments.prices import Prices
 HOURS_A_MONTH = 730.0
 DAYS_A_MONTH = HOURS_A_MONTH / 24
 GB = 2**30
+
+
+def check_above(name: str, value: float) -> None:
+    """Raises ExpectedError unless the value is a number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ExpectedError(f"{name} is {value!r}: expected a number above 0")
+
+
+def check_from(name: str, value: float, least: float) -> None:
+    """Raises ExpectedError unless the value is a number from `least`."""
+    if not (math.isfinite(value) and value >= least):
+        raise ExpectedError(f"{name} is {value!r}: expected a number from {least:g}")
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Demand:
         check_above("peak rate", self.peak_per_s)
         check_above("mean rate", self.mean_per_s)
         check_above("hours", self.hours)
+        check_from("minimum of instances", self.min_instances, 1)
         if self.mean_per_s > self.peak_per_s:
             raise ExpectedError(
                 f"the mean rate {self.mean_per_s:g} a second is above the peak"
@@ -49,10 +63,6 @@ class Demand:
         if not 0 <= self.head_room < 1:
             raise ExpectedError(
                 f"head-room is {self.head_room!r}: expected a share from 0 to below 1"
-            )
-        if self.min_instances < 1:
-            raise ExpectedError(
-                f"minimum of instances is {self.min_instances!r}: expected 1 or more"
             )
 
     @property
@@ -85,16 +95,19 @@ class LogShape:
         check_above("record size", self.record_bytes)
         check_above("compressed share", self.compressed_share)
         check_above("workers of an instance", self.workers)
-        for name in ("retention_days", "puts_per_record"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ExpectedError(f"{name} is {value!r}: expected a number from 0")
-        if self.records_per_object is not None and not (
-            math.isfinite(self.records_per_object) and self.records_per_object >= 1
-        ):
-            raise ExpectedError(
-                f"records per object is {self.records_per_object!r}: expected 1 or more"
-            )
+        check_from("days of retention", self.retention_days, 0)
+        check_from("puts per record", self.puts_per_record, 0)
+        if self.records_per_object is not None:
+            check_from("records per object", self.records_per_object, 1)
+
+    def fill_objects(self, mean_per_s: float, instances: int) -> float:
+        """Records in a batched object: as given, else as our spool seals, by size or by age."""
+        if self.records_per_object is not None:
+            return self.records_per_object
+        worker_per_s = mean_per_s / (instances * self.workers)
+        by_age = worker_per_s * PredictionLogSettings.segment_max_age_s
+        by_size = PredictionLogSettings.segment_max_bytes / self.record_bytes
+        return max(1.0, min(by_age, by_size))
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,7 @@ class ServerCost:
         rate_per_s: of one instance.
         needed: instances for the peak at the head-room; paid: instances on the bill.
         peak_share: share of the paid instances' rate that the peak takes.
+        log_each, log_batched: one put per record; batched objects.
     """
 
     name: str
@@ -131,25 +145,13 @@ class ServerCost:
     log_each: LogCost
     log_batched: LogCost
 
-    @property
-    def total_each_usd(self) -> float:
-        """Month's total with one put per record."""
-        return self.compute_usd + self.log_each.usd
+    def total_usd(self, log: LogCost) -> float:
+        """Month's total with the log kept one way."""
+        return self.compute_usd + log.usd
 
-    @property
-    def total_batched_usd(self) -> float:
-        """Month's total with batched objects."""
-        return self.compute_usd + self.log_batched.usd
-
-    def per_million_usd(self, total_usd: float) -> float:
-        """Dollars for a million predictions."""
-        return total_usd / self.predictions * 1e6
-
-
-def check_above(name: str, value: float) -> None:
-    """Raises ExpectedError unless the value is a number above 0."""
-    if not (math.isfinite(value) and value > 0):
-        raise ExpectedError(f"{name} is {value!r}: expected a number above 0")
+    def per_million_usd(self, log: LogCost) -> float:
+        """The same, for a million predictions."""
+        return self.total_usd(log) / self.predictions * 1e6
 
 
 def count_instances(peak_per_s: float, rate_per_s: float, head_room: float) -> int:
@@ -178,10 +180,21 @@ def cost_server(
     """
     check_above(f"rate of {name!r}", rate_per_s)
     check_above("hourly price", hourly_usd)
-    if paid is not None and paid < 1:
-        raise ExpectedError(f"instances of {name!r} are {paid!r}: expected 1 or more")
     needed = count_instances(demand.peak_per_s, rate_per_s, demand.head_room)
-    count = paid if paid is not None else max(needed, demand.min_instances)
+    count = max(needed, demand.min_instances) if paid is None else paid
+    check_from(f"instances of {name!r}", count, 1)
+
+    def cost_log(puts_per_record: float, record_bytes: float) -> LogCost:
+        puts = demand.predictions * puts_per_record
+        kept_months = shape.retention_days / DAYS_A_MONTH
+        kept_gb = demand.predictions * record_bytes / GB * kept_months
+        return LogCost(
+            puts=puts,
+            requests_usd=puts / 1000 * prices.put_per_1000,
+            storage_usd=kept_gb * prices.storage_per_gb_month,
+        )
+
+    filled = shape.fill_objects(demand.mean_per_s, count)
     return ServerCost(
         name=name,
         rate_per_s=rate_per_s,
@@ -190,51 +203,12 @@ def cost_server(
         peak_share=demand.peak_per_s / (rate_per_s * count),
         compute_usd=count * hourly_usd * demand.hours,
         predictions=demand.predictions,
+        # Whoever puts nothing stores nothing.
         log_each=cost_log(
-            demand.predictions * shape.puts_per_record,
-            # Whoever puts nothing stores nothing.
-            shape.record_bytes if shape.puts_per_record else 0,
-            demand.predictions,
-            shape,
-            prices,
+            shape.puts_per_record, shape.record_bytes if shape.puts_per_record else 0
         ),
-        log_batched=cost_log(
-            demand.predictions / records_per_object(demand.mean_per_s, count, shape),
-            shape.record_bytes * shape.compressed_share,
-            demand.predictions,
-            shape,
-            prices,
-        ),
+        log_batched=cost_log(1 / filled, shape.record_bytes * shape.compressed_share),
     )
-
-
-def cost_log(
-    puts: float,
-    stored_bytes: float,
-    predictions: float,
-    shape: LogShape,
-    prices: Prices,
-) -> LogCost:
-    """Requests of a month, and storage of what `retention_days` keep at any time."""
-    kept_gb = predictions * stored_bytes / GB * shape.retention_days / DAYS_A_MONTH
-    return LogCost(
-        puts=puts,
-        requests_usd=puts / 1000 * prices.put_per_1000,
-        storage_usd=kept_gb * prices.storage_per_gb_month,
-    )
-
-
-def records_per_object(mean_per_s: float, instances: int, shape: LogShape) -> float:
-    """Records in a batched object: as given, else by the size or age at which our spool seals."""
-    if shape.records_per_object is not None:
-        return shape.records_per_object
-    by_age = (
-        mean_per_s
-        / (instances * shape.workers)
-        * PredictionLogSettings.segment_max_age_s
-    )
-    by_size = PredictionLogSettings.segment_max_bytes / shape.record_bytes
-    return max(1.0, min(by_age, by_size))
 
 
 def cost_all(
@@ -263,3 +237,40 @@ def cost_all(
         cost_server(name, rate, hourly_usd, demand, shape, prices, paid.get(name))
         for name, rate in rates.items()
     ]
+
+
+def read_rates(path: Path, workload: str | None) -> dict[str, float]:
+    """A saved run's median rates by server on one workload, the best of several cells.
+
+    A server that answered nothing has no price.
+
+    Raises:
+        ExpectedError: no such file or workload; several workloads and none chosen; no server
+            answered.
+    """
+    # Imported here: rates that are given need no polars.
+    from offpath.profiling.core.limits import is_limit
+    from offpath.profiling.core.run import load_run
+    from offpath.profiling.core.statistics import Summary
+
+    summary = Summary(load_run(path))
+    measured = list(summary.run.workloads)
+    if workload is None and len(measured) == 1:
+        workload = measured[0]
+    if workload not in measured:
+        raise ExpectedError(
+            f"workload {workload!r} of {str(path)!r}: expected --workload with one of"
+            f" {', '.join(measured)}"
+        )
+    cells = [cell for cell in summary.cells() if cell.workload == workload]
+    rates = {
+        name: max((summary.value(name, c, "rate") or 0.0 for c in cells), default=0.0)
+        for name in summary.run.variants
+        if not is_limit(name)
+    }
+    rates = {server: rate for server, rate in rates.items() if rate}
+    if not rates:
+        raise ExpectedError(
+            f"{str(path)!r} has no good reply on {workload!r}: finish a round first"
+        )
+    return rates

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.experiments import cost_published
@@ -16,11 +20,11 @@ from offpath.profiling.experiments.cost import (
     cost_all,
     cost_server,
     count_instances,
-    records_per_object,
+    read_rates,
 )
-from offpath.profiling.experiments.cost_rates import rates_of_result
-from offpath.profiling.experiments.cost_report import draw_conclusions
+from offpath.profiling.experiments.cost_report import document_of, draw_conclusions
 from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
+from offpath.profiling.report.terminal import print_document
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
 PRICES = load_prices()
@@ -40,7 +44,7 @@ def test_instances_leave_the_head_room(peak, rate, head_room, expected):
 
 
 def test_the_published_bill_comes_out_of_its_inputs():
-    totals = cost_published.published_totals(cost_published.published_costs(PRICES))
+    totals = cost_published.compute_totals(cost_published.compute_costs(PRICES))
     assert {name: round(usd) for name, usd in totals.items()} == {
         "torchserve": 803,
         "triton": 384,
@@ -49,15 +53,15 @@ def test_the_published_bill_comes_out_of_its_inputs():
 
 def test_the_published_bill_follows_the_price_of_the_instance():
     dearer = replace(PRICES, instances={"g4dn.xlarge": 2 * 0.526})
-    costs = cost_published.published_costs(dearer)
-    totals = cost_published.published_totals(costs)
+    costs = cost_published.compute_costs(dearer)
+    totals = cost_published.compute_totals(costs)
     assert totals["torchserve"] == pytest.approx(803.08 + 2 * 383.98, abs=0.01)
     assert totals["triton"] == pytest.approx(384.44 + 383.98, abs=0.01)
 
 
 def test_the_published_example_says_that_a_single_instance_would_have_done():
-    demand = cost_published.published_demand()
-    lines = draw_conclusions(cost_published.published_costs(PRICES), demand)
+    costs = cost_published.compute_costs(PRICES)
+    lines = draw_conclusions(costs, cost_published.DEMAND)
     assert lines[0].startswith("torchserve: a single instance would have done")
     assert "120 requests a minute are 2 a second" in lines[0]
     assert "$384 a month" in lines[0]
@@ -79,7 +83,8 @@ def test_puts_and_storage_are_priced_by_hand():
     assert cost.log_each.storage_usd == pytest.approx(predictions * 1000 / GB * 0.023)
     assert cost.log_batched.puts == predictions / 100
     assert cost.log_batched.storage_usd == pytest.approx(cost.log_each.storage_usd / 2)
-    assert cost.per_million_usd(cost.compute_usd) == pytest.approx(730 / 2.628)
+    total_usd = 730 + cost.log_each.usd
+    assert cost.per_million_usd(cost.log_each) == pytest.approx(total_usd / 2.628)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_puts_and_storage_are_priced_by_hand():
     ],
 )
 def test_objects_fill_as_the_spool_seals_them(mean_per_s, expected):
-    assert records_per_object(mean_per_s, 1, LogShape()) == pytest.approx(expected)
+    assert LogShape().fill_objects(mean_per_s, 1) == pytest.approx(expected)
 
 
 def test_paid_instances_replace_the_needed_ones():
@@ -144,9 +149,9 @@ def test_rates_come_from_a_result_file(tmp_path):
     run.variants["dead"] = {}
     run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
     run.save(path)
-    assert rates_of_result(path, None) == {"torchserve-stock": 11.0, "offpath": 121.0}
+    assert read_rates(path, None) == {"torchserve-stock": 11.0, "offpath": 121.0}
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
-        rates_of_result(path, "photos-55k")
+        read_rates(path, "photos-55k")
 
 
 def test_prices_say_when_and_where():
@@ -169,3 +174,32 @@ def test_a_price_file_that_is_none_is_refused(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ExpectedError, match=message):
         load_prices(path)
+
+
+def test_the_tables_fit_80_columns_with_every_figure():
+    demand = Demand(peak_per_s=500, mean_per_s=500)
+    rates = {"triton-offpath-decode": 796.2, "torchserve-stock": 83.4}
+    costs = cost_all(rates, 0.085, demand, LogShape(), PRICES, {})
+    console = Console(width=80, file=io.StringIO())
+    print_document(document_of(costs, demand, PRICES), console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    rows = [line.split() for line in text.splitlines() if "torchserve-stock" in line]
+    assert rows[0][1:] == ["83.4", "9", "9", "67", "558.45"]
+    assert [row[-3:] for row in rows[1:]] == [
+        [f"{log.usd:,.2f}", f"{558.45 + log.usd:,.2f}", f"{per_million:.2f}"]
+        for log in (costs[1].log_each, costs[1].log_batched)
+        for per_million in [(558.45 + log.usd) / 1314]
+    ]
+
+
+def test_the_plain_question_needs_neither_torch_nor_polars():
+    code = (
+        "import sys; from offpath.cli import main;"
+        "main(['cost', '--example', 'published'], standalone_mode=False);"
+        "sys.exit(bool({'torch', 'polars', 'msgspec', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
+        == 0
+    )
