@@ -83,10 +83,11 @@ def test_a_port_that_stays_taken_is_said_and_leaves_no_process(
 
 
 def find_java_since(before: set[int]) -> list[psutil.Process]:
+    """Of this process: tests of the other one start servers meanwhile."""
     return [
         process
-        for process in psutil.process_iter(["name"])
-        if process.pid not in before and process.info["name"] == "java"
+        for process in psutil.Process().children(recursive=True)
+        if process.pid not in before and process.name() == "java"
     ]
 
 
@@ -123,6 +124,7 @@ def list_objects(running: RunningTorchServe, prefix: str = "") -> list[str]:
     return [row["Key"] for row in found.get("Contents", [])]
 
 
+@pytest.mark.slow
 def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     server, running = start_with_store(make_naive_s3)
     post_three(running)
@@ -134,6 +136,7 @@ def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
+@pytest.mark.slow
 def test_our_log_ships_its_segments_to_the_store(start_with_store) -> None:
     server, running = start_with_store(make_offpath_s3)
     post_three(running)

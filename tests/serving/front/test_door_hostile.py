@@ -126,6 +126,7 @@ def measure_beside_slow(
     return alone, beside
 
 
+@pytest.mark.slow
 def test_200_slow_clients_do_not_hold_up_a_good_one(door: FrontProcess) -> None:
     alone, beside = measure_beside_slow(door, 100)
     print(f"p50 {alone[50]:.1f} ms alone, {beside[50]:.1f} ms beside 200 slow clients")
