@@ -20,86 +20,119 @@ from offpath.profiling.experiments.server_account import (
 )
 from offpath.profiling.load.prometheus import Series, Snapshot
 
+REQUESTS = ("ts_inference_requests_total", "model_name=m")
+PREDICTION = ("PredictionTime_sum", "ModelName=m")
+STAGES = "offpath_stage_seconds_total"
 # 800 requests in 100 batches of 8; per request: 40 ms by Java, 10 of them in the queue;
 # per batch: 26 ms around `handle`, of which the stages know 24 and `other` 1.
 OURS = {
-    ("ts_inference_requests_total", "model_name=m"): 800,
+    REQUESTS: 800,
     ("ts_inference_latency_microseconds_total", "model_name=m"): 800 * 40e3,
     ("ts_queue_latency_microseconds_total", "model_name=m"): 800 * 10e3,
-    ("PredictionTime_sum", "ModelName=m"): 100 * 26.0,
+    PREDICTION: 100 * 26.0,
     ("PredictionTime_count", "ModelName=m"): 100,
     ("offpath_batches_total", "ModelName=m"): 100,
     ("offpath_items_total", "ModelName=m"): 800,
-    ("offpath_stage_seconds_total", "ModelName=m,Stage=inference"): 0.4,
-    ("offpath_stage_seconds_total", "ModelName=m,Stage=decode"): 2.0,
-    ("offpath_stage_seconds_total", "ModelName=m,Stage=other"): 0.1,
+    (STAGES, "ModelName=m,Stage=inference"): 0.4,
+    (STAGES, "ModelName=m,Stage=decode"): 2.0,
+    (STAGES, "ModelName=m,Stage=other"): 0.1,
 }
-BATCH_METRICS = ("PredictionTime", "offpath_")
+PARTS = {
+    CLIENT: 50 - 40,
+    QUEUE: 10,
+    PROTOCOL: 40 - 10 - 26,
+    "decode": 20,
+    "inference": 4,
+    HANDLER_OTHER: 1,
+    LEFT: 26 - 25,
+}
 
 
-def snapshot(counters: dict, at_s: float = 0.0, scale: float = 1.0) -> Snapshot:
+def without(*prefixes: str) -> dict:
+    return {key: n for key, n in OURS.items() if not key[0].startswith(prefixes)}
+
+
+NOT_OURS = without("offpath_")
+NO_BATCHES = without("PredictionTime", "offpath_")
+STOCK = {
+    **NOT_OURS,
+    ("HandlerTime_sum", "ModelName=m"): 100 * 25.5,
+    ("HandlerTime_count", "ModelName=m"): 100,
+}
+FEW = {
+    key: n / 10 if key[0].startswith(("offpath_batches", "PredictionTime_c")) else n
+    for key, n in OURS.items()
+}
+# 16 more had arrived than were answered.
+UNANSWERED = {REQUESTS: 816, ("QueueTime_count", "Level=Host"): 800}
+# A histogram of all models' queue times.
+SEVERAL = {
+    ("ts_inference_requests_total", "model_name=other"): 5000,
+    ("QueueTime_count", "Level=Host"): 5800,
+}
+OTHERS = {
+    (name, labels.replace("=m", "=other")): 3 * n for (name, labels), n in OURS.items()
+}
+
+
+def snapshot(counters: dict, scale: float = 1.0) -> Snapshot:
     rows = []
     for (name, labels), value in counters.items():
         pairs = dict(pair.split("=") for pair in labels.split(","))
         rows.append(Series(name, pairs, value * scale))
-    return Snapshot(at_s, tuple(rows))
+    return Snapshot(0.0, tuple(rows))
 
 
 def count(counters: dict) -> Counters:
     # The counters were not at zero when the window began.
-    return read_counters(
-        snapshot(counters, scale=0.5), snapshot(counters, scale=1.5), "m"
-    )
+    return read_counters(snapshot(counters, 0.5), snapshot(counters, 1.5), "m")
 
 
 def account(counters: dict, mean_ms: float = 50.0) -> dict[str, float]:
     return make_account(mean_ms, count(counters))
 
 
-def doubts(counters: dict, mean_ms: float = 50.0, clients: int = 4) -> list[str]:
-    counted = count(counters)
-    return find_doubts(counted, make_account(mean_ms, counted), mean_ms, clients)
-
-
-def without(counters: dict, *prefixes: str) -> dict:
-    return {key: n for key, n in counters.items() if not key[0].startswith(prefixes)}
-
-
-def test_each_part_is_a_stage_or_the_difference_of_two_clocks():
-    assert account(OURS) == pytest.approx(
-        {
-            CLIENT: 50 - 40,
-            QUEUE: 10,
-            PROTOCOL: 40 - 10 - 26,
-            "decode": 20,
-            "inference": 4,
-            HANDLER_OTHER: 1,
-            LEFT: 26 - 25,
-        }
-    )
-    assert count(OURS).mean_batch_size == 8
-    assert doubts(OURS) == []
-
-
-def test_parts_come_in_the_order_of_the_path():
-    later = {("offpath_stage_seconds_total", "ModelName=m,Stage=a-later-one"): 0.1}
-    assert list(account({**later, **OURS})) == [
-        *(CLIENT, QUEUE, PROTOCOL),
-        *("decode", "inference", "a-later-one", HANDLER_OTHER, LEFT),
-    ]
+@pytest.mark.parametrize(
+    ("counters", "parts", "batch_size"),
+    [
+        pytest.param(OURS, PARTS, 8, id="ours"),
+        pytest.param(OURS | OTHERS, PARTS, 8, id="beside-other-models"),
+        pytest.param(OURS | SEVERAL, PARTS, 8, id="queue-time-of-all-models"),
+        pytest.param(STOCK, {HANDLER: 25.5, LEFT: 0.5}, 8, id="stock"),
+        pytest.param(
+            NO_BATCHES,
+            {CLIENT: 10, QUEUE: 10, WORKER: 30, LEFT: 0},
+            None,
+            id="no-batches",
+        ),
+        pytest.param(
+            # First of all stages in the counters.
+            {(STAGES, "ModelName=m,Stage=a-later-one"): 0.1, **OURS},
+            {"decode": 20, "inference": 4, "a-later-one": 1, HANDLER_OTHER: 1, LEFT: 0},
+            8,
+            id="a-stage-of-a-later-version",
+        ),
+        pytest.param(OURS | UNANSWERED, {QUEUE: 10}, 8, id="requests-not-yet-answered"),
+    ],
+)
+def test_each_part_is_a_stage_or_the_difference_of_two_clocks(
+    counters, parts, batch_size
+):
+    found = {name: ms for name, ms in account(counters).items() if name in parts}
+    assert found == pytest.approx(parts, abs=1e-9)
+    # The order of the path.
+    assert list(found) == list(parts)
+    assert count(counters).mean_batch_size == batch_size
 
 
 @pytest.mark.parametrize(
     "counters",
     [
         pytest.param(OURS, id="all-clocks"),
-        pytest.param(without(OURS, "PredictionTime"), id="only-our-counters"),
-        pytest.param(without(OURS, "offpath_"), id="only-torchserves"),
-        pytest.param(without(OURS, *BATCH_METRICS), id="nothing-per-batch"),
-        pytest.param(
-            {**OURS, ("PredictionTime_sum", "ModelName=m"): 100 * 90.0},
-            id="clocks-that-contradict",
-        ),
+        pytest.param(without("PredictionTime"), id="only-our-counters"),
+        pytest.param(NOT_OURS, id="only-torchserves"),
+        pytest.param(NO_BATCHES, id="nothing-per-batch"),
+        pytest.param({**OURS, PREDICTION: 100 * 90.0}, id="clocks-that-contradict"),
     ],
 )
 @pytest.mark.parametrize("mean_ms", [50.0, 33.3, 0.7])
@@ -111,81 +144,33 @@ def test_the_lines_add_up_to_the_clients_mean(counters, mean_ms):
     assert all(ms >= 0 for name, ms in parts.items() if name != LEFT)
 
 
-def test_a_handler_without_stages_is_one_part_and_what_is_around_it_is_not_accounted_for():
-    counters = {
-        **without(OURS, "offpath_"),
-        ("HandlerTime_sum", "ModelName=m"): 100 * 25.5,
-        ("HandlerTime_count", "ModelName=m"): 100,
-    }
-    parts = account(counters)
-    assert parts[HANDLER] == pytest.approx(25.5)
-    assert parts[LEFT] == pytest.approx(0.5)
-    assert count(counters).mean_batch_size == 8
-
-
-def test_a_server_that_counts_no_batches_says_so():
-    counters = without(OURS, *BATCH_METRICS)
-    assert list(account(counters)) == [CLIENT, QUEUE, WORKER, LEFT]
-    assert account(counters)[WORKER] == pytest.approx(30)
-    assert "cannot be told apart" in doubts(counters)[0]
-    assert count(counters).mean_batch_size is None
-
-
-def test_javas_replies_are_counted_by_queue_time_where_it_is_a_histogram():
-    # 16 more had arrived than were answered.
-    counters = {
-        **OURS,
-        ("ts_inference_requests_total", "model_name=m"): 816,
-        ("QueueTime_count", "Level=Host"): 800,
-    }
-    assert account(counters)[QUEUE] == pytest.approx(10)
-
-
-def test_queue_time_of_several_models_is_not_taken_for_one():
-    counters = {
-        **OURS,
-        ("ts_inference_requests_total", "model_name=other"): 5000,
-        ("QueueTime_count", "Level=Host"): 5800,
-    }
-    assert account(counters)[QUEUE] == pytest.approx(10)
-
-
-def test_other_models_are_left_out():
-    others = {
-        (name, labels.replace("=m", "=other")): 3 * n
-        for (name, labels), n in OURS.items()
-    }
-    assert account({**OURS, **others}) == account(OURS)
-
-
-def test_few_batches_are_a_doubt():
-    few = {
-        key: n / 10 if key[0].startswith(("offpath_batches", "PredictionTime_c")) else n
-        for key, n in OURS.items()
-    }
-    assert "only 10 batches" in doubts(few)[0]
-
-
-def test_requests_at_the_windows_ends_are_a_doubt_where_there_are_many():
-    assert "up to 64 requests in flight" in doubts(OURS, clients=64)[0]
-
-
-def test_parts_above_the_clients_mean_are_a_doubt():
-    assert "9.0 ms more than the client waited" in doubts(OURS, 30.0)[0]
-
-
-def test_a_restarted_server_is_an_error():
-    with pytest.raises(ExpectedError, match="fell by .* restarted"):
-        read_counters(snapshot(OURS), snapshot(OURS, scale=0.5), "m")
+@pytest.mark.parametrize(
+    ("counters", "mean_ms", "clients", "said"),
+    [
+        pytest.param(OURS, 50, 4, [], id="none"),
+        pytest.param(NO_BATCHES, 50, 4, ["cannot be told apart"], id="no-batches"),
+        pytest.param(FEW, 50, 4, ["only 10 batches"], id="few-batches"),
+        pytest.param(OURS, 50, 64, ["up to 64 requests in flight"], id="many-clients"),
+        pytest.param(
+            OURS, 30, 4, ["9.0 ms more than the client waited"], id="more-than-the-mean"
+        ),
+    ],
+)
+def test_what_makes_an_account_doubtful_is_said(counters, mean_ms, clients, said):
+    counted = count(counters)
+    doubts = find_doubts(counted, make_account(mean_ms, counted), mean_ms, clients)
+    assert [part in doubt for part, doubt in zip(said, doubts)] == [True] * len(said)
+    assert bool(doubts) == bool(said)
 
 
 @pytest.mark.parametrize(
-    ("counters", "model", "said"),
+    ("counters", "scale", "model", "said"),
     [
-        pytest.param({}, "m", "no ts_inference_requests_total", id="no-torchserve"),
-        pytest.param(OURS, "cats", "no request of the model 'cats'", id="other-model"),
+        pytest.param(OURS, 0.5, "m", "fell by .* restarted", id="restarted"),
+        pytest.param({}, 2, "m", "no ts_inference_requests_total", id="no-torchserve"),
+        pytest.param(OURS, 2, "cats", "no request of the model 'cats'", id="other"),
     ],
 )
-def test_counters_that_do_not_serve_are_said(counters, model, said):
+def test_counters_that_do_not_serve_are_said(counters, scale, model, said):
     with pytest.raises(ExpectedError, match=said):
-        read_counters(snapshot(counters, scale=0.5), snapshot(counters), model)
+        read_counters(snapshot(counters), snapshot(counters, scale), model)

@@ -66,50 +66,33 @@ def test_a_function_counts_to_its_bucket(function: Any, bucket: str):
 @pytest.mark.parametrize(
     ("helper", "caller", "bucket"),
     [
-        pytest.param(
-            builtin("<method 'get' of 'dict' objects>"),
-            python("botocore/parsers.py", "parse"),
-            "S3",
-            id="anything-below-the-client",
-        ),
-        pytest.param(
-            builtin("<method 'read' of '_io.BytesIO' objects>"),
-            python("PIL/ImageFile.py", "load"),
-            "decode",
-            id="a-decoder-reads-its-bytes",
-        ),
-        pytest.param(
-            builtin("<method 'write' of '_io.TextIOWrapper' objects>"),
-            python("logging/__init__.py", "emit"),
+        ("<method 'get' of 'dict' objects>", "botocore/parsers.py:parse", "S3"),
+        ("<method 'read' of '_io.BytesIO' objects>", "PIL/ImageFile.py:load", "decode"),
+        (
+            "<method 'write' of '_io.TextIOWrapper' objects>",
+            "logging/__init__.py:emit",
             "logging",
-            id="a-line-of-the-log",
         ),
-        pytest.param(
-            builtin("<built-in method posix.write>"),
-            python("handler/prediction_log/segment.py", "append"),
+        (
+            "<built-in method posix.write>",
+            "handler/prediction_log/segment.py:append",
             "logging",
-            id="the-prediction-logs-append",
         ),
-        pytest.param(
-            builtin("<built-in method posix.write>"),
-            python("my/handler.py", "preprocess"),
-            "file I/O",
-            id="a-write-of-ones-own",
-        ),
-        pytest.param(
-            builtin("<method 'mean' of 'torch._C.TensorBase' objects>"),
-            python("near_free.py", "forward"),
+        ("<built-in method posix.write>", "my/handler.py:preprocess", "file I/O"),
+        (
+            "<method 'mean' of 'torch._C.TensorBase' objects>",
+            "near_free.py:forward",
             "forward",
-            id="a-tensor-inside-the-model",
         ),
     ],
 )
-def test_a_helper_counts_to_who_calls_it(helper: Any, caller: Any, bucket: str):
+def test_a_helper_counts_to_who_calls_it(helper: str, caller: str, bucket: str):
+    below, above = builtin(helper), python(*caller.split(":"))
     stats: Any = {
-        caller: (1, 1, 0.1, 1.1, {}),
-        helper: (1, 1, 1.0, 1.0, {caller: (1, 1, 1.0, 1.0)}),
+        above: (1, 1, 0.1, 1.1, {}),
+        below: (1, 1, 1.0, 1.0, {above: (1, 1, 1.0, 1.0)}),
     }
-    assert find_buckets(stats)[helper] == bucket
+    assert find_buckets(stats)[below] == bucket
 
 
 def test_a_helper_of_several_counts_to_the_one_with_most_of_its_time():

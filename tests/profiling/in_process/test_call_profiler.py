@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import pstats
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +20,9 @@ from offpath.profiling.in_process.call_profiler import (
     read_stats,
 )
 from offpath.profiling.in_process.cprofile import REST, CallCollector, make_samples
+from tests.profiling.in_process.fake_clock import FakeClock
 
-pytestmark = pytest.mark.timing
-
+Make = Callable[[Callable[[], float]], ThreadProfile]
 BACKENDS = [
     pytest.param(StackProfile, id="sys-setprofile"),
     pytest.param(
@@ -40,12 +39,9 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-def nap() -> None:
-    time.sleep(0.02)
-
-
-def collect(make: Callable[[], ThreadProfile], work: Callable[[], Any]) -> Any:
-    collector = CallCollector(CallProfiler(make))
+def collect(make: Make, work: Callable[[], Any], clock: FakeClock | None = None) -> Any:
+    clock = clock or FakeClock()
+    collector = CallCollector(CallProfiler(lambda: make(clock)))
     with collector.watching():
         work()
     return read_stats(collector._profiler.merge())
@@ -65,55 +61,43 @@ def test_recursion_counts_calls_and_time_once(make):
 
 
 @pytest.mark.parametrize("make", BACKENDS)
-def test_a_pools_threads_count_while_they_work_and_not_while_they_wait(make):
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: nap(), range(2)))
-        time.sleep(0.3)  # the threads wait for work; nobody is watching
-
-        def work() -> None:
-            list(pool.map(lambda _: nap(), range(4)))
-
-        stats = collect(make, work)
-    assert find(stats, "nap")[:2] == (4, 4)
-    assert find(stats, "time.sleep")[2] == pytest.approx(0.08, rel=0.5)
-    own_s = sum(figures[2] for figures in stats.values())
-    # Four naps on the threads and the wait for them.
-    assert 0.08 < own_s < 0.28
+def test_a_pools_thread_counts_while_it_works_and_not_while_it_waits(make):
+    clock = FakeClock()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(clock.pass_s, 1).result()
+        clock.pass_s(100)  # the thread waits for work; nobody is watching
+        stats = collect(make, lambda: pool.submit(clock.pass_s, 1).result(), clock)
+    assert find(stats, "pass_s")[:4] == pytest.approx((1, 1, 1.0, 1.0))
+    # The nap on the thread and the wait for it: own times add up to the whole.
+    assert sum(figures[2] for figures in stats.values()) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("make", BACKENDS)
-def test_own_times_add_up_to_the_whole(make):
-    begin = time.perf_counter()
-    stats = collect(make, lambda: [nap(), fib(12), sorted(range(1000))])
-    whole_s = time.perf_counter() - begin
-    own_s = sum(figures[2] for figures in stats.values())
-    assert 0.02 < own_s <= whole_s
+def test_own_and_cumulative_times_are_exact(make):
+    clock = FakeClock()
 
+    def inner() -> None:
+        clock.pass_s(3)
 
-def test_the_python_profilers_figures_are_exact():
-    now = [0.0]
-    profile = StackProfile(lambda: now[0])
-    outer, inner = ("f.py", 1, "outer"), ("f.py", 9, "inner")
-    first, second = profile._add(1, outer), profile._add(2, inner)
-    profile._enter(first)
-    now[0] = 1.0
-    profile._enter(second)
-    now[0] = 4.0
-    profile._leave()
-    now[0] = 6.0
-    profile._leave()
-    profile.create_stats()
-    assert profile.stats == {
-        outer: (1, 1, 3.0, 6.0, {}),
-        inner: (1, 1, 3.0, 3.0, {outer: (1, 1, 3.0, 3.0)}),
-    }
+    def outer() -> None:
+        clock.pass_s(1)
+        inner()
+        clock.pass_s(2)
+
+    stats = collect(make, outer, clock)
+    times = {name: find(stats, name)[2:4] for name in ("outer", "inner", "pass_s")}
+    assert times["outer"] == pytest.approx((0.0, 6.0))
+    assert times["inner"] == pytest.approx((0.0, 3.0))
+    assert times["pass_s"] == pytest.approx((6.0, 6.0))
+    callers = {key[2]: figures[:2] for key, figures in find(stats, "pass_s")[4].items()}
+    assert callers == {"outer": (2, 2), "inner": (1, 1)}
 
 
 @pytest.mark.parametrize("make", BACKENDS)
 def test_pstats_reads_the_files_and_adds_them_up(make, tmp_path: Path):
     files = [str(tmp_path / "deep" / name) for name in ("a.prof", "b.prof")]
     for file in files:
-        collector = CallCollector(CallProfiler(make))
+        collector = CallCollector(CallProfiler(lambda: make(FakeClock())))
         with collector.watching():
             fib(5)
         collector.finish(str, Path(file))
@@ -124,13 +108,11 @@ def test_pstats_reads_the_files_and_adds_them_up(make, tmp_path: Path):
 
 
 def test_one_function_compiled_twice_is_one_function():
-    profile = StackProfile(lambda: 0.0)
-    for _ in range(2):
-        code = compile("pass", "same.py", "exec")
-        profile._enter(profile._add(id(code), ("same.py", 1, "f")))
-        profile._leave()
-    profile.create_stats()
-    assert profile.stats == {("same.py", 1, "f"): (2, 2, 0.0, 0.0, {})}
+    functions: list[dict[str, Any]] = [{}, {}]
+    for names in functions:
+        exec(compile("def same(): pass", "same.py", "exec"), names)
+    stats = collect(StackProfile, lambda: [names["same"]() for names in functions])
+    assert find(stats, "same")[:2] == (2, 2)
 
 
 def test_small_functions_become_one_row_per_bucket_and_nothing_is_lost():

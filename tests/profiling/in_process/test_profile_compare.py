@@ -38,16 +38,13 @@ def compare(first: Run, second: Run, kind: str = STAGE) -> dict:
     return {name: sides for name, *sides in compare_parts(Summary(run), pair, kind)}
 
 
-def test_stages_are_compared_an_image():
-    rows = compare(make_profile(), make_profile(factor=2))
+def test_stages_are_compared_an_image_with_the_ratio_of_the_second_to_the_first():
+    sides = make_profile(), make_profile(factor=2)
+    rows = compare(*sides)
     assert list(rows) == ["decode", "inference", "other", "total"]
     assert rows["decode"] == pytest.approx([12.5 / 8, 25 / 8])
     assert rows["total"] == pytest.approx([18.5 / 8, 36 / 8])
-
-
-def test_the_table_has_the_ratio_of_the_second_to_the_first():
-    document = document_of(join(make_profile(), make_profile(factor=2)))
-    (section,) = document.sections
+    (section,) = document_of(join(*sides)).sections
     chart, table = section.parts
     assert [bar.label for bar in chart.bars] == ["A offpath", "B offpath"]
     assert table.columns == ["", "A offpath", "B offpath", "B / A"]
@@ -74,13 +71,10 @@ def test_accounts_of_servers_are_compared():
     assert rows["total"] == pytest.approx([19.5, 13.5])
 
 
-def test_handlers_pair_by_name():
+def test_handlers_pair_by_name_and_single_ones_whatever_their_names():
     first = add_handler(make_profile(), "naive", make_batches(9))
     second = add_handler(make_profile("naive", 9), "stock", make_batches(2))
     assert join(first, second).details["pairs"] == [("A naive", "B naive")]
-
-
-def test_single_handlers_pair_whatever_their_names():
     run = join(make_profile(), make_profile("naive", 9))
     assert run.details["pairs"] == [("A offpath", "B naive")]
     assert list(run.variants) == ["A offpath", "B naive"]
@@ -93,34 +87,23 @@ def test_nothing_to_pair_names_both_sides():
 
 
 UNLIKE = [
-    pytest.param({"experiment": "profile-lines"}, "experiment: ", id="kind"),
-    pytest.param(
-        {"workloads": {"photos": IMAGES | {"identity": "cd"}}}, "images: ", id="images"
-    ),
-    pytest.param(
-        {"settings": SETTINGS | {"batch_size": 4}},
-        "settings.batch_size: 8, 4",
-        id="batch-size",
-    ),
-    pytest.param(
-        {"settings": SETTINGS | {"model": "resnet50"}}, "settings.model", id="model"
-    ),
-    pytest.param(
-        {"host": HOST | {"cpu": "other"}}, "host.cpu: 'some', 'other'", id="processor"
-    ),
-    pytest.param({"host": HOST | {"cores": 8}}, "host.cores: 2, 8", id="cores"),
+    ({"experiment": "profile-lines"}, "experiment: "),
+    ({"workloads": {"photos": IMAGES | {"identity": "cd"}}}, "images: "),
+    ({"settings": SETTINGS | {"batch_size": 4}}, "settings.batch_size: 8, 4"),
+    ({"settings": SETTINGS | {"model": "resnet50"}}, "settings.model"),
+    ({"host": HOST | {"cpu": "other"}}, "host.cpu: 'some', 'other'"),
+    ({"host": HOST | {"cores": 8}}, "host.cores: 2, 8"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "named"), UNLIKE)
-def test_unlike_profiles_are_refused_and_what_differs_is_named(changes, named):
+def test_unlike_profiles_are_refused_unless_told_and_what_differs_is_named(
+    changes, named
+):
+    other = make_profile(**changes)
     with pytest.raises(ExpectedError, match=f"not comparable: {named}.*--force"):
-        join(make_profile(), make_profile(**changes))
-
-
-@pytest.mark.parametrize(("changes", "named"), UNLIKE)
-def test_unlike_profiles_are_compared_when_told(changes, named):
-    document = document_of(join(make_profile(), make_profile(**changes), force=True))
+        join(make_profile(), other)
+    document = document_of(join(make_profile(), other, force=True))
     assert any(named in warning for warning in document.warnings)
 
 
@@ -131,17 +114,11 @@ def test_a_handlers_own_batch_size_counts():
         join(make_profile(), other)
 
 
-def test_photographs_are_alike_wherever_they_lie():
-    assert join(make_profile(), make_profile(workloads={"elsewhere": IMAGES}))
-
-
-def test_versions_and_lengths_may_differ_and_are_noted():
+def test_folders_versions_and_lengths_may_differ_and_are_noted():
     newer = HOST | {"packages": {"torch": "2.15.0"}}
-    run = join(
-        make_profile(),
-        make_profile(host=newer, settings=SETTINGS | {"requests": 400}),
-    )
-    notes = " ".join(run.warnings)
+    fewer = SETTINGS | {"requests": 400}
+    other = make_profile(host=newer, settings=fewer, workloads={"elsewhere": IMAGES})
+    notes = " ".join(join(make_profile(), other).warnings)
     assert "host.packages.torch" in notes and "settings.requests: 800, 400" in notes
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.in_process.profile_figures import (
     BUCKET,
@@ -19,6 +18,7 @@ from offpath.profiling.in_process.samples import BatchSample
 from tests.profiling.in_process.profiles import (
     add_handler,
     make_batch,
+    make_batches,
     make_function,
     make_run,
 )
@@ -47,11 +47,24 @@ def test_figures_are_exact_for_known_batches():
     assert read_total(summary, "offpath", STAGE) == pytest.approx(57 / 4)
 
 
-def test_overlapping_stages_leave_a_negative_other_that_still_adds_up():
-    summary = read(BatchSample(1, 0.010, {"a": 0.008, "b": 0.004}), size=1)
-    parts = read_parts(summary, "offpath", STAGE)
-    assert parts["other"] == pytest.approx(-2)
-    assert sum(parts.values()) == pytest.approx(10)
+@pytest.mark.parametrize(
+    ("stages_s", "parts"),
+    [
+        pytest.param(
+            {"a": 0.8, "b": 0.4},
+            {"a": 800, "b": 400, "other": -200},
+            id="overlapping-ones-still-add-up",
+        ),
+        pytest.param(
+            {"a": 1.0, "transfer": 0.0},
+            {"a": 1000, "other": 0},
+            id="what-never-ran-is-left-out",
+        ),
+    ],
+)
+def test_what_no_stage_covers_is_other(stages_s, parts):
+    found = read_parts(read(BatchSample(1, 1.0, stages_s), size=1), "offpath", STAGE)
+    assert found == pytest.approx(parts)
 
 
 def test_a_stage_that_only_some_batches_have_counts_as_nothing_in_the_others():
@@ -61,11 +74,6 @@ def test_a_stage_that_only_some_batches_have_counts_as_nothing_in_the_others():
     fill_gaps(run)
     parts = read_parts(Summary(run), "offpath", STAGE)
     assert parts == {"a": 500.0, "b": 250.0, "other": 250.0}
-
-
-def test_stages_that_never_ran_are_left_out():
-    summary = read(BatchSample(1, 1.0, {"a": 1.0, "transfer": 0.0}), size=1)
-    assert list(read_parts(summary, "offpath", STAGE)) == ["a", "other"]
 
 
 def test_device_time_stands_beside_the_stage_that_has_it():
@@ -86,24 +94,16 @@ def test_the_typical_batch_is_nearest_the_median():
     assert stages == {"decode": 12.0, "inference": 5.0, "other": 1.0}
 
 
-def make_bucketed(**changes: list[BatchSample]) -> Run:
+@pytest.mark.parametrize("images", [800, 0], ids=["an-image", "in-all-where-no-count"])
+def test_kinds_of_work_add_up_and_the_largest_stands_first(images):
     functions = [
         make_function("forward", "forward", 1.0),
         make_function("open", "file I/O", 2.0),
         make_function("read", "file I/O", 1.0),
     ]
-    return add_handler(make_run("cprofile"), functions=functions, **changes)
-
-
-def test_kinds_of_work_are_an_images_and_the_largest_stands_first():
-    parts = read_parts(Summary(make_bucketed()), "offpath", BUCKET)
-    assert list(parts.items()) == [("file I/O", 3000 / 800), ("forward", 1000 / 800)]
-
-
-def test_kinds_of_work_are_in_all_where_nothing_was_counted():
-    summary = Summary(make_bucketed(batches=[]))
-    assert read_parts(summary, "offpath", BUCKET) == {
-        "file I/O": 3000.0,
-        "forward": 1000.0,
-    }
-    assert read_total(summary, "offpath", BUCKET) == 4000.0
+    batches = make_batches() if images else []
+    run = add_handler(make_run("cprofile"), batches=batches, functions=functions)
+    summary, each = Summary(run), images or 1
+    parts = read_parts(summary, "offpath", BUCKET)
+    assert list(parts.items()) == [("file I/O", 3000 / each), ("forward", 1000 / each)]
+    assert read_total(summary, "offpath", BUCKET) == 4000 / each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +13,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.in_process.drive import Driver, make_requests
 from offpath.profiling.in_process.loaded_handler import LoadedHandler, make_metrics
 from offpath.profiling.in_process.stages import StageClock, StageRecorder, clock_stages
-
-
-class FakeClock:
-    """Stands still until `pass_s`; whole numbers stay exact."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_s += seconds
+from tests.profiling.in_process.fake_clock import FakeClock
 
 
 def make_handler(clock: FakeClock) -> LoadedHandler:
@@ -84,10 +72,8 @@ def test_a_stage_on_another_thread_is_inside_the_stage_that_waits_for_it():
         with stages.stage("inner"):
             clock.pass_s(5)
 
-    with stages.stage("outer"):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+    with stages.stage("outer"), ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
     assert stages.take() == {"outer": 5.0}
 
 
