@@ -7,11 +7,9 @@ import click
 from offpath.commands import (
     bench_compare,
     bench_engines,
-    bench_light,
-    bench_memory,
+    bench_latency,
     bench_setup,
     bench_show,
-    bench_start,
     bench_sweep,
 )
 
@@ -25,10 +23,8 @@ for subcommand in (
     bench_compare.command,
     bench_show.command,
     bench_sweep.command,
-    bench_memory.command,
-    bench_start.command,
     bench_setup.setup,
     bench_engines.command,
-    bench_light.command,
+    bench_latency.command,
 ):
     command.add_command(subcommand)

@@ -18,18 +18,10 @@ MIN_REPLIES = 160
 
 
 @click.command("compare")
-@options.workloads_option
+@options.workloads_option("photos-1200k", "photos-55k")
 @options.model_option
 @options.servers_option
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    metavar="NAME=SERVER:KEY=VALUE;...",
-    help="After --servers, a TorchServe of them with other settings; may be given several times."
-    " KEY: one of config.properties, vmargs+ (further options of Java), model.batch_size,"
-    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
-)
+@options.variants_option
 @click.option(
     "--workers",
     default="",
@@ -86,14 +78,10 @@ MIN_REPLIES = 160
 )
 @options.generator_option
 @options.seed_option
-@click.option(
-    "--append",
-    is_flag=True,
-    help="Add rounds to the --json file; unlike runs are refused.",
-)
+@options.append_option
 @showing.output_options
 def command(
-    baseline: str, append: bool, outputs: showing.Outputs, **asked: Any
+    baseline: str | None, append: bool, outputs: showing.Outputs, **asked: Any
 ) -> None:
     """Requests a second, latencies, CPU and memory of servers on the same photographs and weights.
 
@@ -102,33 +90,24 @@ def command(
     go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.compare import run_compare
-    from offpath.profiling.experiments.compare_report import document_of
 
     choices = make_choices(**asked)
-    keeper = options.Keeper(outputs, append, "compare")
-    showing.say_estimate(choices.estimated_s)
-    with showing.keeping(outputs, "windows"), LiveProgress() as progress:
-        run = keeper.join(run_compare(choices, progress, keeper.save))
-    showing.present(run, document_of(run, baseline), outputs)
-    options.fail_if_left_out(run)
+    options.measure_and_show("compare", run_compare, choices, outputs, append, baseline)
 
 
 def make_choices(
-    workloads: tuple[str, ...],
-    model: str,
     servers: str,
-    variants: tuple[str, ...],
     workers: str,
     clients: str,
-    rounds: int,
-    tries: int,
-    side_by_side: bool,
     probes: str,
     seconds: float | None,
     requests: int | None,
-    **load: Any,
+    warm_up_s: float,
+    rate: float | None,
+    seed: int,
+    generator: str,
+    **asked: Any,
 ) -> CompareChoices:
     """The choices of the command line; raises UsageError when they exclude each other."""
     from offpath.profiling.experiments.compare import CompareChoices
@@ -137,29 +116,27 @@ def make_choices(
 
     if seconds is not None and requests is not None:
         raise click.UsageError("--seconds and --requests exclude each other")
-    asked = showing.split_names(probes)
-    if not set(asked) <= set(PROBES):
+    probed = showing.split_names(probes)
+    if not set(probed) <= set(PROBES):
         raise click.UsageError(f"--probe {probes!r}: expected {' or '.join(PROBES)}")
-    if seconds == 0 and PROBE_START not in asked:
+    if seconds == 0 and PROBE_START not in probed:
         raise click.UsageError("--seconds 0 measures starts alone: needs --probe start")
     is_default = seconds is None and requests is None
     windows = Windows(
         seconds=DEFAULT_SECONDS if is_default else seconds,
         requests=requests,
         min_replies=MIN_REPLIES if is_default else 0,
-        **load,
+        warm_up_s=warm_up_s,
+        rate=rate,
+        seed=seed,
+        generator=generator,
     )
     return CompareChoices(
-        workloads=workloads,
-        model=model,
         servers=showing.split_names(servers),
-        variants=variants,
         clients=showing.read_numbers("--clients", clients, "8,32"),
         windows=windows,
-        rounds=rounds,
         command=showing.command_line(),
-        tries=tries,
-        side_by_side=side_by_side,
-        probes=asked,
+        probes=probed,
         workers=showing.read_numbers("--workers", workers, "1,2") if workers else (),
+        **asked,
     )

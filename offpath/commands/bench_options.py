@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from offpath.commands import showing
 from offpath.commands.showing import Outputs, read_earlier
 from offpath.handler.errors import ExpectedError
-from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
+    from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.run import Run
-    from offpath.profiling.core.saved import Result, Saved
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-BASELINE = "torchserve-stock"
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")
@@ -39,14 +35,6 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     )
 
 
-workloads_option = click.option(
-    "--workload",
-    "workloads",
-    multiple=True,
-    default=("photos-1200k", "photos-55k"),
-    show_default=True,
-    help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
-)
 tries_option = click.option(
     "--tries",
     type=click.IntRange(1),
@@ -64,6 +52,20 @@ model_option = click.option(
     help="near-free (pool + linear) stands in for an accelerator; of a .mar: model, weights, labels"
     " and preprocessing.",
 )
+variants_option = click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME=SERVER:KEY=VALUE;...",
+    help="After --servers, a TorchServe of them with other settings; may be given several times."
+    " KEY: one of config.properties, vmargs+ (further options of Java), model.batch_size,"
+    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
+)
+append_option = click.option(
+    "--append",
+    is_flag=True,
+    help="Add rounds to the --json file; unlike runs are refused.",
+)
 servers_option = click.option(
     "--servers",
     default=DEFAULT_SERVERS,
@@ -72,9 +74,8 @@ servers_option = click.option(
 )
 baseline_option = click.option(
     "--baseline",
-    default=BASELINE,
-    show_default=True,
-    help="Server that the others are divided by.",
+    help="Variant that the others are divided by.  [default: the experiment's own, servers:"
+    " torchserve-stock]",
 )
 generator_option = click.option(
     "--generator",
@@ -84,21 +85,18 @@ generator_option = click.option(
     help="wrk is lighter where it is installed.",
 )
 seed_option = click.option("--seed", type=int, default=0, show_default=True)
-json_option = click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Raw values, saved as they come.",
-)
-plot_option = click.option(
-    "--plot", "plot_path", type=click.Path(path_type=Path), help="FILE.svg or FILE.png."
-)
-html_option = click.option(
-    "--html",
-    "html_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="One self-contained page.",
-)
+
+
+def workloads_option(*default: str) -> Callable[[Command], Command]:
+    """What is sent."""
+    return click.option(
+        "--workload",
+        "workloads",
+        multiple=True,
+        default=default,
+        show_default=True,
+        help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
+    )
 
 
 def rounds_option(default: int) -> Callable[[Command], Command]:
@@ -132,69 +130,33 @@ class Keeper:
             self._outputs.save(joined)
 
 
+def measure_and_show(
+    experiment: str,
+    measure: Callable[[Any, LiveProgress, Callable[[Run], None]], Run],
+    choices: Any,
+    outputs: Outputs,
+    append: bool,
+    baseline: str | None = None,
+) -> None:
+    """One command from its choices to its report.
+
+    Raises:
+        ExpectedError: what `measure` raises; a variant was left out, after the report.
+    """
+    # Imported here: `offpath bench --help` needs no polars.
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.registry import document_of
+
+    keeper = Keeper(outputs, append, experiment)
+    showing.say_estimate(choices.estimated_s)
+    with showing.keeping(outputs, "windows"), LiveProgress() as progress:
+        run = keeper.join(measure(choices, progress, keeper.save))
+    showing.present(run, document_of(run, baseline), outputs)
+    fail_if_left_out(run)
+
+
 def fail_if_left_out(run: Run) -> None:
     """Ends the command with 1 when a variant failed; its report has been shown."""
     names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
     if names:
         raise ExpectedError(f"left out after a failure, see above: {names}")
-
-
-def command_line() -> str:
-    """The command line as typed, with `offpath` for the program's path."""
-    return shlex.join(["offpath", *sys.argv[1:]])
-
-
-def is_continued(json_path: Path, append: bool) -> bool:
-    """Whether the file holds a result to continue; raises ExpectedError without --append."""
-    if not json_path.exists():
-        return False
-    if not append:
-        raise ExpectedError(
-            f"result {str(json_path)!r} exists: add rounds to it with --append, or name another"
-        )
-    return True
-
-
-def saving(kind: Saved[Result], json_path: Path | None) -> Callable[[Result], None]:
-    """What a run calls with all that it has so far: it goes to --json where that was given."""
-
-    def save(finished: Result) -> None:
-        if json_path is not None:
-            kind.save(finished, json_path)
-
-    return save
-
-
-def say_estimate(seconds: float) -> None:
-    """Says before it starts how long a run takes."""
-    minutes = max(1, round(seconds / 60))
-    click.echo(f"takes about {minutes} min, and the servers' builds before", err=True)
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """`a, b` -> (a, b)."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
-    """`1, 8` -> (1, 8); raises UsageError for anything but whole numbers above 0."""
-    names = split_names(text)
-    if not names or not all(name.isdigit() and int(name) for name in names):
-        raise click.UsageError(
-            f"{option} {text!r}: expected whole numbers above 0, for instance {example}"
-        )
-    return tuple(map(int, names))
-
-
-@contextlib.contextmanager
-def keeping(json_path: Path | None, what: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the servers to the end, and say where the finished part is."""
-    try:
-        with stopping_on_signals():
-            yield
-    except (KeyboardInterrupt, Terminated) as stop:
-        if json_path is not None and json_path.exists():
-            click.echo(f"stopped; finished {what} are in {json_path}", err=True)
-        else:
-            click.echo(f"stopped; nothing was kept (--json keeps {what})", err=True)
-        raise KeyboardInterrupt from stop

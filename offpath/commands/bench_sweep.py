@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,12 +42,7 @@ VARY_MIN_REPLIES = 60
     metavar="N,...",
     help=f"Closed-loop clients.  [default: {CLIENTS}; with --vary {VARY_CLIENTS}]",
 )
-@click.option(
-    "--workload",
-    default="photos-55k",
-    show_default=True,
-    help="photos-1200k, photos-55k or a folder of photographs.",
-)
+@options.workloads_option("photos-55k")
 @options.model_option
 @options.servers_option
 @click.option(
@@ -83,11 +79,7 @@ VARY_MIN_REPLIES = 60
 )
 @options.generator_option
 @options.seed_option
-@click.option(
-    "--append",
-    is_flag=True,
-    help="Add rounds to the --json file; unlike runs are refused.",
-)
+@options.append_option
 @showing.output_options
 def command(append: bool, outputs: showing.Outputs, **asked: Any) -> None:
     """Requests a second, p50/p95 and failed responses of each server against clients.
@@ -95,66 +87,59 @@ def command(append: bool, outputs: showing.Outputs, **asked: Any) -> None:
     With --vary: of our server against max batch delay, batch size, workers or threads, at light,
     middling and full load. Finished steps are kept in --json, also after Ctrl-C.
     """
-    from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
-    from offpath.profiling.experiments.sweep_report import document_of
     from offpath.profiling.experiments.vary import run_vary
 
     choices = make_choices(**asked)
-    keeper = options.Keeper(outputs, append, "sweep")
-    showing.say_estimate(choices.estimated_s)
-    with showing.keeping(outputs, "steps"), LiveProgress() as progress:
-        if isinstance(choices, SweepChoices):
-            run = run_sweep(choices, progress, keeper.save)
-        else:
-            run = run_vary(choices, progress, keeper.save)
-    run = keeper.join(run)
-    showing.present(run, document_of(run, None), outputs)
-    options.fail_if_left_out(run)
+    if isinstance(choices, SweepChoices):
+        options.measure_and_show("sweep", run_sweep, choices, outputs, append)
+    else:
+        options.measure_and_show("sweep", run_vary, choices, outputs, append)
 
 
 def make_choices(
-    scenario: str,
     clients: str | None,
-    workload: str,
-    model: str,
     servers: str,
+    scenario: str,
     batch_size: int,
     knobs: tuple[str, ...],
     preset: str | None,
-    rounds: int,
-    **load: Any,
+    warm_up_s: float,
+    seconds: float,
+    seed: int,
+    generator: str,
+    **asked: Any,
 ) -> SweepChoices | VaryChoices:
     """The choices of the command line; raises UsageError when they exclude each other."""
-    from offpath.profiling.experiments.on_servers import Windows
+    from offpath.profiling.experiments.on_servers import TURN_WARM_UP_S, Windows
     from offpath.profiling.experiments.sweep import SweepChoices
     from offpath.profiling.experiments.vary import VaryChoices
 
     if preset is not None and not knobs:
         raise click.UsageError("--preset is where --vary turns from: give that too")
-    asked = clients or (VARY_CLIENTS if knobs else CLIENTS)
-    numbers = showing.read_numbers("--clients", asked, CLIENTS)
-    if knobs:
-        return VaryChoices(
-            model=model,
-            preset=preset,
-            workload=workload,
-            knobs=dict(map(read_knob, knobs)),
-            clients=numbers,
-            rounds=rounds,
-            windows=Windows(min_replies=VARY_MIN_REPLIES, **load),
-            command=showing.command_line(),
+    numbers = clients or (VARY_CLIENTS if knobs else CLIENTS)
+    asked |= {
+        "clients": showing.read_numbers("--clients", numbers, CLIENTS),
+        "command": showing.command_line(),
+    }
+    windows = Windows(seconds, warm_up_s, seed=seed, generator=generator)
+    if not knobs:
+        return SweepChoices(
+            servers=showing.split_names(servers),
+            windows=windows,
+            scenario=scenario,
+            batch_size=batch_size,
+            **asked,
         )
-    return SweepChoices(
-        scenario=scenario,
-        clients=numbers,
-        workload=workload,
-        model=model,
-        servers=showing.split_names(servers),
-        batch_size=batch_size,
-        windows=Windows(**load),
-        rounds=rounds,
-        command=showing.command_line(),
+    # The one server is warmed up once.
+    shorter = replace(windows, warm_up_s=TURN_WARM_UP_S, min_replies=VARY_MIN_REPLIES)
+    return VaryChoices(
+        servers=("offpath",),
+        windows=shorter,
+        knobs=dict(map(read_knob, knobs)),
+        preset=preset,
+        settle_s=warm_up_s,
+        **asked,
     )
 
 

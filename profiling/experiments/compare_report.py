@@ -109,12 +109,19 @@ MEMORY_TABLE = TableSpec(
         Column("team_pss_mb", decimals=0),
         Column(title="N x one", show=show_separate),
         Column("team_unique_mb", decimals=0),
-        *(
-            Column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0)
-            for kind in KINDS
-        ),
     ),
     ("clients",),
+)
+KINDS_TABLE = TableSpec(
+    "team PSS by kind of page, MB",
+    tuple(
+        Column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0) for kind in KINDS
+    ),
+    ("clients",),
+)
+STARTS = (
+    BarSpec("ready_s", "Time to the first reply", "s"),
+    BarSpec("worker_s", "Time to a further worker", "s"),
 )
 READY_TABLE = TableSpec(
     "s to the first reply, ms of the first requests; x: to {baseline}",
@@ -147,10 +154,10 @@ REPORT = Report(
         Part(
             "{workload}: CPU and memory",
             (CPU,),
-            (COST_TABLE, MEMORY_TABLE),
+            (COST_TABLE, MEMORY_TABLE, KINDS_TABLE),
             "Milliseconds of CPU a reply; load is the load generator's own.",
         ),
-        Part("Starts", (), (READY_TABLE, WORKER_TABLE), of_starts=True),
+        Part("Starts", STARTS, (READY_TABLE, WORKER_TABLE), of_starts=True),
     ),
     (RATES,),
 )

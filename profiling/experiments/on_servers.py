@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer, Turn, Variant
@@ -20,14 +20,10 @@ from offpath.profiling.core.runner import Runner, Schedule
 from offpath.profiling.core.work_folder import work_folder
 from offpath.profiling.load.answers import make_checks
 from offpath.profiling.load.bodies import Bodies
-from offpath.profiling.load.model_under_test import (
-    Answer,
-    ModelUnderTest,
-    load_model,
-)
+from offpath.profiling.load.model_under_test import Answer, load_model, name_model
 from offpath.profiling.load.plan import LoadPlan, find_generator
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.registry import make_servers
 
 # Load before a window of a server that has had its warm-up on these photographs.
@@ -47,6 +43,61 @@ class Windows:
     min_replies: int = 0
     seed: int = 0
     generator: str = "locust"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user asked for; each command adds its own.
+
+    Attributes:
+        variants: servers with other settings, see `servers.overrides`.
+    """
+
+    workloads: tuple[str, ...]
+    model: str
+    servers: tuple[str, ...]
+    clients: tuple[int, ...]
+    windows: Windows
+    rounds: int
+    command: str
+    variants: tuple[str, ...] = ()
+    tries: int = 1
+    side_by_side: bool = False
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Workloads by clients."""
+        return [
+            Cell(workload, clients)
+            for workload in self.workloads
+            for clients in self.clients
+        ]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must be alike for rounds to be put together."""
+        return {
+            "model": name_model(self.model),
+            "clients": list(self.clients),
+            **asdict(self.windows),
+            "side_by_side": self.side_by_side,
+        }
+
+    @property
+    def schedule(self) -> Schedule:
+        """How often and in what order."""
+        return Schedule(self.rounds, self.side_by_side, self.tries)
+
+    @property
+    def estimated_s(self) -> float:
+        """How long the rounds take together, roughly; builds and slow servers come on top."""
+        warm_up_s = self.windows.warm_up_s
+        again_s = min(warm_up_s, TURN_WARM_UP_S)
+        turn_s = len(self.cells) * (again_s + (self.windows.seconds or 0.0))
+        first_s = START_S + turn_s + len(self.workloads) * (warm_up_s - again_s)
+        next_s = turn_s if self.side_by_side else first_s
+        servers = len(self.servers) + len(self.variants)
+        return servers * (first_s + (self.rounds - 1) * next_s)
 
 
 class Target(Protocol):
@@ -97,7 +148,6 @@ class Bench:
     """One run: its model, its photographs with answers, its load, and where it is kept.
 
     Args:
-        run: has everything but workloads, variants and rows.
         save: called with the run before anything is built (it may refuse to go on), and with what
             was measured so far after each cell.
         folder: for everything that is built.
@@ -106,28 +156,26 @@ class Bench:
     def __init__(
         self,
         run: Run,
-        model: ModelUnderTest,
-        workloads: Sequence[Workload],
-        windows: Windows,
+        choices: Choices,
         observer: Observer,
         save: Callable[[Run], None],
         folder: Path,
     ) -> None:
-        self.run, self.model, self.windows = run, model, windows
-        self.observer, self._save, self.folder = observer, save, folder
-        self.workloads = {workload.name: workload for workload in workloads}
-        run.workloads.update({name: it.facts for name, it in self.workloads.items()})
+        self.run, self.choices, self.folder = run, choices, folder
+        self.observer, self._save = observer, save
+        windows = choices.windows
         self.generator = find_generator(windows.generator)
         self.generator.check(windows.seconds, windows.rate)
-        self._bodies = Bodies(folder / "bodies", model.config)
+        self.model = load_model(choices.model)
+        self.workloads = {
+            name: load_workload(name, windows.seed, observer.on_step)
+            for name in choices.workloads
+        }
+        run.workloads.update({name: it.facts for name, it in self.workloads.items()})
+        self._bodies = Bodies(folder / "bodies", self.model.config)
         self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
 
-    def find_servers(
-        self,
-        names: Sequence[str],
-        variants: Sequence[str] = (),
-        workers: int | None = None,
-    ) -> list[ServerUnderTest]:
+    def find_servers(self, workers: int | None = None) -> list[ServerUnderTest]:
         """Those of the servers and variants of them that can run here; one worker a core.
 
         Raises:
@@ -135,6 +183,7 @@ class Bench:
         """
         runnable, not_run = [], self.run.not_run
         count = workers or count_cores()
+        names, variants = self.choices.servers, self.choices.variants
         for server in make_servers(names, self.model, count, variants):
             reason = server.why_not()
             if reason is None:
@@ -150,19 +199,18 @@ class Bench:
     def measure(
         self,
         subjects: Sequence[Subject],
-        cells: Sequence[Cell],
-        schedule: Schedule,
         drive: Callable[[Runner[Target]], None] = Runner.run_rounds,
-    ) -> None:
+    ) -> Run:
         """Builds and measures all subjects; `drive` takes the turns."""
-        experiment = OnServers(self.run.experiment, subjects, cells)
-        self.run.variants.update({v.name: dict(v.facts) for v in experiment.variants})
-        self._save(self.run)
-        runner = Runner(
-            experiment, self.run, schedule, self.observer, lambda: self._save(self.run)
-        )
+        run, observer = self.run, self.observer
+        experiment = OnServers(run.experiment, subjects, self.choices.cells)
+        run.variants.update({v.name: dict(v.facts) for v in experiment.variants})
+        self._save(run)
+        schedule = self.choices.schedule
+        runner = Runner(experiment, run, schedule, observer, lambda: self._save(run))
         runner.prepare(self.folder)
         drive(runner)
+        return run
 
     def make_checks(
         self, server: ServerUnderTest, workload: str
@@ -180,7 +228,7 @@ class Bench:
         self, server: ServerUnderTest, url: str, cell: Cell, warm_up_s: float
     ) -> LoadPlan:
         """The load of one window."""
-        load = asdict(self.windows) | {"warm_up_s": warm_up_s}
+        load = asdict(self.choices.windows) | {"warm_up_s": warm_up_s}
         del load["generator"]
         return LoadPlan(
             url=url,
@@ -197,17 +245,16 @@ class Bench:
 
 @contextmanager
 def open_bench(
-    run: Run,
-    model: str,
-    workloads: Sequence[str],
-    windows: Windows,
-    observer: Observer,
-    save: Callable[[Run], None],
+    name: str, choices: Choices, observer: Observer, save: Callable[[Run], None]
 ) -> Iterator[Bench]:
-    """Loads model and photographs; what was built stays where something failed."""
-    loaded = load_model(model)
-    photographs = [
-        load_workload(name, windows.seed, observer.on_step) for name in workloads
-    ]
+    """A bench for a run of the experiment `name`; what it built stays where something failed.
+
+    Args:
+        save: see `Bench`.
+
+    Raises:
+        ExpectedError: no such generator, photographs or model.
+    """
+    run = Run(name, choices.command, choices.settings)
     with work_folder(lambda: bool(run.failures)) as folder:
-        yield Bench(run, loaded, photographs, windows, observer, save, folder)
+        yield Bench(run, choices, observer, save, folder)

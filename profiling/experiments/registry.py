@@ -15,6 +15,7 @@ from offpath.profiling.report.document import Document
 EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
     "engines": "offpath.profiling.experiments.engines_report",
+    "latency": "offpath.profiling.experiments.latency_report",
     "sweep": "offpath.profiling.experiments.sweep_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),

@@ -53,7 +53,7 @@ class ServerTarget:
         """One window of load; where there is no workload, the probe of a further worker."""
         if cell == START:
             return measure_worker(self.running)
-        warm_up_s = self.bench.windows.warm_up_s
+        warm_up_s = self.bench.choices.windows.warm_up_s
         if cell.workload in self._differences:
             warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
         difference = self.check(cell.workload)

@@ -8,99 +8,69 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.runner import Runner, Schedule
+from offpath.profiling.core.run import Run
+from offpath.profiling.core.runner import Runner
 from offpath.profiling.experiments.on_servers import (
     START_S,
-    TURN_WARM_UP_S,
+    Choices,
     Target,
-    Windows,
     open_bench,
 )
 from offpath.profiling.experiments.server_subject import ServerSubject
-from offpath.profiling.load.model_under_test import name_model
+from offpath.profiling.load.target import BATCH_SIZE
 
 NAME = "sweep"
 KEEP, RESTART = "keep", "restart"
 
 
 @dataclass(frozen=True)
-class SweepChoices:
-    """What the user asked for; see `offpath bench sweep --help`."""
+class SweepChoices(Choices):
+    """See `offpath bench sweep --help`."""
 
-    scenario: str
-    clients: tuple[int, ...]
-    workload: str
-    model: str
-    servers: tuple[str, ...]
-    batch_size: int
-    windows: Windows
-    rounds: int
-    command: str
+    scenario: str = KEEP
+    batch_size: int = BATCH_SIZE
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be alike for rounds to be put together."""
-        return {
-            "model": name_model(self.model),
-            "scenario": self.scenario,
-            "clients": list(self.clients),
-            "batch_size": self.batch_size,
-            **asdict(self.windows),
-        }
+        """See `Choices`."""
+        own = {"scenario": self.scenario, "batch_size": self.batch_size}
+        return {**super().settings, **own}
 
     @property
     def estimated_s(self) -> float:
-        """How long the steps take together, roughly; builds come on top."""
-        steps, once_s = len(self.clients), START_S + self.windows.warm_up_s
-        all_s = steps * (self.windows.seconds or 0.0)
-        if self.scenario == RESTART:
-            all_s += steps * once_s
-        else:
-            all_s += once_s + (steps - 1) * TURN_WARM_UP_S
-        return self.rounds * len(self.servers) * all_s
+        """See `Choices`."""
+        if self.scenario == KEEP:
+            return super().estimated_s
+        step_s = START_S + self.windows.warm_up_s + (self.windows.seconds or 0.0)
+        return self.rounds * len(self.servers) * len(self.cells) * step_s
 
 
 def run_sweep(
     choices: SweepChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs it.
-
-    Args:
-        save: see `Bench`.
-
-    Raises:
-        ExpectedError: wrong choices, no server that can run.
-    """
-    run, is_kept = (
-        Run(NAME, choices.command, choices.settings),
-        choices.scenario == KEEP,
-    )
-    with open_bench(
-        run, choices.model, (choices.workload,), choices.windows, observer, save
-    ) as bench:
-        servers = bench.find_servers(choices.servers)
+    """Runs it; arguments and errors: see `open_bench` and `Bench.find_servers`."""
+    is_kept = choices.scenario == KEEP
+    with open_bench(NAME, choices, observer, save) as bench:
+        servers = bench.find_servers()
         for server in servers:
             server.batch_size = choices.batch_size
         subjects = [
             ServerSubject(server.name, server, bench, measures_start=is_kept)
             for server in servers
         ]
-        cells = [Cell(choices.workload, clients) for clients in choices.clients]
-        steps = [(n, cell) for n in range(choices.rounds) for cell in cells]
+        steps = [(n, cell) for n in range(choices.rounds) for cell in choices.cells]
 
         def take_restarted_turns(runner: Runner[Target]) -> None:
             with ExitStack() as stack:
                 for round_, cell in steps:
                     for subject in subjects:
                         step = replace(subject.variant, cells=(cell,))
-                        if not run.has_failed(step.name):
+                        if not bench.run.has_failed(step.name):
                             runner.take_turn(round_, step, stack)
 
         drive = Runner.run_rounds if is_kept else take_restarted_turns
-        bench.measure(subjects, cells, Schedule(choices.rounds), drive)
-    return run
+        return bench.measure(subjects, drive)

@@ -14,19 +14,12 @@ from typing import Any
 
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.host import count_cores
-from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.runner import Schedule
-from offpath.profiling.experiments.on_servers import (
-    START_S,
-    TURN_WARM_UP_S,
-    Windows,
-    open_bench,
-)
+from offpath.profiling.core.run import Run
+from offpath.profiling.experiments.on_servers import Choices, open_bench
 from offpath.profiling.experiments.server_subject import ServerSubject
 from offpath.profiling.experiments.sweep import NAME
 from offpath.profiling.experiments.sweep_report import REFERENCE, VARIED, turn_knob
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.model_under_test import name_model
 from offpath.profiling.load.window import measure_load
 from offpath.profiling.servers.registered_archive import prepare_archive
 from offpath.profiling.servers.registering import (
@@ -38,41 +31,30 @@ from offpath.profiling.servers.torchserve import RunningTorchServe
 
 
 @dataclass(frozen=True)
-class VaryChoices:
-    """What the user asked for.
+class VaryChoices(Choices):
+    """See `offpath bench sweep --help`.
 
     Attributes:
         knobs: attribute of `Setting` -> its values.
-        windows: its warm-up is of the server, before the first setting: Java compiles meanwhile.
+        settle_s: load before the first setting, thrown away: Java compiles meanwhile.
     """
 
-    model: str
-    preset: str | None
-    workload: str
-    knobs: Mapping[str, tuple[int, ...]]
-    clients: tuple[int, ...]
-    rounds: int
-    windows: Windows
-    command: str
+    knobs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    preset: str | None = None
+    settle_s: float = 0.0
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be alike for rounds to be put together."""
-        return {
-            "model": name_model(self.model),
-            "preset": self.preset,
-            "clients": list(self.clients),
-            VARIED: {knob: list(values) for knob, values in self.knobs.items()},
-            **asdict(self.windows),
-        }
+        """See `Choices`."""
+        varied = {knob: list(values) for knob, values in self.knobs.items()}
+        own = {VARIED: varied, "preset": self.preset, "settle_s": self.settle_s}
+        return {**super().settings, **own}
 
     @property
     def estimated_s(self) -> float:
-        """How long it takes, roughly; the archive's build comes on top."""
+        """Of one setting, times as many as there are."""
         settings = 1 + sum(len(values) for values in self.knobs.values())
-        window_s = TURN_WARM_UP_S + (self.windows.seconds or 0.0)
-        one_s = START_S + len(self.clients) * window_s
-        return self.windows.warm_up_s + self.rounds * settings * one_s
+        return self.settle_s + settings * super().estimated_s
 
 
 @dataclass
@@ -107,31 +89,20 @@ class RegisteredServer:
 def run_vary(
     choices: VaryChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs it.
-
-    Args:
-        save: see `Bench`.
-
-    Raises:
-        ExpectedError: wrong choices, or a server that dies.
-    """
-    run, cores = Run(NAME, choices.command, choices.settings), count_cores()
-    windows = replace(choices.windows, warm_up_s=TURN_WARM_UP_S)
-    with open_bench(
-        run, choices.model, (choices.workload,), windows, observer, save
-    ) as bench:
+    """Runs it; arguments and errors: see `open_bench` and `RegisteringServer`."""
+    cores = count_cores()
+    with open_bench(NAME, choices, observer, save) as bench:
         observer.on_step("build the archive")
         store = bench.folder / "store"
         archive = prepare_archive(choices.model, None, choices.preset, store)
         reference = read_setting(archive.preset, cores, archive.has_our_handler)
-        run.settings[REFERENCE] = asdict(reference)
+        bench.run.settings[REFERENCE] = asdict(reference)
         turned = [
             turn_knob(asdict(reference), knob, value, cores)
             for knob, values in choices.knobs.items()
             for value in values
         ]
         settings = [reference, *(Setting(**one) for one in turned)]
-        cells = [Cell(choices.workload, clients) for clients in choices.clients]
         with RegisteringServer(archive) as registering:
             subjects = [
                 ServerSubject(
@@ -139,17 +110,16 @@ def run_vary(
                 )
                 for one in dict.fromkeys(settings)
             ]
-            observer.on_step("warm up the server")
-            warm_up(subjects[0], cells[-1], choices.windows.warm_up_s)
-            bench.measure(subjects, cells, Schedule(choices.rounds))
-    return run
+            if choices.settle_s:
+                settle(subjects[0], choices)
+            return bench.measure(subjects)
 
 
-def warm_up(subject: ServerSubject, cell: Cell, seconds: float) -> None:
+def settle(subject: ServerSubject, choices: VaryChoices) -> None:
     """Load that is thrown away."""
-    bench = subject.bench
-    with subject.server.running() as running:
-        plan = bench.make_plan(subject.server, running.predict_url, cell, 0.0)
-        plan = replace(plan, seconds=seconds, min_replies=0)
-        if seconds:
-            measure_load(subject.name, running, plan, bench.generator, bench.observer)
+    bench, server = subject.bench, subject.server
+    bench.observer.on_step("warm up the server")
+    with server.running() as running:
+        plan = bench.make_plan(server, running.predict_url, choices.cells[-1], 0.0)
+        plan = replace(plan, seconds=choices.settle_s, min_replies=0)
+        measure_load(subject.name, running, plan, bench.generator, bench.observer)

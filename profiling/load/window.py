@@ -23,22 +23,6 @@ from offpath.profiling.load.sampling import (
 from offpath.profiling.load.target import BESIDE, RunningServer
 
 
-class Observer(Protocol):
-    """Told how the run goes on."""
-
-    def on_step(self, text: str) -> None:
-        """A step of the run begins."""
-
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """Live count inside a window."""
-
-    def on_failure(self, server: str, reason: str) -> None:
-        """A server is left out from now on."""
-
-    def on_measured(self) -> None:
-        """Something new is in the result: save it now."""
-
-
 def own_groups(running: RunningServer) -> Groups:
     """The server's own processes."""
     groups = running.groups()
@@ -151,6 +135,7 @@ def name_figures(
         "replies_200": sample.ok,
         **{f"replies_{status}": n for status, n in sample.statuses.items()},
         "latency_ms": sample.latencies_ms,
+        **{f"stage_ms.{name}": values for name, values in sample.stages_ms.items()},
         "other_cores": round(cpu_s["other"] / sample.elapsed_s, 4),
         **{
             f"{BESIDE}_cpu_s" if group == BESIDE else f"cpu_s.{group}": seconds

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from offpath.profiling.core.facts import (
     describe_host,
@@ -24,7 +25,7 @@ from offpath.profiling.core.facts import (
 )
 from offpath.profiling.core.figures import format_clients, format_figure
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import LATENCY, METRICS, PERCENTILES, Summary
+from offpath.profiling.core.statistics import LATENCY, METRICS, OK, PERCENTILES, Summary
 from offpath.profiling.report.document import (
     Bar,
     BarChart,
@@ -131,6 +132,8 @@ def show_ratio(metric: str) -> Show:
 
 def show_failures(view: View, variant: str, cell: Cell) -> str:
     """Replies that were not 200 by status, `0` for none."""
+    if view.summary.value(variant, cell, OK) is None:
+        return ""
     failures = view.summary.failures(variant, cell)
     return ", ".join(f"{n} x {status}" for status, n in failures.items()) or "0"
 
@@ -343,7 +346,20 @@ class HistogramSpec:
 
 
 TitledSpec = BarSpec | StackedSpec | LineSpec | CurveSpec
-ChartSpec = TitledSpec | HistogramSpec
+
+
+class ChartMaker(Protocol):
+    """One of the specs, or what an experiment needs of its own."""
+
+    def make(self, view: View, cells: Sequence[Cell]) -> list[Chart]:
+        """The charts of one workload's cells."""
+
+
+class TableMaker(Protocol):
+    """A `TableSpec`, or what an experiment needs of its own."""
+
+    def make(self, view: View, cells: Sequence[Cell]) -> Table | None:
+        """The table of one workload's cells; None where nothing of it was measured."""
 
 
 @dataclass(frozen=True)
@@ -356,8 +372,8 @@ class Part:
     """
 
     heading: str
-    charts: tuple[ChartSpec, ...] = ()
-    tables: tuple[TableSpec, ...] = ()
+    charts: tuple[ChartMaker, ...] = ()
+    tables: tuple[TableMaker, ...] = ()
     note: str = ""
     of_starts: bool = False
 

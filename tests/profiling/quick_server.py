@@ -83,7 +83,6 @@ class Listener:
         self.steps: list[str] = []
         self.failures: list[tuple[str, str]] = []
         self.progress: list[tuple[int, int]] = []
-        self.saves = 0
 
     def on_step(self, text: str) -> None:
         self.steps.append(text)
@@ -96,6 +95,3 @@ class Listener:
 
     def on_failure(self, server: str, reason: str) -> None:
         self.failures.append((server, reason))
-
-    def on_measured(self) -> None:
-        self.saves += 1

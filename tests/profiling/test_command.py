@@ -73,15 +73,6 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
             ["compare", "--seconds", "0"], 2, "needs --probe start", id="no-load"
         ),
         pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
-        pytest.param(
-            ["start", "--servers", "nginx"], 1, "no server 'nginx'", id="start-server"
-        ),
-        pytest.param(
-            ["start", "--servers", "offpath,offpath"],
-            1,
-            "distinct names",
-            id="start-same-server-twice",
-        ),
     ],
 )
 def test_wrong_input_is_said(argv, code, said, capsys):
@@ -111,9 +102,8 @@ def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
         pytest.param(["sweep", "--vary", "size=1"], "batch-size", id="vary-what"),
         pytest.param(["sweep", "--vary", "delay=0"], "above 0", id="vary-value"),
         pytest.param(["sweep", "--preset", "cpu"], "--vary", id="preset"),
-        pytest.param(["memory", "--workers", ""], "1,2,4", id="workers"),
-        pytest.param(["start", "--rounds", "0"], "--rounds", id="rounds"),
-        pytest.param(["start", "--model", "vgg"], "--model", id="start-model"),
+        pytest.param(["compare", "--workers", "0"], "1,2", id="workers"),
+        pytest.param(["latency", "--model", "vgg"], "--model", id="model"),
         pytest.param(["compare", "--rate", "0"], "--rate", id="rate"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
 
 def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
     run = compare([QuickServer("a")], probes=("start", "memory"), workers=(1, 2))
-    assert list(run.variants)[2:] == ["a, 1 workers", "a, 2 workers"]
+    assert list(run.variants)[2:] == ["a, 1 worker", "a, 2 workers"]
     assert run.variants["a, 2 workers"]["workers"] == 2
     summary = Summary(run)
     start = {
@@ -175,8 +175,8 @@ def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
     assert start["worker_s"] is None and start["first_ratio"] > 0
     (workload,) = run.workloads
     cell = Cell(workload, 2)
-    assert summary.value("a, 1 workers", cell, "processes.frontend") == 1
-    assert summary.value("a, 1 workers", cell, "team_pss_mb") == 0
+    assert summary.value("a, 1 worker", cell, "processes.frontend") == 1
+    assert summary.value("a, 1 worker", cell, "team_pss_mb") == 0
 
 
 def test_starts_alone_need_no_load_and_no_limit(compare):
@@ -249,10 +249,11 @@ def test_a_team_has_its_memory_against_as_many_alone():
         run.variants[name] = {"server": "offpath", "workers": count}
         figures = {"processes__workers": count, "team_pss_bytes__files": pss}
         run.add(0, name, PHOTOS, make_window(500, **figures))
-    _, memory = tables_of(run, "photos: CPU and memory")
+    _, memory, kinds = tables_of(run, "photos: CPU and memory")
     shares = {row[0]: row[memory.columns.index("N x one")] for row in memory.rows}
     assert shares["offpath, 4 workers"] == "50 %"
     assert set(shares.values()) == {"", "50 %"}
+    assert kinds.rows[-1] == ["offpath, 4 workers", "200"]
 
 
 @pytest.mark.server

@@ -25,7 +25,7 @@ def make_choices(folder: str, scenario: str, **changes: Any) -> SweepChoices:
     values: dict[str, Any] = {
         "scenario": scenario,
         "clients": (1, 4),
-        "workload": folder,
+        "workloads": (folder,),
         "model": "near-free",
         "servers": ("a", "b"),
         "batch_size": 1,
@@ -152,14 +152,15 @@ def test_a_varied_knob_has_its_values_in_order_with_the_presets_marked():
 def test_one_torchserve_serves_every_setting(tmp_path):
     folder = make_workload(tmp_path)
     choices = VaryChoices(
+        workloads=(folder,),
         model="near-free",
-        preset=None,
-        workload=folder,
-        knobs={"batch_size": (1,), "workers": (1,)},
+        servers=("offpath",),
         clients=(1, 4),
-        rounds=1,
         windows=Windows(seconds=0.5, warm_up_s=0.5),
+        rounds=1,
         command="offpath bench sweep --vary batch-size=1 --vary workers=1",
+        knobs={"batch_size": (1,), "workers": (1,)},
+        settle_s=0.5,
     )
     run = run_vary(choices, Listener(), lambda run: None)
     assert run.failures == [] and len(run.variants) == 3

@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.summary import percentile
+from offpath.profiling.core.statistics import percentile
 from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
 from tests.support.answering_server import answering_server
 from tests.support.known_server import Behaviour, run_known_server
