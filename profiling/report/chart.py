@@ -6,6 +6,7 @@ mode is the page's) and the file for a README (the same SVG with the palette ins
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import re
@@ -108,7 +109,7 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
         raise ExpectedError(f"nothing to draw in {str(path)!r}: no figures yet")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
-        svg = to_variables(render(charts, "svg").decode())
+        svg = draw_svg(charts)
         path.write_text(svg.replace("<defs>", f"{read_palette()}\n <defs>", 1))
     else:
         path.write_bytes(render(charts, "png"))
@@ -116,16 +117,31 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
 
 def inline_svg(chart: Chart) -> str:
     """One chart for a page, without the XML head; its colours are the page's variables."""
-    svg = to_variables(render([chart], "svg").decode())
+    svg = draw_svg([chart])
     svg = svg[svg.index("<svg") :]
     # Sized by the page; ids that every figure has would occur twice there.
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="(?!m|p[0-9a-f])[A-Za-z0-9_]+"', "", svg)
+    svg = re.sub(r' id="(?!m|clip-)[A-Za-z0-9_]+"', "", svg)
     # It would hold for the whole page; templates/style.css has it for the charts.
     svg = re.sub(r"<style.*?</style>", "", svg, count=1, flags=re.DOTALL)
     label = escape(chart.title)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def draw_svg(charts: Sequence[Chart]) -> str:
+    """The charts' SVG in the palette's variables; the same charts give the same text.
+
+    matplotlib names clip paths by addresses in memory: they are numbered instead, behind a word of
+    the charts' own, because several pictures stand on one page.
+    """
+    svg = to_variables(render(charts, "svg").decode())
+    word = hashlib.sha1(repr(charts).encode()).hexdigest()[:8]
+    names = dict.fromkeys(re.findall(r"url\(#(p[0-9a-f]+)\)", svg))
+    for number, name in enumerate(names):
+        svg = svg.replace(f"#{name})", f"#clip-{word}-{number})")
+        svg = svg.replace(f'id="{name}"', f'id="clip-{word}-{number}"')
+    return svg
 
 
 def to_variables(svg: str) -> str:
