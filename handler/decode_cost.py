@@ -66,15 +66,20 @@ def check_jpeg_cost(payload: Payload) -> None:
     pixels, is_one_scan = frame
     if is_one_scan:
         return
-    if count_scans(payload) > MAX_SCANS:
+    if check_scans(payload, pixels) > MAX_SCANS:
         raise ImageTooCostly(f"more than {MAX_SCANS} scans")
-    check_scans(payload, pixels)
 
 
-def check_scans(payload: Payload, pixels: int) -> None:
-    """Raises ImageTooCostly where all scans together go over too many pixels."""
-    if count_scans(payload) * pixels > MAX_SCANNED_PIXELS:
+def check_scans(payload: Payload, pixels: int) -> int:
+    """How many scans there are.
+
+    Raises:
+        ImageTooCostly: all together they go over too many pixels.
+    """
+    scans = count_scans(payload)
+    if scans * pixels > MAX_SCANNED_PIXELS:
         raise ImageTooCostly(f"more than {MAX_SCANNED_PIXELS} pixels in all scans")
+    return scans
 
 
 def find_frame(payload: Payload) -> tuple[int, bool] | None:
