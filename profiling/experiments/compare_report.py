@@ -9,25 +9,21 @@ from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.load.page_kinds import KINDS
-from offpath.profiling.report.declared import (
+from offpath.profiling.report.columns import (
     FAILED,
     LATENCIES,
     RANGE,
     RATE,
     RATIO,
-    BarSpec,
     Column,
-    CurveSpec,
-    Part,
-    Report,
-    StackedSpec,
     TableSpec,
     View,
-    make_document,
     show_range,
     show_ratio,
 )
+from offpath.profiling.report.declared import Part, Report, make_document
 from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.specs import BarSpec, CurveSpec, StackedSpec
 
 BASELINE = "torchserve-stock"
 # Fact of a variant that is a server with a number of workers: which server.

@@ -5,18 +5,16 @@ from __future__ import annotations
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.experiments.engines import BASELINE
-from offpath.profiling.report.declared import (
-    BarSpec,
+from offpath.profiling.report.columns import (
     Column,
-    Part,
-    Report,
     TableSpec,
     View,
-    make_document,
     show_range,
     show_ratio,
 )
+from offpath.profiling.report.declared import Part, Report, make_document
 from offpath.profiling.report.document import Document
+from offpath.profiling.report.specs import BarSpec
 
 RATE = "images_per_s"
 

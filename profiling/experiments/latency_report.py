@@ -14,16 +14,8 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
-from offpath.profiling.report.declared import (
-    Column,
-    HistogramSpec,
-    Part,
-    Report,
-    Show,
-    TableSpec,
-    View,
-    make_document,
-)
+from offpath.profiling.report.columns import Column, Show, TableSpec, View
+from offpath.profiling.report.declared import Part, Report, make_document
 from offpath.profiling.report.document import (
     Chart,
     Document,
@@ -31,6 +23,7 @@ from offpath.profiling.report.document import (
     StackedChart,
     Table,
 )
+from offpath.profiling.report.specs import HistogramSpec
 
 NAME = "latency"
 # The variants that are no servers.

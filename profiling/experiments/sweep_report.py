@@ -9,14 +9,10 @@ from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_clients, format_figure
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.report.columns import FAILED, RATE, Column, TableSpec
 from offpath.profiling.report.declared import (
-    FAILED,
-    RATE,
-    Column,
-    LineSpec,
     Part,
     Report,
-    TableSpec,
     list_details,
     list_facts,
     make_document,
@@ -28,6 +24,7 @@ from offpath.profiling.report.document import (
     Series,
     Table,
 )
+from offpath.profiling.report.specs import LineSpec
 
 P50, P95 = f"{LATENCY}.p50", f"{LATENCY}.p95"
 X = "clients"

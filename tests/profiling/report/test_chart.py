@@ -6,12 +6,6 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.report.chart import (
-    PALETTE,
-    assign_colours,
-    draw_charts,
-    inline_svg,
-)
 from offpath.profiling.report.document import (
     Bar,
     BarChart,
@@ -21,6 +15,8 @@ from offpath.profiling.report.document import (
     StackedBar,
     StackedChart,
 )
+from offpath.profiling.report.style import PALETTE, assign_colours
+from offpath.profiling.report.svg import draw_charts, inline_svg
 from tests.support.documents import make_charts
 
 

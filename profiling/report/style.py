@@ -1,0 +1,85 @@
+"""The charts' colours and type: the light palette, and which work has which colour.
+
+`templates/palette.css` has the same palette, with its dark mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import cycle
+from typing import Any
+
+# Of templates/palette.css in the light; each is replaced by its variable in an SVG.
+PALETTE = {
+    **{"s0": "#0072b2", "s1": "#e69f00", "s2": "#009e73", "s3": "#d55e00"},
+    **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
+    **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
+    # Letters on a colour; on the dark ones of PALE_ON white, in the light.
+    **{"on": "#16191d", "on-s0": "#fffffe"},
+}
+
+
+PALE_ON = (PALETTE["s0"], PALETTE["s7"])
+
+
+SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
+
+
+OURS, OTHERS, LIMIT = "s0", "grey", "s3"
+
+
+# The same work has the same colour in every chart, whether a stage or a bucket names it.
+COLOUR_OF = {
+    **dict.fromkeys(("inference", "forward", "workers", "worker and handler"), "s0"),
+    **dict.fromkeys(("read", "config", "file I/O", "front end"), "s1"),
+    **dict.fromkeys(("client, socket and front end",), "s1"),
+    **dict.fromkeys(("transform", "resize", "preprocess"), "s2"),
+    **dict.fromkeys(("S3", "s3", "queue"), "s3"),
+    **dict.fromkeys(("decode",), "s4"),
+    **dict.fromkeys(("postprocess", "serialise"), "s5"),
+    **dict.fromkeys(("transfer", "tensor", "worker protocol"), "s6"),
+    **dict.fromkeys(("log", "logging"), "s7"),
+    **dict.fromkeys(("other", "load", "handler, other", "not accounted for"), "grey"),
+}
+
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "svg.fonttype": "none",
+    # A name with two dollars is a name.
+    "text.parse_math": False,
+    "svg.hashsalt": "offpath",
+    "font.family": "sans-serif",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "text.color": PALETTE["text"],
+    "axes.labelcolor": PALETTE["soft"],
+    "xtick.color": PALETTE["soft"],
+    "ytick.color": PALETTE["text"],
+    "axes.edgecolor": PALETTE["line"],
+    "grid.color": PALETTE["line"],
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+}
+
+
+def assign_colours(parts: Iterable[str]) -> dict[str, str]:
+    """Part -> colour: the known ones keep theirs, the others take what is left, in turn."""
+    names = list(dict.fromkeys(parts))
+    colours: dict[str, str] = {}
+    for name in names:
+        own = COLOUR_OF.get(name)
+        if own is not None and (own == "grey" or own not in colours.values()):
+            colours[name] = own
+    free = [colour for colour in SERIES if colour not in colours.values()]
+    # Of those whose colour is another's here: as long as there are free ones.
+    for name in [name for name in names if name in COLOUR_OF and name not in colours]:
+        colours[name] = free.pop() if free else COLOUR_OF[name]
+    left = cycle(free or SERIES)
+    return {
+        name: PALETTE[colours[name] if name in colours else next(left)]
+        for name in names
+    }
