@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client, Prediction
 from offpath.serving.effective import check_effective
+from offpath.serving.in_flight import wait_until_answered
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogFollower, LogLine
 from offpath.serving.settings import ServerSettings
@@ -51,6 +52,7 @@ class View(Protocol):
 def serve(
     settings: ServerSettings,
     view: View,
+    drain_s: float,
     *,
     sample: bool = False,
     once: bool = False,
@@ -60,6 +62,7 @@ def serve(
     Args:
         settings: what to start.
         view: told what happens.
+        drain_s: how long what is in flight may still take at the end.
         sample: send the bundled photograph to the first model and show the answer.
         once: stop then.
 
@@ -80,7 +83,10 @@ def serve(
             _show_sample(server, view)
         if not once:
             view.show_usage(server.inference_url, server.model_names()[0])
-            _watch(server, view)
+            try:
+                _watch(server, view)
+            finally:
+                _drain(server, view, drain_s)
     finally:
         server.stop()
 
@@ -118,6 +124,19 @@ def _watch(server: TorchServe, view: View) -> None:
         f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  "
         + "\n  ".join(server.last_words())
     )
+
+
+def _drain(server: TorchServe, view: View, drain_s: float) -> None:
+    """Waits for what is in flight. TorchServe's end would reset it, and nothing makes it accept no
+    more before: the front door does."""
+    try:
+        with view.waiting("answering what is in flight ..."):
+            is_done = wait_until_answered(server.ports.inference, drain_s)
+    except OSError as error:
+        view.show_problem(f"cannot see what is in flight, nothing waits: {error}")
+        return
+    if not is_done:
+        view.show_problem(f"some requests took longer than --drain-s {drain_s:g}")
 
 
 def _urls(server: TorchServe) -> dict[str, str]:

@@ -30,13 +30,6 @@ OPTIONS = [
         help="Bearer tokens, one a line; read again when it changes.",
     ),
     click.option(
-        "--drain-s",
-        type=click.IntRange(1),
-        default=DEFAULTS.drain_s,
-        show_default=True,
-        help="How long requests may still take at SIGTERM and at a reload.",
-    ),
-    click.option(
         "--client-connections",
         type=click.IntRange(1),
         default=DEFAULTS.client_connections,
@@ -93,23 +86,19 @@ def front_options(command: Command) -> Command:
     return command
 
 
-def make_front(
-    host: str, port: int, metrics_port: int, verbose: bool, options: dict[str, Any]
-) -> FrontSettings | None:
+def make_front(options: dict[str, Any], **common: Any) -> FrontSettings | None:
     """The door that the options ask for; None without `--front`.
+
+    Args:
+        options: those of this module.
+        common: settings that come from options which a server without the door has too.
 
     Raises:
         ExpectedError: an option that needs it is given without it, or two do not fit.
     """
     options = dict(options)
     if options.pop("front"):
-        return FrontSettings(
-            host=host,
-            port=port,
-            metrics_port=metrics_port,
-            verbose=verbose,
-            **options,
-        )
+        return FrontSettings(**common, **options)
     for name, value in options.items():
         if value != getattr(DEFAULTS, name):
             option = "front-memory" if name == "memory" else name.replace("_", "-")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from offpath.commands.front_options import front_options, make_front
+from offpath.commands.front_options import DEFAULTS, front_options, make_front
 from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.session import serve_front
@@ -79,6 +79,14 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     help=f"Folder for the log files [default: {DEFAULT_LOG_DIR}/PORT; with port 0 none stays].",
 )
 @click.option(
+    "--drain-s",
+    type=click.IntRange(1),
+    default=DEFAULTS.drain_s,
+    show_default=True,
+    help="How long requests in flight may still take at SIGTERM or Ctrl-C, and the old server's "
+    "at a reload. Without --front, first let nobody send more: TorchServe goes on accepting.",
+)
+@click.option(
     "--sample", is_flag=True, help="Send the bundled photograph and show the answer."
 )
 @click.option(
@@ -99,6 +107,7 @@ def command(
     fork_workers: bool,
     verbose: bool,
     log_dir: Path | None,
+    drain_s: int,
     sample: bool,
     once: bool,
     as_json: bool,
@@ -107,7 +116,14 @@ def command(
     """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store."""
     # A file that asks for tokens gets them: the option's absence must not switch them off.
     token_auth = token_auth or wants_tokens(config)
-    front = make_front(host, port, metrics_port, verbose, front_options)
+    front = make_front(
+        front_options,
+        host=host,
+        port=port,
+        metrics_port=metrics_port,
+        verbose=verbose,
+        drain_s=drain_s,
+    )
     check_host(host, token_auth, front)
 
     def make_settings() -> ServerSettings:
@@ -130,7 +146,7 @@ def command(
     try:
         with stopping_on_signals():
             if front is None:
-                serve(make_settings(), view, sample=sample, once=once)
+                serve(make_settings(), view, drain_s, sample=sample, once=once)
             else:
                 serve_front(make_settings, front, view, sample=sample, once=once)
     except Terminated:

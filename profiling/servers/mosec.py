@@ -29,3 +29,9 @@ class Mosec(Adapter):
             *("--address", LOOPBACK, "--port", str(start.port)),
             *("--timeout", str(timeout_ms)),
         )
+
+
+class MosecOffpathDecode(Mosec):
+    """Our decode and engine in its worker: what is left of the difference is the server's."""
+
+    name, kind = "mosec-offpath-decode", "offpath-decode"

@@ -13,7 +13,7 @@ from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.front import make_offpath_front
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
-from offpath.profiling.servers.mosec import Mosec
+from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
 from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
@@ -38,6 +38,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "ray-serve": RayServe,
     "litserve": LitServe,
     "mosec": Mosec,
+    "mosec-offpath-decode": MosecOffpathDecode,
     "mms": Mms,
     "tf-serving": TfServing,
 }

@@ -35,6 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MagicMoc
             inference_url=answers.url,
             log_path=tmp_path / "log",
         )
+        made.ports.inference = 1  # nobody's
         made.model_names.return_value = ["cats"]
         made.management.return_value = nullcontext(management)
         made.read_token.return_value = None
@@ -58,7 +59,7 @@ def told(view: MagicMock) -> list[str]:
 def test_once_announces_what_is_in_force_and_stops(
     server: MagicMock, view: MagicMock
 ) -> None:
-    session.serve(SETTINGS, view, once=True)
+    session.serve(SETTINGS, view, 1, once=True)
     assert told(view) == ["waiting", "show_unchecked", "show_ready"]
     urls, statuses, _ = view.show_ready.call_args.args
     assert (urls["inference"], statuses) == (server.inference_url, [STATUS])
@@ -73,12 +74,12 @@ def test_archive_of_ours_is_warmed_up_before_it_is_announced(
     server.archives = [("cats", replace(ARCHIVE, has_our_handler=True))]
     seen: list[int] = []
     view.show_ready.side_effect = lambda *_: seen.append(len(server.answers.requests))
-    session.serve(SETTINGS, view, once=True)
+    session.serve(SETTINGS, view, 1, once=True)
     assert seen[0] > 10
 
 
 def test_sample_is_sent_and_shown(server: MagicMock, view: MagicMock) -> None:
-    session.serve(SETTINGS, view, sample=True, once=True)
+    session.serve(SETTINGS, view, 1, sample=True, once=True)
     photograph, prediction = view.show_prediction.call_args.args
     assert prediction.labels[0] == ("cat", 0.75)
     assert server.answers.requests[0][2] == photograph.read_bytes()
@@ -89,7 +90,7 @@ def test_model_that_is_not_as_its_archive_asks_is_never_announced(
 ) -> None:
     server.describe.return_value = []
     with pytest.raises(ExpectedError, match="not registered"):
-        session.serve(SETTINGS, view)
+        session.serve(SETTINGS, view, 1)
     assert "show_ready" not in told(view)
     server.stop.assert_called_once_with()
 
@@ -104,7 +105,7 @@ def test_errors_are_shown_until_the_server_ends_by_itself_which_is_one(
 
     server.is_running.side_effect = fail_once
     with pytest.raises(ExpectedError, match="ended by itself(.|\n)*by somebody"):
-        session.serve(SETTINGS, view)
+        session.serve(SETTINGS, view, 1)
     (line,) = view.show_log_line.call_args.args
     assert (line.level, line.message) == ("ERROR", "out of memory")
     server.stop.assert_called_once_with()

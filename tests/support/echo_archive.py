@@ -12,6 +12,8 @@ import yaml
 from offpath.serving.settings import ServerSettings
 
 ECHO_HANDLER = """
+import time
+
 class Echo:
     def initialize(self, context):
         section = (context.model_yaml_config or {}).get("handler", {})
@@ -19,7 +21,9 @@ class Echo:
             raise ValueError(f"unknown key {key!r} in handler; accepted: none")
 
     def handle(self, data, context):
-        return [str(len(row.get("body") or b"")) for row in data]
+        bodies = [bytes(row.get("body") or b"") for row in data]
+        time.sleep(0.05 * bodies.count(b"slow"))
+        return [str(len(body)) for body in bodies]
 """
 MODEL_CONFIG = {
     "minWorkers": 1,

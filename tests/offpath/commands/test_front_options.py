@@ -10,25 +10,23 @@ from offpath.commands.serve import check_host
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.settings import FrontSettings
 
-NAMES = (
-    """tls_cert tls_key tokens drain_s client_connections client_rate client_timeout_s
+NAMES = """tls_cert tls_key tokens client_connections client_rate client_timeout_s
 client_ids explanations queue metrics_host memory""".split()
-)
 
 
 def make(**changes: Any) -> FrontSettings | None:
     options = {"front": False, **{name: getattr(DEFAULTS, name) for name in NAMES}}
-    return make_front("127.0.0.1", 8080, 8082, False, {**options, **changes})
+    return make_front({**options, **changes}, drain_s=7)
 
 
 def test_the_door_is_there_where_it_is_asked_for() -> None:
     assert make() is None
-    assert make(front=True, drain_s=7) == FrontSettings(drain_s=7)
+    assert make(front=True) == FrontSettings(drain_s=7)
 
 
 def test_an_option_of_the_door_without_the_door_is_refused() -> None:
-    with pytest.raises(ExpectedError, match="--drain-s needs --front"):
-        make(drain_s=7)
+    with pytest.raises(ExpectedError, match="--queue needs --front"):
+        make(queue=7)
     with pytest.raises(ExpectedError, match="--front-memory needs --front"):
         make(memory=Path("/elsewhere"))
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,7 @@ from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
 FREE_PORTS = ["--port", "0", "--management-port", "0", "--metrics-port", "0"]
 READY_S = 120
+IN_FLIGHT = 64
 
 
 def start_serve(mar: Path, *options: str) -> subprocess.Popen[str]:
@@ -42,7 +44,9 @@ def find_java_child(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.server
-def test_serves_until_a_signal_and_leaves_no_process(make_mar: MakeMar) -> None:
+def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
+    make_mar: MakeMar,
+) -> None:
     process = start_serve(make_mar(config=None), "--sample")
     assert process.stdout is not None
     ready, prediction = (json.loads(process.stdout.readline()) for _ in range(2))
@@ -51,10 +55,19 @@ def test_serves_until_a_signal_and_leaves_no_process(make_mar: MakeMar) -> None:
     url = f"{ready['inference']}/predictions/echo"
     assert httpx.post(url, content=b"abc", trust_env=False).text == "3"
     java = find_java_child(process)
-    process.send_signal(signal.SIGTERM)
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        slow = [
+            pool.submit(httpx.post, url, content=b"slow", timeout=60, trust_env=False)
+            for _ in range(IN_FLIGHT)
+        ]
+        wait(slow, return_when=FIRST_COMPLETED)
+        process.send_signal(signal.SIGTERM)
+        assert sum(future.done() for future in slow) < IN_FLIGHT / 2
+        answers = [future.result().text for future in slow]
+    assert answers == ["4"] * IN_FLIGHT
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "nothing to compare with" in errors
+    assert "nothing to compare with" in errors and "--drain-s" not in errors
     assert find_session_members(java) == []
 
 
