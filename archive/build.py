@@ -22,9 +22,11 @@ from offpath.archive.artefacts import EngineBuild, Say, build_engine_folder
 from offpath.archive.labels import check_label_count, format_index_to_name
 from offpath.archive.model_config import format_model_config
 from offpath.archive.model_source import ModelSource, check_shadowing, count_classes
+from offpath.archive.own_handler import OwnHandler
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
+from offpath.handler.own import MARK_FILE
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
@@ -57,6 +59,7 @@ class ArchiveSpec:
         labels_source: where the labels come from, for messages.
         config: the content of model-config.yaml.
         extra_files: further files for the archive's root.
+        handler: a subclass of our handler, None for ours as it is.
         engine: which back end's files go in, with photographs to check it on; None for neither.
     """
 
@@ -67,6 +70,7 @@ class ArchiveSpec:
     labels_source: str
     config: Mapping[str, Any]
     extra_files: tuple[Path, ...] = ()
+    handler: OwnHandler | None = None
     engine: EngineBuild | None = None
 
 
@@ -141,6 +145,13 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
     taken = {*OWN_FILES}
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
+    if spec.handler is not None:
+        if spec.handler.file.name in taken:
+            raise ExpectedError(
+                f"--handler {str(spec.handler.file)!r}: the archive has a "
+                f"{spec.handler.file.name}; rename yours"
+            )
+        taken.add(spec.handler.file.name)
     for path in spec.extra_files:
         if not path.is_file():
             raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
@@ -193,6 +204,9 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(HANDLER_DIR, stage / "offpath" / "handler", ignore=ignore)
     shutil.copyfile(PACKAGE_DIR / "__init__.py", stage / "offpath" / "__init__.py")
+    if spec.handler is not None:
+        shutil.copyfile(spec.handler.file, stage / spec.handler.file.name)
+        (stage / "offpath" / MARK_FILE).write_text(f"{spec.handler.mark}\n")
     if spec.labels is not None:
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")

@@ -26,6 +26,7 @@ from offpath.handler.errors import BadTarget
 from offpath.handler.handed_over import FrontDoor, fields_of
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.normalise import Normaliser
+from offpath.handler.own import OwnAnswers, Result
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.records import make_records
@@ -43,6 +44,8 @@ class OffpathClassifier(ImageClassifier):
     def initialize(self, context: Context) -> None:
         """Reads the settings, loads model and labels, warms up; once per worker."""
         self._quiet_worker_log()
+        has_own = type(self).postprocess_item is not OffpathClassifier.postprocess_item
+        self._own = OwnAnswers(self) if has_own else None
         self.config = HandlerConfig.from_mapping(
             context.model_yaml_config.get("handler")
         )
@@ -80,7 +83,18 @@ class OffpathClassifier(ImageClassifier):
 
     def postprocess(self, data: Batch) -> list[Reply]:
         """Predictions and errors -> encoded replies."""
-        return self.pipeline.postprocess(data)
+        if self._own is None:
+            return self.pipeline.postprocess(data)
+        with data.timer.stage(Stage.POSTPROCESS):
+            return self._own.encode(data, self.context)
+
+    def postprocess_item(self, result: Result) -> object:
+        """The body of one answer, for a subclass to override (docs/your-handler.md).
+
+        Returns:
+            what JSON can hold. It may raise an `ItemError` for a 4xx of its own.
+        """
+        return dict(result.predictions)
 
     def handle(
         self, data: Sequence[Mapping[str, Any]], context: Context

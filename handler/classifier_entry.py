@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 
 import offpath
 
+PACKAGE = Path(__file__).resolve().parent / "offpath"
 
-def use_own_copy(folder: str) -> None:
+
+def use_own_copy(package: Path) -> None:
     """Makes `offpath.handler` the copy in the archive, whatever this process has imported."""
-    own = os.path.join(folder, "offpath")
-    if os.path.isdir(own):
-        offpath.__path__.insert(0, own)
+    if package.is_dir():
+        offpath.__path__.insert(0, str(package))
         for name in [n for n in sys.modules if n.startswith("offpath.handler")]:
             del sys.modules[name]
 
 
-use_own_copy(os.path.dirname(os.path.abspath(__file__)))
+use_own_copy(PACKAGE)
 
 from offpath.handler.lazy_imports import unused_imports_deferred  # noqa: E402
 
 with unused_imports_deferred():
     from offpath.handler import classifier
+from offpath.handler.own import find_handler  # noqa: E402
+
+BASE = find_handler(PACKAGE, classifier.OffpathClassifier)
 
 
-class Classifier(classifier.OffpathClassifier):
-    """Entry point of the archive; everything is in handler/classifier.py."""
+class Classifier(BASE):  # type: ignore[misc, valid-type]
+    """Entry point of the archive; everything is in handler/classifier.py, or in its subclass that
+    `offpath archive --handler` has packed."""

@@ -18,6 +18,7 @@ from offpath.handler.settings import (
     choice,
     flag,
     integer,
+    mapping,
     number,
     positive,
     read_section,
@@ -62,6 +63,8 @@ class HandlerConfig:
     threads: int = setting(0, integer(0, 256))
     server_timing: bool = setting(True, flag())
     metrics_interval_s: float = setting(1.0, number(0.1, 3600))
+    # For a handler of one's own: whatever it reads from `self.config.own`.
+    own: Mapping[str, Any] = field(default_factory=dict, metadata={"reader": mapping()})
     prediction_log: PredictionLogSettings = field(
         default_factory=lambda: PredictionLogSettings.from_mapping(None, {}),
         # As it is: from_mapping reads it with the environment.

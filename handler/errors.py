@@ -106,6 +106,13 @@ class ImageTooCostly(ItemError):
     phrase = "image too costly to decode"
 
 
+class PostprocessFailed(ItemError):
+    """The archive's own `postprocess_item` failed on this item; the worker's log says how."""
+
+    status = 500
+    phrase = "postprocessing failed"
+
+
 class BadTensor(ItemError):
     """An npy payload of another shape or dtype than the model's input."""
 

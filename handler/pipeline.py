@@ -37,12 +37,14 @@ class Item:
         error: set by the first stage that cannot go on with it.
         index: its picture's place in the batch buffer, when it got that far.
         predictions: (label, probability), best first.
+        extra: what a handler of one's own adds to its record.
     """
 
     payload: Payload | None = None
     error: ItemError | None = None
     index: int | None = None
     predictions: list[tuple[str, float]] = field(default_factory=list)
+    extra: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)

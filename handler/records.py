@@ -53,6 +53,7 @@ def make_records(
             error=item.error.type if item.error else None,
             stage_ms=stage_ms,
             batch_size=len(batch.items),
+            extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
     ]

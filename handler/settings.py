@@ -98,6 +98,11 @@ def flag() -> Reader:
     return one_that("true or false", lambda value: isinstance(value, bool))
 
 
+def mapping() -> Reader:
+    """Any mapping."""
+    return one_that("a mapping", lambda value: isinstance(value, Mapping))
+
+
 def choice(names: Sequence[str]) -> Reader:
     """One of some names."""
     return one_that("one of " + ", ".join(names), lambda value: value in names)

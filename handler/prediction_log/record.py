@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -29,6 +29,7 @@ class Record:
         error: Type of the error, None for a prediction.
         stage_ms: Milliseconds by stage, of the batch this request was in.
         batch_size: Requests in that batch.
+        extra: What a handler of one's own adds; left out of the line where there is nothing.
     """
 
     event_id: str
@@ -43,6 +44,7 @@ class Record:
     error: str | None = None
     stage_ms: dict[str, float] = field(default_factory=dict)
     batch_size: int = 1
+    extra: Mapping[str, Any] | None = None
 
 
 FIELDS: tuple[str, ...] = tuple(one.name for one in fields(Record))
@@ -74,6 +76,8 @@ def _encode_line(
     record: Record, names: Sequence[str], stage_ms: dict[str, float | None]
 ) -> bytes:
     row: dict[str, Any] = {name: getattr(record, name) for name in names}
+    if not row.get("extra", True):
+        del row["extra"]
     if "predictions" in row:
         row["predictions"] = [
             {"label": label, "probability": _round(probability)}

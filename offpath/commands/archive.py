@@ -70,6 +70,13 @@ from offpath.handler.errors import ExpectedError
     "in scikit-image and scikit-learn.",
 )
 @click.option(
+    "--handler",
+    "own_handler",
+    metavar="FILE.py[:CLASS]",
+    help="A subclass of OffpathClassifier of your own: thresholds, business JSON, fields of the "
+    "log (docs/your-handler.md).",
+)
+@click.option(
     "--prediction-log", metavar="URI", help="s3://bucket/prefix, file:///folder or off."
 )
 @click.option(
@@ -101,6 +108,7 @@ def command(**options: Any) -> None:
       offpath archive
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
+      offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
     path, config = _build(options)
@@ -121,10 +129,12 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import load_preset, make_model_config
     from offpath.archive.model_source import load_model_source
+    from offpath.archive.own_handler import load_own_handler
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
+    own = load_own_handler(options["own_handler"]) if options["own_handler"] else None
     source = load_model_source(options["model"], options["weights"], _say)
     handler = {**source.handler, **_handler_settings(options)}
     config = make_model_config(preset, _server_settings(options), handler)
@@ -137,6 +147,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         labels_source=str(options["labels"] or "the embedded label list"),
         config=config,
         engine=engine,
+        handler=own,
         extra_files=options["extra_files"],
     )
     archive = build_archive(spec, options["output"], options["force"], _say)

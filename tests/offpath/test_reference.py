@@ -29,7 +29,7 @@ def rows_under(heading: str) -> list[list[str]]:
 def test_every_setting_is_named_with_its_default() -> None:
     said = {row[0].strip("` "): row[1] for row in rows_under("Settings of the handler")}
     settings = {
-        field.name: json.dumps(field.default).strip('"')
+        field.name: json.dumps(getattr(HandlerConfig(), field.name)).strip('"')
         for field in dataclasses.fields(HandlerConfig)
         if field.name != "prediction_log"
     }
