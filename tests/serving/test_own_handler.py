@@ -1,4 +1,4 @@
-"""The example of docs/your-handler.md in a real server, and what it does to a batch that it breaks."""
+"""The example of docs/your-handler.md in a real server, and a batch that it breaks."""
 
 from __future__ import annotations
 
