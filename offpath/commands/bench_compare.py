@@ -10,6 +10,7 @@ from offpath.commands import bench_options as options
 from offpath.commands import showing
 
 if TYPE_CHECKING:
+    from offpath.profiling.core.conditions import Condition
     from offpath.profiling.experiments.compare import CompareChoices
 
 DEFAULT_SECONDS = 10.0
@@ -79,9 +80,16 @@ MIN_REPLIES = 160
 @options.generator_option
 @options.seed_option
 @options.append_option
+@options.bound_option
+@options.fail_if_option
 @showing.output_options
 def command(
-    baseline: str | None, append: bool, outputs: showing.Outputs, **asked: Any
+    append: bool,
+    baseline: str | None,
+    bound_ms: float | None,
+    conditions: tuple[Condition, ...],
+    outputs: showing.Outputs,
+    **asked: Any,
 ) -> None:
     """Requests a second, latencies, CPU and memory of servers on the same photographs and weights.
 
@@ -93,7 +101,8 @@ def command(
     from offpath.profiling.experiments.compare import run_compare
 
     choices = make_choices(**asked)
-    options.measure_and_show("compare", run_compare, choices, outputs, append, baseline)
+    reading = options.Reading(baseline, bound_ms, conditions)
+    options.measure_and_show("compare", run_compare, choices, outputs, append, reading)
 
 
 def make_choices(

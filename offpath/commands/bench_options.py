@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
     from offpath.commands.progress import LiveProgress
+    from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -77,6 +79,37 @@ baseline_option = click.option(
     help="Variant that the others are divided by.  [default: the experiment's own, servers:"
     " torchserve-stock]",
 )
+
+
+def read_conditions(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Condition, ...]:
+    """Before minutes of measuring, not after."""
+    if not texts:
+        return ()
+    from offpath.profiling.core.conditions import parse_condition
+
+    try:
+        return tuple(map(parse_condition, texts))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+bound_option = click.option(
+    "--bound-ms",
+    type=click.FloatRange(0, min_open=True),
+    help="Adds goodput: good replies a second that came within so many milliseconds.",
+)
+fail_if_option = click.option(
+    "--fail-if",
+    "conditions",
+    multiple=True,
+    callback=read_conditions,
+    metavar="[VARIANT:]METRIC>N",
+    help="For CI: exit code 1 where it holds (or was not measured), 2 for a wrong expression; may"
+    " be given several times. p99_ms, failed, rate, goodput, cpu_ms, ...; > >= < <= == !=; the"
+    " median of the rounds, of every variant or of the one named: 'offpath:p99_ms>100'.",
+)
 generator_option = click.option(
     "--generator",
     type=click.Choice(["locust", "wrk"]),
@@ -104,6 +137,43 @@ def rounds_option(default: int) -> Callable[[Command], Command]:
     return click.option(
         "--rounds", type=click.IntRange(1), default=default, show_default=True
     )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a run is read, whenever it was measured: see the options of these names."""
+
+    baseline: str | None = None
+    bound_ms: float | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def show(self, run: Run, outputs: Outputs) -> None:
+        """Prints and writes the report, then judges.
+
+        Raises:
+            ExpectedError: a condition holds.
+            UsageError: a condition names a variant that the run has not.
+        """
+        from offpath.profiling.experiments.registry import document_of
+
+        if self.bound_ms is not None:
+            from offpath.profiling.core.goodput import BOUND
+
+            run = replace(run, settings={**run.settings, BOUND: self.bound_ms})
+        showing.present(run, document_of(run, self.baseline), outputs)
+        if self.conditions:
+            self._judge(run)
+
+    def _judge(self, run: Run) -> None:
+        from offpath.profiling.core.statistics import Summary
+
+        summary = Summary(run)
+        try:
+            met = [said for it in self.conditions for said in it.find_met(summary)]
+        except ValueError as error:
+            raise click.UsageError(f"--fail-if {error}") from None
+        if met:
+            raise ExpectedError(f"--fail-if {'; '.join(met)}")
 
 
 class Keeper:
@@ -136,22 +206,21 @@ def measure_and_show(
     choices: Any,
     outputs: Outputs,
     append: bool,
-    baseline: str | None = None,
+    reading: Reading = Reading(),
 ) -> None:
     """One command from its choices to its report.
 
     Raises:
-        ExpectedError: what `measure` raises; a variant was left out, after the report.
+        ExpectedError: what `measure` and `Reading.show` raise; a variant was left out.
     """
     # Imported here: `offpath bench --help` needs no polars.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.experiments.registry import document_of
 
     keeper = Keeper(outputs, append, experiment)
     showing.say_estimate(choices.estimated_s)
     with showing.keeping(outputs, "windows"), LiveProgress() as progress:
         run = keeper.join(measure(choices, progress, keeper.save))
-    showing.present(run, document_of(run, baseline), outputs)
+    reading.show(run, outputs)
     fail_if_left_out(run)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from offpath.commands import bench_options as options
 from offpath.commands import showing
+
+if TYPE_CHECKING:
+    from offpath.profiling.core.conditions import Condition
 
 
 @click.command("show")
@@ -15,12 +19,19 @@ from offpath.commands import showing
     "path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False)
 )
 @options.baseline_option
+@options.bound_option
+@options.fail_if_option
 @showing.output_options
-def command(path: Path, baseline: str | None, outputs: showing.Outputs) -> None:
+def command(
+    path: Path,
+    baseline: str | None,
+    bound_ms: float | None,
+    conditions: tuple[Condition, ...],
+    outputs: showing.Outputs,
+) -> None:
     """Prints (and draws) a saved run of any `offpath bench` command, or of `offpath tune`."""
     from offpath.profiling.core.run import load_run
-    from offpath.profiling.experiments.registry import document_of
 
     run = load_run(path)
     outputs.save(run)
-    showing.present(run, document_of(run, baseline), outputs)
+    options.Reading(baseline, bound_ms, conditions).show(run, outputs)

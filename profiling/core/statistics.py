@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from offpath.profiling.core.goodput import BOUND, IN_TIME, count_in_time
 from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE, Limits, add_limits
 from offpath.profiling.core.run import Cell, Run
 
@@ -76,6 +77,13 @@ def per_reply_ms(group: str) -> pl.Expr:
 
 METRICS: tuple[Metric, ...] = (
     Metric("rate", "1/s", "req/s", pl.col(OK) / pl.col("elapsed_s")),
+    # wrk's latencies are those of failures too.
+    Metric(
+        "goodput",
+        "1/s",
+        "in time/s",
+        pl.min_horizontal(IN_TIME, OK) / pl.col("elapsed_s"),
+    ),
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
@@ -133,10 +141,15 @@ def to_frame(run: Run) -> pl.DataFrame:
 
 
 def derive(
-    frame: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
+    frame: pl.DataFrame,
+    variants: Mapping[str, Mapping[str, Any]],
+    bound_ms: float | None = None,
 ) -> pl.DataFrame:
     """One row a window, a column a metric: the raw ones, the limits, then METRICS."""
     single = frame.filter(pl.col("value").is_not_null())
+    if bound_ms is not None:
+        latencies = frame.filter(pl.col("metric") == LATENCY)
+        single = pl.concat([single, count_in_time(latencies, bound_ms)])
     if single.is_empty():
         return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
     wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
@@ -157,7 +170,7 @@ class Summary:
     def __init__(self, run: Run) -> None:
         self.run = run
         raw = to_frame(run)
-        self._windows = derive(raw, run.variants)
+        self._windows = derive(raw, run.variants, run.settings.get(BOUND))
         self.limits = Limits(self._windows)
         self._latencies = raw.filter(pl.col("values").is_not_null())
         self.frame = pl.concat([self._spreads(), self._of_lists()])

@@ -80,6 +80,7 @@ SPEED_TABLE = TableSpec(
     "good replies a second; x: to {baseline}, median of the rounds' ratios",
     (
         *(RATE, RANGE, RATIO),
+        Column("goodput"),
         Column("decode_percent", decimals=0),
         Column("limit_percent", decimals=0),
         FAILED,

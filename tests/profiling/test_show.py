@@ -9,7 +9,7 @@ import pytest
 from offpath.cli import run
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments.registry import document_of
-from tests.profiling.runs import make_run
+from tests.profiling.runs import make_compare, make_run
 
 FOLDER = Path(__file__).parents[2] / "profiling" / "results"
 RESULTS = sorted(FOLDER.glob("*.json"))
@@ -71,3 +71,29 @@ def test_a_run_of_an_unknown_experiment_is_said(
     make_run("jvm").save(tmp_path / "run.json")
     assert exit_code(str(tmp_path / "run.json")) == 1
     assert "no experiment 'jvm'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code", "said"),
+    [
+        pytest.param(["p99_ms>200"], 0, "", id="holds-nowhere"),
+        pytest.param(["failed>0", "offpath:rate<200"], 1, "rate<200: 121", id="met"),
+        pytest.param(["goodput<90"], 1, "goodput<90: 5", id="in-time"),
+        pytest.param(["p99>100"], 2, "no metric 'p99'", id="no-metric"),
+        pytest.param(["triton:rate>1"], 2, "no variant 'triton'", id="no-variant"),
+    ],
+)
+def test_a_condition_decides_the_exit_code_after_the_report(
+    conditions: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_compare().save(tmp_path / "run.json")
+    options = [text for it in conditions for text in ("--fail-if", it)]
+    argv = [str(tmp_path / "run.json"), "--bound-ms", "50", *options]
+    assert exit_code(*argv) == code
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert ("in time/s" in shown.out) == (not said.startswith("no metric"))

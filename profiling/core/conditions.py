@@ -1,0 +1,106 @@
+"""Conditions on a run's figures, for CI: `p99_ms>100`, `failed>0`, `offpath:rate<200`.
+
+A metric by its name in `statistics.METRICS`, or `p50_ms` ... for a percentile of the latency; one
+comparison; one number. The figure is the median of the rounds, in each cell of each variant.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from offpath.profiling.core.figures import format_clients, format_figure
+from offpath.profiling.core.limits import is_limit
+from offpath.profiling.core.run import Cell
+from offpath.profiling.core.statistics import LATENCY, METRICS, PERCENTILES, Summary
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+FORM = re.compile(
+    r"(?:(?P<variant>.+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*"
+)
+# As people write it -> as the summary names it.
+NAMES = {
+    **{f"p{percent:g}_ms": f"{LATENCY}.p{percent:g}" for percent in PERCENTILES},
+    "mean_ms": f"{LATENCY}.mean",
+    **{metric.name: metric.name for metric in METRICS},
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One of them.
+
+    Attributes:
+        text: as it was written.
+        variant: the only one that is looked at; None for all but the limits.
+    """
+
+    text: str
+    variant: str | None
+    metric: str
+    sign: str
+    bound: float
+
+    def find_met(self, summary: Summary) -> Iterator[str]:
+        """Where it holds, in words; where its figure is missing too: nothing was shown there.
+
+        Raises:
+            ValueError: the run has no such variant.
+        """
+        names = [name for name in summary.run.variants if not is_limit(name)]
+        if self.variant is not None and self.variant not in names:
+            raise ValueError(
+                f"{self.text!r}: no variant {self.variant!r}; there are: {', '.join(names)}"
+            )
+        for name in names if self.variant is None else [self.variant]:
+            cells = [cell for cell in summary.cells() if summary.metrics(name, cell)]
+            for cell in cells or [Cell()]:
+                if (said := self._judge(summary, name, cell)) is not None:
+                    yield f"{self.text}: {said}"
+
+    def _judge(self, summary: Summary, variant: str, cell: Cell) -> str | None:
+        value = summary.value(variant, cell, self.metric)
+        if value is None:
+            # A figure of the start stands on no cell.
+            value = summary.value(variant, Cell(), self.metric)
+        where = f"{variant}, {cell.workload}" if cell.workload else variant
+        if cell.clients:
+            where += f", {format_clients(cell.clients)}"
+        if value is None:
+            return f"not measured ({where})"
+        is_met = COMPARISONS[self.sign](value, self.bound)
+        return f"{format_figure(value)} ({where})" if is_met else None
+
+
+def parse_condition(text: str) -> Condition:
+    """`[VARIANT:]METRIC SIGN NUMBER`.
+
+    Raises:
+        ValueError: anything else; says what was expected.
+    """
+    found = FORM.fullmatch(text)
+    if found is None or found["sign"] not in COMPARISONS:
+        raise ValueError(
+            f"{text!r}: expected METRIC, one of {' '.join(COMPARISONS)}, and a number, as in"
+            " 'p99_ms>100'"
+        )
+    if found["metric"] not in NAMES:
+        raise ValueError(
+            f"{text!r}: no metric {found['metric']!r}; there are: {', '.join(NAMES)}"
+        )
+    try:
+        bound = float(found["bound"])
+    except ValueError:
+        raise ValueError(f"{text!r}: {found['bound']!r} is no number") from None
+    return Condition(
+        text, found["variant"], NAMES[found["metric"]], found["sign"], bound
+    )
