@@ -72,6 +72,11 @@ def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--instance", help="Instance type of the price file instead, e.g. g4dn.xlarge."
 )
+@click.option(
+    "--allow-mixed",
+    is_flag=True,
+    help="Price rates measured on a CPU as a GPU instance's, or the other way round; it is said.",
+)
 @number_options
 @click.option(
     "--records-per-object",
@@ -147,31 +152,42 @@ def compute(
             raise ExpectedError(
                 f"--paid-instances {name}={count:g}: expected a whole number from 1"
             )
+    rates, mixture = read_rates(options, prices)
     costs = cost.cost_all(
-        read_rates(options),
+        rates,
         read_hourly_usd(options, prices),
         demand,
         shape,
         prices,
         {name: int(count) for name, count in paid.items()},
     )
-    document = cost_report.document_of(costs, demand, prices)
-    return document, cost_report.as_json(costs, demand)
+    warnings = [] if mixture is None else [mixture]
+    document = cost_report.document_of(costs, demand, prices, warnings)
+    return document, cost_report.as_json(costs, demand, warnings)
 
 
-def read_rates(options: Mapping[str, Any]) -> dict[str, float]:
-    """Rates by server: from the result file, then those given by hand."""
-    from offpath.profiling.experiments import cost
-
+def read_rates(
+    options: Mapping[str, Any], prices: Prices
+) -> tuple[dict[str, float], str | None]:
+    """Rates by server: from the result file, then those given by hand; and a doubt about them."""
     rates: dict[str, float] = {}
+    mixture: str | None = None
     path: Path | None = options["result_path"]
     if path is not None:
-        rates.update(cost.read_rates(path, options["workload"]))
+        # Imported here: rates that are given need no polars.
+        from offpath.profiling.experiments import cost_rates
+
+        rates, on_gpu = cost_rates.read_rates(path, options["workload"])
+        mixture = prices.find_mixture(on_gpu, options["instance"])
+        if mixture is not None and not options["allow_mixed"]:
+            raise ExpectedError(
+                f"{mixture}; measure on that instance, or say --allow-mixed"
+            )
     elif options["workload"]:
         raise ExpectedError(
             "--workload chooses from a --result FILE: name the file too"
         )
-    return rates | read_pairs("--rate-per-instance", options["rates"])
+    return rates | read_pairs("--rate-per-instance", options["rates"]), mixture
 
 
 def read_peak(options: Mapping[str, Any]) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.settings import PredictionLogSettings
@@ -237,40 +236,3 @@ def cost_all(
         cost_server(name, rate, hourly_usd, demand, shape, prices, paid.get(name))
         for name, rate in rates.items()
     ]
-
-
-def read_rates(path: Path, workload: str | None) -> dict[str, float]:
-    """A saved run's median rates by server on one workload, the best of several cells.
-
-    A server that answered nothing has no price.
-
-    Raises:
-        ExpectedError: no such file or workload; several workloads and none chosen; no server
-            answered.
-    """
-    # Imported here: rates that are given need no polars.
-    from offpath.profiling.core.limits import is_limit
-    from offpath.profiling.core.run import load_run
-    from offpath.profiling.core.statistics import Summary
-
-    summary = Summary(load_run(path))
-    measured = list(summary.run.workloads)
-    if workload is None and len(measured) == 1:
-        workload = measured[0]
-    if workload not in measured:
-        raise ExpectedError(
-            f"workload {workload!r} of {str(path)!r}: expected --workload with one of"
-            f" {', '.join(measured)}"
-        )
-    cells = [cell for cell in summary.cells() if cell.workload == workload]
-    rates = {
-        name: max((summary.value(name, c, "rate") or 0.0 for c in cells), default=0.0)
-        for name in summary.run.variants
-        if not is_limit(name)
-    }
-    rates = {server: rate for server, rate in rates.items() if rate}
-    if not rates:
-        raise ExpectedError(
-            f"{str(path)!r} has no good reply on {workload!r}: finish a round first"
-        )
-    return rates

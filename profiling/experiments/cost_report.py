@@ -12,7 +12,10 @@ from offpath.profiling.report.document import Document, Section, Table
 
 
 def document_of(
-    costs: Sequence[ServerCost], demand: Demand, prices: Prices
+    costs: Sequence[ServerCost],
+    demand: Demand,
+    prices: Prices,
+    warnings: Sequence[str] = (),
 ) -> Document:
     """Instances, dollars and what they mean; fits 80 columns."""
     instances = Table(
@@ -61,6 +64,7 @@ def document_of(
             ),
             Section("With the prediction log", [totals], sources),
         ],
+        warnings=warnings,
     )
 
 
@@ -86,7 +90,9 @@ def describe_idle(cost: ServerCost, demand: Demand) -> str:
     )
 
 
-def as_json(costs: Sequence[ServerCost], demand: Demand) -> dict[str, Any]:
+def as_json(
+    costs: Sequence[ServerCost], demand: Demand, warnings: Sequence[str] = ()
+) -> dict[str, Any]:
     """Everything as plain data; dollars unrounded."""
     return {
         "demand": asdict(demand) | {"predictions": demand.predictions},
@@ -101,4 +107,5 @@ def as_json(costs: Sequence[ServerCost], demand: Demand) -> dict[str, Any]:
             for cost in costs
         ],
         "conclusions": draw_conclusions(costs, demand),
+        "warnings": list(warnings),
     }

@@ -25,6 +25,7 @@ class Prices:
     Attributes:
         as_of, region, sources: where the figures come from.
         instances: type -> dollars an hour.
+        gpus: type -> its GPU; None where the file does not say which have one.
         put_per_1000: dollars for 1,000 put requests.
         storage_per_gb_month: dollars for a GB (2^30 bytes, as S3 bills) kept a month.
     """
@@ -35,6 +36,7 @@ class Prices:
     instances: dict[str, float]
     put_per_1000: float
     storage_per_gb_month: float
+    gpus: dict[str, str] | None = None
 
     def hourly(self, instance: str) -> float:
         """Price of one instance, dollars an hour.
@@ -49,6 +51,17 @@ class Prices:
             )
         return self.instances[instance]
 
+    def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
+        """Why rates measured with or without a GPU are not those of this instance; None if fine."""
+        if self.gpus is None or instance is None:
+            return None
+        gpu = self.gpus.get(instance)
+        if on_gpu == (gpu is not None):
+            return None
+        measured = "with a GPU" if on_gpu else "on a CPU"
+        has = "has none" if gpu is None else f"has a {gpu}"
+        return f"the rates were measured {measured}, {instance} {has}: what it answers is unknown"
+
 
 def load_prices(path: Path = PRICES_FILE) -> Prices:
     """Reads a price file.
@@ -58,6 +71,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        gpus = content.get("gpus")
         return Prices(
             as_of=str(content["as_of"]),
             region=str(content["region"]),
@@ -65,6 +79,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
             instances=read_amounts(content["instances"]),
             put_per_1000=read_amounts(content["s3"])["put_per_1000"],
             storage_per_gb_month=read_amounts(content["s3"])["storage_per_gb_month"],
+            gpus=None if gpus is None else {str(k): str(v) for k, v in gpus.items()},
         )
     except KeyError as error:
         raise ExpectedError(

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from offpath.commands.cost import command
 from offpath.handler.errors import ExpectedError
+from tests.profiling.runs import make_compare
 
 RATE = ("--rate-per-instance", "ours=100")
 PEAK = ("--peak-per-s", "10")
@@ -82,3 +83,15 @@ def test_the_published_example_prints_both_totals_and_its_assumptions():
 def test_wrong_input_is_an_expected_error(args, message):
     with pytest.raises(ExpectedError, match=message):
         run(*args)
+
+
+def test_a_cpus_rates_are_a_gpu_instances_only_where_that_is_said(tmp_path):
+    make_compare().save(tmp_path / "result.json")
+    options = ("--result", str(tmp_path / "result.json"), *PEAK)
+    assert "g4dn.xlarge" not in run(*options, "--instance", "c7i.large")
+    with pytest.raises(ExpectedError, match="on a CPU.*--allow-mixed"):
+        run(*options, "--instance", "g4dn.xlarge")
+    said = run(*options, "--instance", "g4dn.xlarge", "--allow-mixed", "--json")
+    assert "has a T4" in json.loads(said)["warnings"][0]
+    shown = run(*options, "--instance", "g4dn.xlarge", "--allow-mixed")
+    assert "has a T4" in " ".join(shown.split())

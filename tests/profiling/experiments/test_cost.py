@@ -20,8 +20,8 @@ from offpath.profiling.experiments.cost import (
     cost_all,
     cost_server,
     count_instances,
-    read_rates,
 )
+from offpath.profiling.experiments.cost_rates import read_rates
 from offpath.profiling.experiments.cost_report import document_of, draw_conclusions
 from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
 from offpath.profiling.report.terminal import print_document
@@ -149,9 +149,38 @@ def test_rates_come_from_a_result_file(tmp_path):
     run.variants["dead"] = {}
     run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
     run.save(path)
-    assert read_rates(path, None) == {"torchserve-stock": 11.0, "offpath": 121.0}
+    rates = {"torchserve-stock": 11.0, "offpath": 121.0}
+    assert read_rates(path, None) == (rates, False)
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         read_rates(path, "photos-55k")
+
+
+def test_a_result_with_readings_of_a_gpu_is_a_gpus(tmp_path):
+    run = make_compare()
+    run.add(3, "offpath", PHOTOS, make_window(1000, gpu__memory_bytes=1e9))
+    run.save(tmp_path / "result.json")
+    assert read_rates(tmp_path / "result.json", None).on_gpu
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "instance", "said"),
+    [
+        pytest.param(False, "g4dn.xlarge", "on a CPU, g4dn.xlarge has a T4", id="cpu"),
+        pytest.param(True, "c7i.large", "with a GPU, c7i.large has none", id="gpu"),
+        pytest.param(True, "g4dn.xlarge", None, id="both-gpu"),
+        pytest.param(False, "c7i.large", None, id="both-cpu"),
+        pytest.param(False, None, None, id="a-price-in-numbers"),
+    ],
+)
+def test_rates_of_another_kind_of_machine_are_a_mixture(on_gpu, instance, said):
+    found = PRICES.find_mixture(on_gpu, instance)
+    assert (found is None) if said is None else (found is not None and said in found)
+    assert replace(PRICES, gpus=None).find_mixture(on_gpu, instance) is None
+
+
+def test_every_priced_gpu_instance_is_known_as_one():
+    assert PRICES.gpus is not None
+    assert {name for name in PRICES.instances if name[0] in "gp"} == set(PRICES.gpus)
 
 
 def test_prices_say_when_and_where():
