@@ -32,7 +32,7 @@ from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.records import make_records
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
-from offpath.handler.warmup import warm_up_payloads
+from offpath.handler.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.weights import make_with_weights
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class OffpathClassifier(ImageClassifier):
             context.model_yaml_config.get("handler")
         )
         self._door = FrontDoor.from_environment()
+        self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)
         keep_freed_memory()
@@ -122,7 +123,14 @@ class OffpathClassifier(ImageClassifier):
             with batch.timer.stage(Stage.LOG):
                 settings = self.config.prediction_log
                 self._log.append(
-                    make_records(batch, context, settings, self._version, timings)
+                    make_records(
+                        batch,
+                        context,
+                        settings,
+                        self._version,
+                        timings,
+                        self._warm_up_key,
+                    )
                 )
         errors = [item.error.type for item in batch.items if item.error]
         self._metrics.count_batch(batch.timer.read(), len(data), errors)

@@ -13,6 +13,7 @@ from offpath.handler.pipeline import Batch
 from offpath.handler.prediction_log.record import Record, format_inference_time
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.stages import BatchTimings
+from offpath.handler.warmup import is_warm_up
 
 
 class RequestContext(Protocol):
@@ -33,8 +34,12 @@ def make_records(
     settings: PredictionLogSettings,
     version: str,
     timings: BatchTimings,
+    warm_up_key: str | None = None,
 ) -> list[Record]:
-    """One record per item of the batch, in order; only the fields that `settings` asks for cost."""
+    """One record per item of the batch, in order; only the fields that `settings` asks for cost.
+
+    Requests that carry `warm_up_key` are left out.
+    """
     inference_time = format_inference_time()
     stage_ms = {
         stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()
@@ -56,6 +61,7 @@ def make_records(
             extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
+        if not is_warm_up(context.get_all_request_header(idx), warm_up_key)
     ]
 
 

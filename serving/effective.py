@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.management import ManagementClient, ModelStatus
@@ -24,6 +25,7 @@ CHECKED_SETTINGS = {
 }
 # What TorchServe falls back to for a value that it does not accept.
 DEFAULT_MAX_BATCH_DELAY_MS = 100
+DEVICE = "deviceType"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Difference:
     model_version: str
     setting: str
     wanted: object
-    effective: int
+    effective: object
     cause: str
 
     def __str__(self) -> str:
@@ -70,17 +72,25 @@ def find_differences(archive: MarFile, status: ModelStatus) -> list[Difference]:
                     cause,
                 )
             )
+    if config.get("deviceType") == "gpu" and status.device == "cpu":
+        name, version = status.model_name, status.model_version
+        differences.append(
+            Difference(name, version, DEVICE, "gpu", "cpu", _explain_cpu())
+        )
     return differences
 
 
 def check_effective(
-    archives: Iterable[tuple[str, MarFile]], management: ManagementClient
+    archives: Iterable[tuple[str, MarFile]],
+    management: ManagementClient,
+    allow_cpu: bool = False,
 ) -> list[ModelStatus]:
     """Returns what is in force for each model, after comparing it with its archive.
 
     Args:
         archives: each archive with the name that its model is served under.
         management: client of the server.
+        allow_cpu: an archive that asks for a GPU may be served without one.
 
     Raises:
         ExpectedError: a model is missing, or a setting differs; all differences are listed.
@@ -93,8 +103,14 @@ def check_effective(
                 f"{name} {archive.model_version} is not registered, though {archive.path} "
                 "was to be loaded"
             )
+        if archive.has_our_handler:
+            status = management.describe_worker(name, archive.model_version)
         statuses.append(status)
-        differences += find_differences(archive, status)
+        differences += [
+            one
+            for one in find_differences(archive, status)
+            if not (allow_cpu and one.setting == DEVICE)
+        ]
     if differences:
         listed = "".join(f"\n  {difference}" for difference in differences)
         raise ExpectedError(f"TorchServe does not serve as the archives ask:{listed}")
@@ -113,6 +129,20 @@ def _explain(setting: str, config: dict[str, object], effective: int) -> str:
     return (
         "the register API's parameters (batch_size, max_batch_delay, ...) beat the archive: "
         "who registered this model?"
+    )
+
+
+def _explain_cpu() -> str:
+    """Says why a worker that was to have a GPU has none."""
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        why = "this host (or container) has no NVIDIA device"
+    else:
+        why = (
+            "TorchServe or torch found no device: number_of_gpu, nvidia-smi, the driver"
+        )
+    return (
+        f"{why}; --allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for it; "
+        "`offpath check` says more"
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ SCALE_PAUSE_S = 0.5
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """One version of a model as the server describes it. Delays in ms, time-outs in s."""
+    """One version of a model as the server describes it. Delays in ms, time-outs in s.
+
+    Attributes:
+        on_gpu: TorchServe has given each worker a GPU.
+        described: what a worker of ours says of itself (`describe_handle`): device, engine, ...
+        queue_left: how many more requests may wait.
+    """
 
     model_name: str
     model_version: str
@@ -33,6 +40,20 @@ class ModelStatus:
     startup_timeout_s: int
     worker_states: tuple[str, ...]
     worker_pids: tuple[int, ...]
+    on_gpu: bool = False
+    queue_left: int | None = None
+    described: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """Where the model runs, as far as anybody says."""
+        return str(self.described.get("device") or ("gpu" if self.on_gpu else "cpu"))
+
+    @property
+    def engine(self) -> str:
+        """What runs it, with its precision; a dash where the handler is not ours."""
+        engine, precision = (self.described.get(k) for k in ("engine", "precision"))
+        return f"{engine} {precision}" if engine else "-"
 
     @property
     def ready_workers(self) -> int:
@@ -90,6 +111,12 @@ class ManagementClient:
             for entry in self._call("GET", f"/models/{model_name}/all")
         ]
 
+    def describe_worker(self, model_name: str, version: str) -> ModelStatus:
+        """Returns one version with what a worker says of itself; it waits in the queue for that."""
+        path = f"/models/{model_name}/{version}"
+        (entry,) = self._call("GET", path, params={"customized": "true"})
+        return parse_status(entry)
+
     def register(self, url: str, **parameters: str | int) -> None:
         """Registers an archive of the store (`initial_workers=1, batch_size=4, ...`)."""
         self._call(
@@ -146,4 +173,12 @@ def parse_status(entry: dict[str, Any]) -> ModelStatus:
         startup_timeout_s=entry["startupTimeout"],
         worker_states=tuple(worker["status"] for worker in workers),
         worker_pids=tuple(worker["pid"] for worker in workers),
+        on_gpu=bool(workers) and all(worker.get("gpu") for worker in workers),
+        queue_left=entry.get("jobQueueStatus", {}).get("remainingCapacity"),
+        described=_described(entry.get("customizedMetadata")),
     )
+
+
+def _described(metadata: object) -> Mapping[str, Any]:
+    """A handler's own words; another one's may be anything."""
+    return metadata if isinstance(metadata, dict) else {}

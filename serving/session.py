@@ -94,14 +94,21 @@ def serve(
 def _check(server: TorchServe, view: View) -> list[ModelStatus]:
     view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     with server.management() as management:
-        return check_effective(server.archives, management)
+        allow_cpu = server.settings.allow_cpu
+        return check_effective(server.archives, management, allow_cpu)
 
 
 def _warm_up(server: TorchServe, statuses: list[ModelStatus]) -> None:
     token = server.read_token("inference")
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
-            warm_up(server.inference_url, name, status.min_workers, token)
+            warm_up(
+                server.inference_url,
+                name,
+                status.min_workers,
+                token,
+                key=server.warm_up_key,
+            )
 
 
 def _show_sample(server: TorchServe, view: View) -> None:

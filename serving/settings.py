@@ -34,6 +34,7 @@ class ServerSettings:
             server's own instead of on ports: for the front door.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
+        allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
             with `stock`).
         verbose: TorchServe's own log lines, per request, are written.
@@ -53,6 +54,7 @@ class ServerSettings:
     unix_sockets: bool = False
     enable_model_api: bool = False
     token_auth: bool = False
+    allow_cpu: bool = False
     fork_workers: bool = True
     verbose: bool = False
     log_dir: Path | None = None

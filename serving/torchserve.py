@@ -7,12 +7,14 @@ folder of its own, so that servers run side by side and nothing is left behind.
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.warmup import WARM_UP_VARIABLE
 from offpath.serving.guard import Guard
 from offpath.serving.launch import (
     make_command,
@@ -65,6 +67,8 @@ class TorchServe:
         self._tmp_dir: Path | None = None
         self._run_dir = run_dir.resolve() if run_dir is not None else None
         self._log_dir: Path | None = None
+        # What tells the starter's requests from a client's.
+        self.warm_up_key = secrets.token_hex(16)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._ports: Ports | None = None
@@ -251,7 +255,10 @@ class TorchServe:
                     self._tmp_dir,
                 ),
                 cwd=self._work_dir,
-                env=make_environment(self.settings, self._tmp_dir, self._log_dir),
+                env={
+                    **make_environment(self.settings, self._tmp_dir, self._log_dir),
+                    WARM_UP_VARIABLE: self.warm_up_key,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,

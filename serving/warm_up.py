@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from offpath.handler.warmup import WARM_UP_HEADER
 from offpath.serving.settings import CONF_DIR
 
 PHOTOGRAPH = CONF_DIR / "espresso.jpg"
@@ -18,9 +19,6 @@ PHOTOGRAPH = CONF_DIR / "espresso.jpg"
 REQUESTS_PER_WORKER = 20
 CONCURRENCY = 8
 TIMEOUT_S = 60.0
-# They are answered requests like any other, in the metrics and in the prediction log; there they
-# can be told by their user id.
-HEADER = {"x-user-id": "offpath-warm-up"}
 
 
 def warm_up(
@@ -30,12 +28,16 @@ def warm_up(
     token: str | None = None,
     photograph: Path = PHOTOGRAPH,
     socket: Path | None = None,
+    key: str | None = None,
 ) -> None:
     """Sends a model some photographs, several at a time so that batches form and all workers run.
 
+    They are counted in the metrics, and where they carry the server's `key`
+    (`TorchServe.warm_up_key`) the prediction log has none of them.
+
     Failures are not reported here: the first real request meets them again.
     """
-    headers = dict(HEADER)
+    headers = {WARM_UP_HEADER: key} if key else {}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     body = photograph.read_bytes()

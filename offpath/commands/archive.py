@@ -151,7 +151,19 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         extra_files=options["extra_files"],
     )
     archive = build_archive(spec, options["output"], options["force"], _say)
+    _say_where_it_runs(config)
     return archive, config
+
+
+def _say_where_it_runs(config: dict[str, Any]) -> None:
+    """An archive for a GPU may be built anywhere, but must not surprise where it is served."""
+    import torch
+
+    if config.get("deviceType") == "gpu" and not torch.cuda.is_available():
+        _say(
+            "this archive asks for a GPU and torch sees none on this machine: here `offpath serve` "
+            "refuses it without --allow-cpu"
+        )
 
 
 def _say(line: str) -> None:

@@ -64,6 +64,11 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     help="Every call needs a token of TorchServe's; with --front take --tokens.",
 )
 @click.option(
+    "--allow-cpu",
+    is_flag=True,
+    help="Serve an archive that asks for a GPU (--preset t4) on the CPU where there is none.",
+)
+@click.option(
     "--fork-workers/--no-fork-workers",
     default=True,
     show_default=True,
@@ -104,6 +109,7 @@ def command(
     config: Path | None,
     enable_model_api: bool,
     token_auth: bool,
+    allow_cpu: bool,
     fork_workers: bool,
     verbose: bool,
     log_dir: Path | None,
@@ -137,6 +143,7 @@ def command(
             metrics_port=metrics_port,
             enable_model_api=enable_model_api,
             token_auth=token_auth,
+            allow_cpu=allow_cpu,
             fork_workers=fork_workers,
             verbose=verbose,
             log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),

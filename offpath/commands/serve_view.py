@@ -93,26 +93,27 @@ class ServeView:
         self._out.print(json.dumps(value), markup=False)
 
 
-COLUMNS = ("batch size", "max delay ms", "workers", "response s", "startup s")
+COLUMNS = ("workers", "batch", "delay", "time-outs")
 
 
 def _status_table(statuses: Sequence[ModelStatus]) -> Table:
     table = Table(title="in force", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("model", no_wrap=True)
-    table.add_column("version")
+    for heading in ("model", "device", "engine"):
+        table.add_column(heading, overflow="fold")
     for heading in COLUMNS:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for status in statuses:
         workers = str(status.min_workers)
         if status.max_workers != status.min_workers:
             workers = f"{status.min_workers}-{status.max_workers}"
         table.add_row(
-            status.model_name,
-            status.model_version,
-            str(status.batch_size),
-            str(status.max_batch_delay_ms),
+            f"{status.model_name} {status.model_version}",
+            status.device,
+            status.engine,
             workers,
-            str(status.response_timeout_s),
-            str(status.startup_timeout_s),
+            str(status.batch_size),
+            f"{status.max_batch_delay_ms} ms",
+            # Of an answer, of a start.
+            f"{status.response_timeout_s}, {status.startup_timeout_s} s",
         )
     return table

@@ -79,7 +79,8 @@ def start_behind(server: TorchServe) -> list[ModelStatus]:
     server.start()
     server.wait_until_ready()
     with server.management() as management:
-        statuses = check_effective(server.archives, management)
+        allow_cpu = server.settings.allow_cpu
+        statuses = check_effective(server.archives, management, allow_cpu)
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
             warm_up(
@@ -87,6 +88,7 @@ def start_behind(server: TorchServe) -> list[ModelStatus]:
                 name,
                 status.min_workers,
                 socket=server.socket("inference"),
+                key=server.warm_up_key,
             )
     return statuses
 

@@ -21,6 +21,7 @@ def record(
     make_pipeline: MakePipeline,
     rows: list[dict[str, Any]],
     headers: dict[str, str] | None = None,
+    warm_up_key: str | None = None,
     **settings: object,
 ) -> list[Record]:
     context = Context("cats", "", {}, 4, None, "0.12")
@@ -29,7 +30,7 @@ def record(
     pipeline = make_pipeline()
     batch = pipeline.inference(pipeline.preprocess(rows))
     checked = PredictionLogSettings.from_mapping(settings, {})
-    return make_records(batch, context, checked, "1.0", TIMINGS)
+    return make_records(batch, context, checked, "1.0", TIMINGS, warm_up_key)
 
 
 def test_every_item_is_recorded_with_its_own_answer(
@@ -76,3 +77,20 @@ def test_user_id_is_found_however_the_client_spells_it(
 def test_user_id_that_was_not_sent_is_none(make_pipeline: MakePipeline) -> None:
     (good,) = record(make_pipeline, [{"body": JPEG}])
     assert good.user_id is None
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "records"),
+    [
+        pytest.param("word", "word", 0, id="the-starters"),
+        pytest.param("other", "word", 1, id="a-clients"),
+        pytest.param("", "word", 1, id="empty"),
+        pytest.param("", None, 1, id="server-without-a-word"),
+        pytest.param(None, "word", 1, id="not-said"),
+    ],
+)
+def test_only_the_starters_own_requests_are_left_out(
+    make_pipeline: MakePipeline, said: str | None, key: str | None, records: int
+) -> None:
+    headers = {} if said is None else {"x-offpath-warm-up": said}
+    assert len(record(make_pipeline, [{"body": JPEG}], headers, key)) == records

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,51 @@ def test_difference_names_its_likely_cause(
     differences = find_differences(make_archive({**MODEL_CONFIG, **changes}), STATUS)
     assert [difference.setting for difference in differences] == [setting]
     assert cause in differences[0].cause
+
+
+GPU_CONFIG = {**MODEL_CONFIG, "deviceType": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("described", "on_gpu", "found"),
+    [
+        pytest.param({"device": "cpu"}, True, ["deviceType"], id="fell-back"),
+        pytest.param({}, False, ["deviceType"], id="other-handler-without"),
+        pytest.param({"device": "cuda:0"}, True, [], id="has-one"),
+        pytest.param({}, True, [], id="other-handler-with"),
+    ],
+)
+def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
+    described: dict, on_gpu: bool, found: list[str]
+) -> None:
+    status = replace(STATUS, described=described, on_gpu=on_gpu)
+    differences = find_differences(make_archive(GPU_CONFIG), status)
+    assert [one.setting for one in differences] == found
+    assert all("--allow-cpu" in one.cause for one in differences)
+
+
+@pytest.mark.server
+def test_gpu_archive_on_the_cpu_needs_to_be_allowed(
+    server: TorchServe, model_store: Path
+) -> None:
+    echo = write_mar(model_store, "on-gpu", GPU_CONFIG)
+    with server.management() as management:
+        management.register(echo.name, initial_workers=1)
+        archives = [("on-gpu", read_mar(echo))]
+        with pytest.raises(ExpectedError, match="deviceType is cpu.*asks for 'gpu'"):
+            check_effective(archives, management)
+        (status,) = check_effective(archives, management, allow_cpu=True)
+        management.unregister("on-gpu")
+    assert (status.device, status.engine) == ("cpu", "-")
+
+
+@pytest.mark.server
+def test_what_our_worker_runs_with_is_described(server: TorchServe) -> None:
+    with server.management() as management:
+        statuses = check_effective(server.archives, management)
+    for status in statuses:
+        assert (status.device, status.engine) == ("cpu", "eager fp32")
+        assert status.queue_left == 200
 
 
 @pytest.mark.server

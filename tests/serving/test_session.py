@@ -29,11 +29,14 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MagicMoc
     """Serves one model as its archive asks; answers requests."""
     management = create_autospec(ManagementClient, instance=True)
     management.describe.return_value = [STATUS]
+    management.describe_worker.return_value = STATUS
     with answering_server() as answers:
         made = MagicMock(
             archives=[("cats", ARCHIVE)],
             inference_url=answers.url,
             log_path=tmp_path / "log",
+            settings=SETTINGS,
+            warm_up_key="word",
         )
         made.ports.inference = 1  # nobody's
         made.model_names.return_value = ["cats"]

@@ -51,6 +51,13 @@ def test_archive_is_built_and_said(archive: Archive, store: Path) -> None:
     assert [file.name for file in store.iterdir()] == ["net.mar"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_archive_for_a_gpu_says_that_there_is_none_here(archive: Archive) -> None:
+    code, _, err = archive("--preset", "t4", "--name", "net")
+    assert code == 0
+    assert "asks for a GPU and torch sees none" in err and "--allow-cpu" in err
+
+
 def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) -> None:
     Path("mine.yaml").write_text(
         yaml.safe_dump(
