@@ -265,4 +265,4 @@ class _EngineFolder:
         backend = make_backend(
             engine, precision, self.model, self.config, device, folder, threads
         )
-        return measure_parity(backend, parity, device)
+        return measure_parity(backend, parity, self.config, device)

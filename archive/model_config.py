@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError, ExpectedError, WrongOption
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 
@@ -95,7 +95,7 @@ def _check(key: str, value: Any) -> None:
         try:
             HandlerConfig.from_mapping(value, environ={})
         except ConfigError as error:
-            raise ExpectedError(str(error)) from error
+            raise WrongOption(str(error)) from error
     elif key == "deviceType":
         if value not in DEVICE_TYPES:
             raise ExpectedError(

@@ -11,6 +11,7 @@ import torch
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
+from offpath.handler.head import activate
 from offpath.handler.parity import ParitySet
 
 PICTURES = 16
@@ -26,14 +27,14 @@ def make_parity_set(
     """Answers of eager fp32 on the CPU, for 16 candidates, those with a clear answer first.
 
     Args:
-        model: maps normalised float32 [batch, 3, size, size] to logits.
-        config: size, mean, std and the bound.
+        model: maps normalised float32 [batch, 3, size, size] to outputs.
+        config: size, mean, std, activation and the bound.
         candidates: uint8 [n, size, size, 3].
     """
     backend = EagerBackend(model, config, torch.device("cpu"))
     with torch.inference_mode():
         answers = [
-            torch.softmax(backend(pictures).float(), 1)
+            activate(backend(pictures), config.activation)
             for pictures in torch.from_numpy(candidates).split(BATCH)
         ]
     probabilities = torch.cat(answers).numpy()

@@ -1,4 +1,4 @@
-"""A batch of pictures -> probabilities: the batch buffer, a back end, softmax and top-k.
+"""A batch of pictures -> scores: the batch buffer, a back end, the activation and top-k.
 
 CUDA differs in four places, all here: the buffer is pinned, each picture's copy starts as soon as
 it is there (on a stream of its own, so that it hides behind the decoding of the next), batch
@@ -8,6 +8,7 @@ sizes are captured as CUDA graphs, and events tell the copy's time from the forw
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ import torch
 from offpath.handler.backends import Backend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
+from offpath.handler.head import activate
 from offpath.handler.stages import Stage, StageTimer
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class TopK:
     """The best classes of a batch, best first.
 
     Attributes:
-        probabilities: float32 [batch, k].
+        probabilities: float32 [batch, k]; with `activation: none` whatever the model gives.
         classes: int64 [batch, k].
     """
 
@@ -52,8 +54,9 @@ class BatchRunner:
     """Runs batches of up to `max_batch` pictures.
 
     Args:
-        backend: maps uint8 pictures to logits.
-        config: `image_size`, `top_k` (cut to the model's own number of classes), `cuda_graphs`.
+        backend: maps uint8 pictures to the model's outputs.
+        config: `image_size`, `activation`, `top_k` (cut to the model's own number of classes; all
+            of them where there is a `threshold`), `cuda_graphs`.
         device: where the back end takes its pictures.
         max_batch: capacity of the batch buffer.
     """
@@ -69,7 +72,8 @@ class BatchRunner:
         self.device = device
         # Known from the first batch on, which is the warm-up.
         self.classes = 0
-        self._size, self._top_k = config.image_size, config.top_k
+        self._size, self._activation = config.image_size, config.activation
+        self._top_k = config.top_k if config.threshold is None else sys.maxsize
         self._is_cuda = device.type == "cuda"
         self._has_graphs = (
             self._is_cuda and config.cuda_graphs and backend.is_capturable
@@ -152,10 +156,10 @@ class BatchRunner:
         return top_k
 
     def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """uint8 [batch, size, size, 3] on the device -> probabilities and classes [batch, k]."""
-        probabilities = torch.softmax(self.backend(pictures).float(), dim=1)
-        self.classes = probabilities.shape[1]
-        best = torch.topk(probabilities, min(self._top_k, self.classes), dim=1)
+        """uint8 [batch, size, size, 3] on the device -> scores and classes [batch, k]."""
+        scores = activate(self.backend(pictures), self._activation)
+        self.classes = scores.shape[1]
+        best = torch.topk(scores, min(self._top_k, self.classes), dim=1)
         return best.values, best.indices
 
     def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:

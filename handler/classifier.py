@@ -146,6 +146,8 @@ class OffpathClassifier(ImageClassifier):
             "classes": self.pipeline.runner.classes,
             "threads": torch.get_num_threads(),
             "max_batch": self.pipeline.runner.max_batch,
+            "activation": self.config.activation,
+            "threshold": self.config.threshold,
             "decode": self.pipeline.decode_mode,
             "mean": list(self.config.mean),
             "std": list(self.config.std),

@@ -20,6 +20,7 @@ from offpath.handler.settings import (
     integer,
     mapping,
     number,
+    optional,
     positive,
     read_section,
     setting,
@@ -28,6 +29,8 @@ from offpath.handler.settings import (
 
 SECTION = "handler"
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
+# head.py applies them; `auto` is decided when the archive is built (archive/head.py).
+ACTIVATIONS = ("softmax", "sigmoid", "none", "auto")
 # `auto`: backends/choose.py says what it stands for.
 ENGINE_NAMES = ("auto", *ENGINES)
 PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}))
@@ -47,6 +50,9 @@ class HandlerConfig:
     std: tuple[float, float, float] = setting(
         (0.229, 0.224, 0.225), three("three numbers above 0, up to 1", positive(1))
     )
+    activation: str = setting("softmax", choice(ACTIVATIONS))
+    # Several labels a picture: all classes that reach it, instead of the best `top_k`.
+    threshold: float | None = setting(None, optional(number(0, 1)))
     top_k: int = setting(5, integer(1, 1000))
     decode: str = setting("scaled", choice(DECODE_MODES))
     scale_margin: float = setting(SCALE_MARGIN, number(1, 8))
@@ -103,6 +109,11 @@ class HandlerConfig:
             raise ConfigError(
                 f"handler.resize_size {config.resize_size} is below handler.image_size "
                 f"{config.image_size}: the crop would leave the picture"
+            )
+        if config.activation == "softmax" and config.threshold is not None:
+            raise ConfigError(
+                f"handler.threshold is {config.threshold} and handler.activation softmax; "
+                "accepted: activation sigmoid or none, for several labels a picture"
             )
         if config.engine != "auto" and config.precision != "auto":
             _check_precision(config.engine, config.precision)

@@ -9,8 +9,16 @@ from __future__ import annotations
 class ExpectedError(Exception):
     """Something the user can put right: the message says what was wrong and what to do.
 
-    The command line prints it without a traceback and exits with 1.
+    The command line prints it without a traceback and exits with `exit_code`.
     """
+
+    exit_code = 1
+
+
+class WrongOption(ExpectedError):
+    """What the user passed is wrong in itself, as click's own usage errors are."""
+
+    exit_code = 2
 
 
 class ConfigError(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ class Item:
         payload: the image's bytes; None where the row held none.
         error: set by the first stage that cannot go on with it.
         index: its picture's place in the batch buffer, when it got that far.
-        predictions: (label, probability), best first.
+        predictions: (label, score), best first.
         extra: what a handler of one's own adds to its record.
     """
 
@@ -83,6 +84,8 @@ class Pipeline:
         self.config = config
         self.runner = runner
         self._labels = labels
+        threshold = config.threshold
+        self._least = -math.inf if threshold is None else threshold
         exact = config.decode == "exact"
         self._options = config.decode_options
         self._transform = transform_image if exact else transform_with_torch
@@ -130,7 +133,12 @@ class Pipeline:
             )
             for item in good:
                 row = zip(classes[item.index], probabilities[item.index])
-                item.predictions = [(self._labels.get(c, str(c)), p) for c, p in row]
+                # `not below`: what is no number is shown, not hidden.
+                item.predictions = [
+                    (self._labels.get(c, str(c)), p)
+                    for c, p in row
+                    if not p < self._least
+                ]
         return batch
 
     def postprocess(self, batch: Batch) -> list[Reply]:

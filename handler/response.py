@@ -29,7 +29,10 @@ class Reply:
 
 
 def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
-    """`{label: probability, ...}`, best first: the stock image_classifier's body, not indented."""
+    """`{label: score, ...}`, best first: the stock image_classifier's body, not indented.
+
+    Empty where no class reaches the threshold.
+    """
     return encode_json(dict(predictions))
 
 

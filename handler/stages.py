@@ -15,7 +15,7 @@ class Stage(str, Enum):
     DECODE = "decode"  # payload bytes -> full or scaled pixels
     TRANSFORM = "transform"  # pixels -> the model's square in the batch buffer
     TRANSFER = "transfer"  # batch buffer -> device
-    INFERENCE = "inference"  # normalise, forward, softmax, top-k, copy back
+    INFERENCE = "inference"  # normalise, forward, activation, top-k, copy back
     POSTPROCESS = "postprocess"  # top-k -> encoded replies, statuses and headers
     LOG = "log"  # records -> kernel
 

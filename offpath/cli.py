@@ -60,7 +60,7 @@ def run(argv: list[str] | None = None) -> None:
         sys.exit(error.exit_code if isinstance(error, click.UsageError) else 1)
     except ExpectedError as error:
         click.echo(f"offpath: {error}", err=True)
-        sys.exit(1)
+        sys.exit(error.exit_code)
     except Exception:
         traceback.print_exc()
         click.echo("offpath: this is a bug; the traceback above says where", err=True)

@@ -155,7 +155,8 @@ def _check(
             logger.warning("%s: no photographs in the archive to check it with", label)
             return None, None
         return f"{label}: no photographs in the archive to check it with", None
-    parity = measure_parity(backend, load_parity_set(path, config.image_size), device)
+    reference = load_parity_set(path, config.image_size)
+    parity = measure_parity(backend, reference, config, device)
     if parity.holds(config.parity_bound):
         return None, parity
     return (

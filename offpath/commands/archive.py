@@ -126,6 +126,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     # torch is imported here: `offpath archive --help` answers without it.
     from offpath.archive.artefacts import plan_engine
     from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.head import settle_head
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import load_preset, make_model_config
     from offpath.archive.model_source import load_model_source
@@ -138,6 +139,7 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     source = load_model_source(options["model"], options["weights"], _say)
     handler = {**source.handler, **_handler_settings(options)}
     config = make_model_config(preset, _server_settings(options), handler)
+    settle_head(config, source.module, options["calibrate"], _say)
     engine = plan_engine(config, source.module, options["calibrate"])
     spec = ArchiveSpec(
         name=options["name"],

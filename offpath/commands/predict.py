@@ -55,6 +55,13 @@ BODY_SHOWN = 60
     type=click.IntRange(1, 256),
     help="Concurrent requests.",
 )
+@click.option(
+    "--top",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Labels of each answer that the table shows; --json has all.",
+)
 @click.option("--token", help="Inference token, where the server asks for one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(images: tuple[str, ...], **options: Any) -> None:
@@ -82,7 +89,7 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         if options["as_json"]:
             click.echo(json.dumps(_as_json(path, outcome)))
         else:
-            _add_row(table, path, outcome)
+            _add_row(table, path, outcome, options["top"])
     if not options["as_json"]:
         # No markup: a file or a label may hold brackets.
         Console(markup=False).print(table)
@@ -171,7 +178,7 @@ def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
     }
 
 
-def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
+def _add_row(table: Table, path: Path, outcome: Prediction | str, top: int) -> None:
     if isinstance(outcome, str):
         table.add_row(str(path), f"not sent: {outcome}", "", "", "")
         return
@@ -186,9 +193,10 @@ def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
         return
     # Another kind of model answers with something else: shown as it came.
     body = outcome.body.decode("utf-8", "replace")
-    label, p = outcome.labels[0] if outcome.labels else (body[:BODY_SHOWN], None)
-    probability = "" if p is None else f"{p:.3f}"
+    shown = outcome.labels[:top]
+    labels = "\n".join(label for label, _ in shown) or body[:BODY_SHOWN]
+    scores = "\n".join(f"{score:.3f}" for _, score in shown)
     stages = ", ".join(
         f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05
     )
-    table.add_row(str(path), label, probability, f"{outcome.latency_ms:.1f}", stages)
+    table.add_row(str(path), labels, scores, f"{outcome.latency_ms:.1f}", stages)

@@ -131,7 +131,12 @@ class EngineProcess:
             f"{name}.{what}": figure
             for name, file in (("all", ALL), ("gate", GATE))
             for what, figure in asdict(
-                measure_parity(self._backend, self._read_reference(file), self._device)
+                measure_parity(
+                    self._backend,
+                    self._read_reference(file),
+                    self._config,
+                    self._device,
+                )
             ).items()
         }
 

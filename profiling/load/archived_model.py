@@ -22,7 +22,7 @@ from offpath.serving.mar_file import MANIFEST, read_mar
 
 LABELS = "index_to_name.json"
 # What of `handler:` belongs to the model; the rest is how our server runs it.
-PREPROCESSING = ("image_size", "resize_size", "mean", "std")
+PREPROCESSING = ("image_size", "resize_size", "mean", "std", "activation")
 # Enough to tell archives apart.
 DIGITS = 12
 

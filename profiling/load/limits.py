@@ -166,7 +166,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 def forward_for(
     seconds: float, model: str, batch_size: int, own: OwnForward | None
 ) -> Rate:
-    """Normalisation, forward, softmax and top-k on a batch of pictures, as the handler does it."""
+    """Normalisation, forward, activation, top-k on a batch of pictures, as the handler does it."""
     import torch
 
     from offpath.handler.backends.choose import choose_backend

@@ -13,6 +13,7 @@ from torchvision import transforms
 from offpath.archive.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
+from offpath.handler.head import activate
 from offpath.profiling.load.archived_model import identify_archive, load_archived_model
 
 
@@ -115,7 +116,8 @@ def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
     """Classifies with Pillow, torchvision's transforms and fp32: the stock handler's semantics."""
     picture = model.make_transforms()(read_picture(photograph))
     with torch.inference_mode():
-        probabilities = torch.softmax(model.source.module.eval()(picture[None]), 1)[0]
+        outputs = model.source.module.eval()(picture[None])
+    probabilities = activate(outputs, model.config.activation)[0]
     best, classes = torch.topk(probabilities, 2)
     return Answer(
         model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1])

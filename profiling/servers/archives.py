@@ -83,7 +83,16 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
-    """What the stock handler has fixed, as the model wants it."""
+    """What the stock handler has fixed, as the model wants it.
+
+    Raises:
+        ExpectedError: the model wants what that handler cannot do.
+    """
+    if model.config.activation != "softmax":
+        raise ExpectedError(
+            f"model {model.name!r} has activation {model.config.activation}, and TorchServe's own "
+            "handler always takes the softmax; leave those servers out (--servers offpath)"
+        )
     own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
     return own | {"top_k": model.top_k}
 

@@ -15,6 +15,7 @@ from torchvision import transforms
 
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.batch_runner import BatchRunner
+from offpath.handler.head import activate
 from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
@@ -88,16 +89,16 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 class Finish:
-    """Forward, softmax, the best classes by name."""
+    """Forward, activation, the best classes by name."""
 
     def __init__(self, model: ModelUnderTest) -> None:
         self._module = model.source.module.eval()
-        self._top_k = model.top_k
+        self._top_k, self._activation = model.top_k, model.config.activation
         self._labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
     def __call__(self, pictures: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
-            probabilities = torch.softmax(self._module(pictures), dim=1)
+            probabilities = activate(self._module(pictures), self._activation)
             best = torch.topk(probabilities, self._top_k, dim=1)
         return [
             dict(zip(self._labels[classes], values))
