@@ -22,12 +22,13 @@ from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import BadTarget
-from offpath.handler.handed_over import FrontDoor, fields_of
+from offpath.handler.errors import ItemError
+from offpath.handler.explanations import Explainer, is_explanation
+from offpath.handler.handed_over import FrontDoor
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.normalise import Normaliser
 from offpath.handler.own import OwnAnswers, Result
-from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
+from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads, without_frames
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.records import make_records
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
@@ -219,28 +220,30 @@ class OffpathClassifier(ImageClassifier):
     ) -> None:
         """Puts descriptions and explanations in place of predictions, item by item.
 
-        TorchServe queues all three kinds together, and a client can send the headers itself.
+        TorchServe queues all three kinds together, and a client can send the headers itself: on a
+        request that carries anything they describe nothing.
         """
         for idx, (item, row) in enumerate(zip(batch.items, data)):
-            if context.get_request_header(idx, "describe") == "True":
+            headers = context.get_all_request_header(idx)
+            if headers.get("describe") == "True" and not row:
                 item.error = None  # it carries no picture
                 replies[idx] = encode_json(self.describe_handle())
-            elif context.get_request_header(idx, "explain") == "True":
-                if item.error is None:
-                    replies[idx] = self._explain_item(item, row)
+            elif is_explanation(headers) and item.error is None:
+                replies[idx] = self._explain_item(item, row)
 
     def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
-        try:
-            target = parse_target(
-                fields_of(row).get("target"), self.pipeline.runner.classes
-            )
-        except BadTarget as error:
-            item.error = error
-            return encode_error(error)
         if item.index is None:
             raise RuntimeError("an item without a picture cannot be explained")
-        inputs = self._normaliser(self.pipeline.runner.picture(item.index))
-        return encode_json(self.get_insights(inputs, None, target)[0])
+        try:
+            return self._explainer.explain(item.index, row, self._attribute)
+        except ItemError as error:
+            item.error = without_frames(error)
+            return encode_error(error)
+
+    def _attribute(self, index: int, target: int) -> list[Any]:
+        inputs = self._normaliser(self.pipeline.runner.picture(index))
+        attributions: list[Any] = self.get_insights(inputs, None, target)[0]
+        return attributions
 
     def get_insights(
         self, tensor_data: torch.Tensor, _: Any, target: int = 0
@@ -261,6 +264,12 @@ class OffpathClassifier(ImageClassifier):
     def _normaliser(self) -> Normaliser:
         config = self.config
         return Normaliser(config.mean, config.std, config.image_size, self.device)
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        config = self.config
+        classes = self.pipeline.runner.classes
+        return Explainer(config.explanations, config.max_response_bytes, classes)
 
     @staticmethod
     def _quiet_worker_log() -> None:
@@ -288,22 +297,3 @@ def describe_choice(choice: Choice) -> dict[str, Any]:
     if choice.parity is not None:
         described["parity"] = asdict(choice.parity)
     return described
-
-
-def parse_target(value: object, classes: int) -> int:
-    """The class to explain, from the form field `target`; 0 where it is missing, as stock does.
-
-    Raises:
-        BadTarget: not an integer, or not one of the model's `classes`.
-    """
-    if not value:
-        return 0
-    is_raw = isinstance(value, (bytes, bytearray, memoryview))
-    text = bytes(value).decode("ascii", "replace") if is_raw else value  # type: ignore
-    try:
-        target = int(str(text))
-    except ValueError as error:
-        raise BadTarget("the field `target` must be a class index") from error
-    if not 0 <= target < classes:
-        raise BadTarget(f"the field `target` must be from 0 to {classes - 1}")
-    return target

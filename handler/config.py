@@ -36,6 +36,8 @@ ENGINE_NAMES = ("auto", *ENGINES)
 PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}))
 # Pillow refuses more, whatever we allow (twice PIL.Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = 178_956_970
+# A float32 as JSON writes it, with its comma.
+EXPLANATION_NUMBER_BYTES = 25
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class HandlerConfig:
     exif_orientation: bool = setting(False, flag())
     max_pixels: int = setting(50_000_000, integer(1, MOST_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))
+    # One costs a worker most of a second.
+    explanations: bool = setting(False, flag())
+    # Of one reply; at most max_response_size of config.properties, over which TorchServe ends the
+    # worker and with it the whole batch.
+    max_response_bytes: int = setting(6_553_500, integer(1024, 2**31 - 1))
     # 0: cores / workers.
     threads: int = setting(0, integer(0, 256))
     server_timing: bool = setting(True, flag())
@@ -115,9 +122,21 @@ class HandlerConfig:
                 f"handler.threshold is {config.threshold} and handler.activation softmax; "
                 "accepted: activation sigmoid or none, for several labels a picture"
             )
+        if config.explanations:
+            _check_explanation_size(config)
         if config.engine != "auto" and config.precision != "auto":
             _check_precision(config.engine, config.precision)
         return config
+
+
+def _check_explanation_size(config: HandlerConfig) -> None:
+    most = 3 * config.image_size**2 * EXPLANATION_NUMBER_BYTES
+    if most > config.max_response_bytes:
+        raise ConfigError(
+            f"handler.explanations: a reply for handler.image_size {config.image_size} takes up to "
+            f"{most} bytes, over handler.max_response_bytes {config.max_response_bytes}; raise it, "
+            "and max_response_size of config.properties to the same, or leave explanations off"
+        )
 
 
 def _check_precision(engine: str, precision: str) -> None:

@@ -6,16 +6,19 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 
 from __future__ import annotations
 
-import logging
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from offpath.handler.decode_cost import BudgetedBytes, check_jpeg_cost, check_scans
+from offpath.handler.decode_cost import (
+    BudgetedBytes,
+    check_jpeg_cost,
+    check_scans,
+    check_tiff_cost,
+)
 from offpath.handler.errors import (
     ImageTooCostly,
     ImageTooLarge,
@@ -52,10 +55,14 @@ SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
 # Those that bring the stored picture's last column (row) to the front.
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
 # TIFF 6.0, sections 8, 15 and 22; 7 is JPEG as Technical Note 2 corrects it.
-COMPRESSION_TAG, TILE_WIDTH_TAG, TILE_LENGTH_TAG = 259, 322, 323
-JPEG_COMPRESSIONS = (6, 7)
-# Bytes of each strip, or of each tile.
-PIECE_LENGTH_TAGS = (279, 325)
+BITS_TAG, COMPRESSION_TAG, SAMPLES_TAG = 258, 259, 277
+TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
+NO_COMPRESSION, JPEG_COMPRESSIONS = 1, (6, 7)
+# Where each strip or tile begins, and its bytes.
+PIECE_TAGS, PIECE_LENGTH_TAGS = (273, 324), (279, 325)
+# 8-bit RGBA: libtiff decodes all of a picture in one call, in which no budget can reach it.
+MOST_BITS_A_PIXEL = 32
+TIFF_MAGIC = (b"II", b"MM")
 
 
 @dataclass(frozen=True)
@@ -113,19 +120,6 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
     return _decode_with_pillow(payload, options)
 
 
-def silence_decoders() -> None:
-    """Turns off what the decoders say of a client's data; for a server, once at start.
-
-    Each warning is a line on the log, and the first of a kind opens the source file that it quotes.
-    What is wrong is in the reply.
-    """
-    warnings.filterwarnings("ignore", module=r"PIL\.")
-    # npy headers: written by Python 2; with a backslash, which Python 3.12 takes for an escape.
-    warnings.filterwarnings("ignore", message=r"Reading `\.npy`")
-    warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)
-
-
 def choose_scale(height: int, width: int, min_size: int) -> int:
     """Denominator 8, 4, 2 or 1 at which the shorter side still has `min_size` pixels."""
     if min_size <= 0:
@@ -147,16 +141,31 @@ def check_pixels(height: int, width: int, max_pixels: int) -> None:
 
 
 def _check_tiff(image: Image.Image, payload: Payload, max_pixels: int) -> None:
-    """A TIFF may state tiles of a gigabyte for a small picture, of which libtiff allocates a whole
-    one; and hold JPEGs of thousands of scans, in which a budget cannot reach it."""
+    """What libtiff does in one call, in which the budget cannot reach it.
+
+    A TIFF may state tiles of a gigabyte for a small picture, of which a whole one is allocated;
+    have the same megabytes for each of its strips; and hold JPEGs of thousands of scans.
+    """
     tags = getattr(image, "tag_v2", {})
     sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
     check_pixels(*sides, max_pixels)
-    if tags.get(COMPRESSION_TAG) in JPEG_COMPRESSIONS:
-        lengths = next((tags[tag] for tag in PIECE_LENGTH_TAGS if tag in tags), (0,))
-        if sum(lengths) > len(payload):
-            raise ImageTooCostly("its pieces share their bytes")
-        check_scans(payload, image.height * image.width // max(1, len(lengths)))
+    compression = tags.get(COMPRESSION_TAG, NO_COMPRESSION)
+    if compression == NO_COMPRESSION:
+        return
+    pixels, depths = image.height * image.width, tags.get(BITS_TAG, (1,))
+    bits = sum(depths) if len(depths) > 1 else depths[0] * tags.get(SAMPLES_TAG, 1)
+    if pixels * bits > max_pixels * MOST_BITS_A_PIXEL:
+        raise ImageTooLarge(
+            f"{pixels} pixels of {bits} bits; at most {max_pixels} of {MOST_BITS_A_PIXEL}"
+        )
+    pieces = next((len(tags[tag]) for tag in PIECE_TAGS if tag in tags), 1)
+    lengths = next((tags[tag] for tag in PIECE_LENGTH_TAGS if tag in tags), None)
+    # Without lengths libtiff takes the rest of the file for each.
+    total = pieces * len(payload) if lengths is None else sum(lengths)
+    if total > len(payload):
+        raise ImageTooCostly("its pieces share their bytes")
+    if compression in JPEG_COMPRESSIONS:
+        check_scans(payload, pixels // max(1, pieces))
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
@@ -215,13 +224,13 @@ def read_orientation(payload: Payload) -> object:
 
 
 def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
+    if payload[:2] in TIFF_MAGIC:
+        check_tiff_cost(payload)
     try:
         with Image.open(BudgetedBytes(payload), formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
             _check_tiff(image, payload, options.max_pixels)
-            turned = (
-                ImageOps.exif_transpose(image) if options.exif_orientation else image
-            )
+            turned = _turn(image) if options.exif_orientation else image
             pixels = _to_rgb(turned)
     except ItemError:
         raise
@@ -236,6 +245,13 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImag
         # Pillow's plugins raise anything on broken input: OSError, SyntaxError, struct.error, ...
         raise UndecodableImage("the image data is broken or incomplete") from error
     return DecodedImage(pixels, pixels.shape[0], pixels.shape[1])
+
+
+def _turn(image: Image.Image) -> Image.Image:
+    """Turned by its EXIF tag. ImageOps.exif_transpose also writes all of the EXIF anew."""
+    image.load()  # in which Pillow turns a TIFF by itself
+    orientation = image.getexif().get(ORIENTATION_TAG)
+    return image.transpose(TURNS[orientation]) if orientation in TURNS else image
 
 
 def _to_rgb(image: Image.Image) -> Pixels:

@@ -6,7 +6,9 @@ pixels, megabytes of fill bytes, a million empty PNG chunks, a BMP in runs of on
 
 from __future__ import annotations
 
+import contextlib
 import io
+import struct
 import time
 
 import numpy as np
@@ -17,9 +19,9 @@ from offpath.handler.payload import Payload
 # CPU seconds that Pillow may take for one picture: twice what 50 million 16-bit RGBA pixels need.
 BUDGET_S = 1.5
 # An encoder makes about ten scans of a progressive picture; each goes over all pixels again
-# (0.6 ns a pixel and component here: 10^9 are at most two seconds).
+# (1.5 ns a pixel in three components here). Ten scans of 50 million pixels are within it.
 MAX_SCANS = 100
-MAX_SCANNED_PIXELS = 1_000_000_000
+MAX_SCANNED_PIXELS = 700_000_000
 # Segments, and bytes that belong to none, before the first scan. Profiles and previews of a camera
 # take some hundred segments; 64 kB is the most that one holds.
 MAX_SEGMENTS = 1_000
@@ -31,6 +33,15 @@ FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 # TEM and RST0 to RST7: no length follows.
 STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
+APP1, EXIF = 0xE1, b"Exif\0\0"
+# One segment holds 64 kB; Pillow puts several together, and parses what it wants of them in Python.
+MAX_EXIF_BYTES = 262_144
+# Values of one TIFF tag that Pillow makes Python objects of: a million strips take two seconds
+# before anything is decoded. A strip a row of the largest camera's picture is a tenth of this.
+MAX_TAG_VALUES = 100_000
+# TIFF's types BYTE, ASCII and UNDEFINED: taken as they are, as profiles and thumbnails come.
+PLAIN_TYPES = frozenset({1, 2, 7})
+MAX_TAGS = 65_535
 
 
 class BudgetedBytes(io.BytesIO):
@@ -88,11 +99,11 @@ def find_frame(payload: Payload) -> tuple[int, bool] | None:
     Raises:
         ImageTooCostly: too many segments or stray bytes.
     """
-    at, end, segments, stray = 2, len(payload), 0, 0
+    at, end, segments, stray, exif = 2, len(payload), 0, 0, 0
     pixels = components = 0
     is_progressive = False
     while at + 4 <= end:
-        if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES:
+        if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES or exif > MAX_EXIF_BYTES:
             raise ImageTooCostly("too much before the first scan")
         marker = payload[at + 1]
         if payload[at] != FILL or marker in (0x00, FILL):
@@ -110,6 +121,8 @@ def find_frame(payload: Payload) -> tuple[int, bool] | None:
             height, width = (read_short(payload, at + n) for n in (3, 5))
             pixels, components = height * width, payload[at + 7]
             is_progressive = marker in PROGRESSIVE
+        if marker == APP1 and payload[at + 2 : at + 8] == EXIF:
+            exif += read_short(payload, at)
         at += max(2, read_short(payload, at))
     return None
 
@@ -124,3 +137,25 @@ def count_scans(payload: Payload) -> int:
     data = np.frombuffer(payload, np.uint8)
     after = data[1:][data[:-1] == FILL]
     return int(np.count_nonzero(after == START_OF_SCAN))
+
+
+def check_tiff_cost(payload: Payload) -> None:
+    """Refuses a TIFF one of whose tags holds more numbers than a picture's.
+
+    Raises:
+        ImageTooCostly: it does.
+    """
+    order = "<" if payload[:2] == b"II" else ">"
+    is_big = payload[2:3] == b"\x2b"  # BigTIFF, as Pillow tells it
+    offset_at, offset, count, entry = (
+        (8, "Q", "Q", "HHQQ") if is_big else (4, "I", "H", "HHII")
+    )
+    layout = struct.Struct(order + entry)
+    with contextlib.suppress(struct.error):  # cut off: Pillow says so
+        (at,) = struct.unpack_from(order + offset, payload, offset_at)
+        (tags,) = struct.unpack_from(order + count, payload, at)
+        at += struct.calcsize(count)
+        for number in range(min(tags, MAX_TAGS)):
+            _, kind, values, _ = layout.unpack_from(payload, at + number * layout.size)
+            if kind not in PLAIN_TYPES and values > MAX_TAG_VALUES:
+                raise ImageTooCostly(f"more than {MAX_TAG_VALUES} values of one tag")

@@ -79,6 +79,27 @@ class BadTarget(ItemError):
     phrase = "bad target"
 
 
+class ExplanationsClosed(ItemError):
+    """An explanation is asked of a model whose archive has none."""
+
+    status = 403
+    phrase = "explanations are closed"
+
+
+class TooManyExplanations(ItemError):
+    """Explanations have had their share of the worker's time."""
+
+    status = 429
+    phrase = "too many explanations"
+
+
+class ExplanationTooLarge(ItemError):
+    """An explanation over `max_response_bytes`, which would end the worker."""
+
+    status = 422
+    phrase = "explanation too large"
+
+
 class PayloadTooLarge(ItemError):
     """More bytes than `max_payload_bytes`."""
 

@@ -22,6 +22,10 @@ Payload = bytes | bytearray | memoryview
 JSON_KEYS = ("data", "body", "b64")
 # Of what is taken as it is; anything else may be an envelope of text.
 BINARY_MAGICS = (*MAGICS, b"\x93NUMPY")
+# An envelope holds one text. A body of `{},{},...` would become 11 million objects: 800 MB.
+MAX_JSON_VALUES = 1000
+JSON_STRUCTURE = (b",", b"{", b"[")
+WHITE_SPACE = b" \t\n\r\v\f"
 
 
 def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
@@ -55,15 +59,18 @@ def _is_image(payload: Payload) -> bool:
 
 def _unwrap_bytes(body: Payload) -> Payload:
     """Bytes that are no image: JSON, base64 text, or neither (left for the decoder to refuse)."""
-    if body[:1] in (b"{", b'"', b"["):
+    text = bytes(body)
+    if text[:1] in (b"{", b'"', b"["):
+        if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
+            raise BadEnvelope(f"JSON of more than {MAX_JSON_VALUES} values")
         try:
-            return _unwrap_value(json.loads(bytes(body)))
+            return _unwrap_value(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise BadEnvelope(
                 "the body looks like JSON but cannot be parsed"
             ) from error
     try:
-        return base64.b64decode(_without_line_ends(bytes(body)), validate=True)
+        return base64.b64decode(_without_line_ends(text), validate=True)
     except binascii.Error:
         return body
 
@@ -84,4 +91,4 @@ def _unwrap_value(value: object) -> Payload:
 
 def _without_line_ends(text: bytes) -> bytes:
     """The `base64` command and MIME wrap their lines at 76 characters."""
-    return b"".join(text.split())
+    return text.translate(None, WHITE_SPACE)

@@ -16,13 +16,14 @@ import torch
 
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import decode_image, silence_decoders
+from offpath.handler.decode import decode_image
 from offpath.handler.errors import ItemError
 from offpath.handler.npy import is_npy, read_npy
 from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
 from offpath.handler.payload import Payload, read_payload
 from offpath.handler.resample import transform_on_device, transform_with_torch
 from offpath.handler.response import Reply, encode_error, encode_prediction
+from offpath.handler.silence import silence_decoders
 from offpath.handler.stages import Stage, StageTimer
 from offpath.handler.transform import transform_image
 

@@ -72,8 +72,8 @@ def build(
 def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`classifier.mar` (EfficientNet-Lite0, real weights) and `near-free.mar`."""
     store = tmp_path_factory.mktemp("model-store")
-    build(store, "efficientnet-lite0", "classifier")
-    build(store, "near-free", "near-free")
+    build(store, "efficientnet-lite0", "classifier", explanations=True)
+    build(store, "near-free", "near-free", explanations=True)
     return store
 
 

@@ -15,12 +15,8 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
-from offpath.handler.classifier import (
-    OffpathClassifier,
-    parse_target,
-    threads_per_worker,
-)
-from offpath.handler.errors import BadTarget, ConfigError
+from offpath.handler.classifier import OffpathClassifier, threads_per_worker
+from offpath.handler.errors import ConfigError
 from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.serving.client import parse_server_timing
@@ -78,7 +74,9 @@ def keep_logging_and_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def context(model_dir: Path) -> Context:
-    return make_context(model_dir, metrics_interval_s=3600, threads=1)
+    return make_context(
+        model_dir, metrics_interval_s=3600, threads=1, explanations=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +114,13 @@ def test_batch_is_answered_with_labels_statuses_and_headers(
         assert 0 < timings["decode"] < stages <= timings["total"] + 0.1
 
 
+@pytest.fixture
+def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explanations one after the other, as no server with predictions to make answers them."""
+    monkeypatch.setattr("offpath.handler.explanations.PAUSE_FACTOR", 0.0)
+
+
+@pytest.mark.usefixtures("unpaused")
 def test_explanations_and_predictions_share_a_batch(
     classifier: OffpathClassifier, context: Context
 ) -> None:
@@ -139,6 +144,7 @@ def test_explanations_and_predictions_share_a_batch(
         assert attributions.abs().sum() > 0
 
 
+@pytest.mark.usefixtures("unpaused")
 def test_explanation_is_of_the_class_asked_for(
     classifier: OffpathClassifier, context: Context
 ) -> None:
@@ -171,21 +177,37 @@ def test_wrong_target_is_that_items_400(
         assert len(json.loads(bodies[1])) == 5
 
 
-def test_model_without_labels_still_refuses_a_class_it_lacks() -> None:
-    assert parse_target(None, CLASSES) == 0
-    assert parse_target(b"999", CLASSES) == 999
-    with pytest.raises(BadTarget, match="from 0 to 999"):
-        parse_target(b"1000", CLASSES)
-
-
 def test_description_says_what_the_worker_runs_with(
     classifier: OffpathClassifier, context: Context
 ) -> None:
-    bodies = classifier.handle([{"body": b""}], request(context, {"describe": "True"}))
+    bodies = classifier.handle([{}], request(context, {"describe": "True"}))
     described = json.loads(bodies[0])
     assert status(context, 0) == 200
     assert described["classes"] == CLASSES
     assert described["image_size"] == 224
+
+
+@pytest.mark.parametrize("body", [b"", b"junk"])
+def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
+    classifier: OffpathClassifier, context: Context, body: bytes
+) -> None:
+    bodies = classifier.handle(
+        [{"body": body}, {"body": JPEG}],
+        request(context, {"describe": "True"}, {"describe": "True"}),
+    )
+    assert status(context, 0) in (400, 415)
+    assert len(json.loads(bodies[1])) == 5
+
+
+def test_a_batch_of_explanations_is_one_and_many_429(
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier.__dict__.pop("_explainer", None)
+    explain = {"explain": "True"}
+    rows = [{"body": JPEG}] * 4
+    bodies = classifier.handle(rows, request(context, explain, explain, explain, {}))
+    assert [status(context, idx) for idx in range(4)] == [200, 429, 429, 200]
+    assert json.loads(bodies[1])["type"] == "TooManyExplanations"
 
 
 def errors_counted(classifier: OffpathClassifier) -> float:

@@ -17,7 +17,8 @@ from offpath.handler.decode_cost import (
     check_jpeg_cost,
     count_scans,
 )
-from offpath.handler.errors import ImageTooCostly
+from offpath.handler.errors import ImageTooCostly, ImageTooLarge
+from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
 from tests.support.costly import (
     bmp_of_runs,
     gif_of_comments,
@@ -25,6 +26,7 @@ from tests.support.costly import (
     progressive_jpeg,
     save,
     tiff_around,
+    tiff_of_strips,
 )
 
 MOST_BYTES = HandlerConfig().max_payload_bytes
@@ -50,6 +52,17 @@ NOISE = Image.fromarray(
         pytest.param(
             lambda: b"\xff\xd8\xff" + b"\xdb\x00\x02\xff" * (MOST_BYTES // 4 - 1),
             id="segments",
+        ),
+        pytest.param(lambda: jpeg_of_exif(5, 2_000_000), id="exif-of-megabytes"),
+        pytest.param(
+            lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
+            id="tiff-of-a-million-strips",
+        ),
+        pytest.param(
+            lambda: tiff_of_strips(
+                8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
+            ),
+            id="tiff-strips-of-the-same-bytes",
         ),
     ],
 )
@@ -91,6 +104,8 @@ def test_what_no_marker_says_ends_with_the_budget(
         pytest.param(save(NOISE, "TIFF", compression="jpeg"), id="tiff-of-many-strips"),
         pytest.param(progressive_jpeg(1000, 80), id="more-scans-than-anybody-makes"),
         pytest.param(save(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
+        pytest.param(tiff_of_strips(1, bytes(64 * 900), 64, 900, 900), id="tiff-a-row"),
+        pytest.param(save(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
         pytest.param(
             b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"
         ),
@@ -98,6 +113,12 @@ def test_what_no_marker_says_ends_with_the_budget(
 )
 def test_real_pictures_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
+
+
+def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
+    body = tiff_of_strips(8, b"", 7000, 7000, 1, bits=(16,) * 4)
+    with pytest.raises(ImageTooLarge, match="64 bits"):
+        decode_image(body, OPTIONS)
 
 
 def test_scans_are_counted_in_the_whole_picture() -> None:

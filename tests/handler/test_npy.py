@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpath.handler.decode import silence_decoders
 from offpath.handler.errors import BadTensor
 from offpath.handler.npy import is_npy, read_npy
+from offpath.handler.silence import silence_decoders
 
 SIDE = 224
 SQUARE = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)

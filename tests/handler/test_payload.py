@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -131,3 +133,21 @@ def test_byte_limit_counts_the_image_not_its_envelope(row: dict[str, Any]) -> No
 def test_errors_are_all_of_one_item() -> None:
     for error in (BadEnvelope, EmptyPayload, PayloadTooLarge):
         assert issubclass(error, ItemError)
+
+
+@pytest.mark.parametrize("piece", [b"{},", b"[", b'"a":1,'])
+def test_json_of_a_million_values_costs_nothing(piece: bytes) -> None:
+    body = bytearray(b"[" + piece * 2_000_000)
+    begin_s = time.thread_time()
+    with pytest.raises(BadEnvelope, match="more than 1000 values"):
+        read_payload({"body": body}, 10**9)
+    assert time.thread_time() - begin_s < 0.1
+
+
+def test_base64_in_millions_of_lines_takes_little_memory() -> None:
+    body = bytearray(b"ab \n" * 2_000_000)
+    tracemalloc.start()
+    read_payload({"body": body}, 10**9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(body)

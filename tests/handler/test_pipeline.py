@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from offpath.handler import pipeline as pipeline_module
-from offpath.handler.decode import silence_decoders
 from offpath.handler.pipeline import Pipeline
 from offpath.handler.response import Reply
+from offpath.handler.silence import silence_decoders
 from offpath.handler.stages import Stage
 from offpath.serving.client import make_npy
 from tests.handler.conftest import MakePipeline
@@ -222,7 +222,10 @@ def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
     ],
 )
 def test_corrupted_files_of_every_format_are_answered_one_by_one(
-    make_pipeline: MakePipeline, files: dict[str, bytes], settings: dict[str, Any]
+    make_pipeline: MakePipeline,
+    files: dict[str, bytes],
+    settings: dict[str, Any],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     generator = np.random.default_rng(1)
     pictures = {**files, "npy": make_npy(files["png"])}
@@ -233,6 +236,7 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
         silence_decoders()  # again: pytest has its own filters in a test
         types = classify_beside_good_ones(pipeline, payloads)
     assert caught == []  # each would be a line on the log, and open a file
+    assert capfd.readouterr() == ("", "")  # so would libtiff's own words be
     assert types["ok"] > 0 and types["UndecodableImage"] > 0
 
 

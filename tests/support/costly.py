@@ -75,3 +75,33 @@ def gif_of_comments(count: int) -> bytes:
     """A GIF of comments without an image."""
     head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
     return head + b"\x21\xfe\x00" * count
+
+
+def tiff_of_strips(
+    compression: int,
+    data: bytes,
+    width: int,
+    height: int,
+    strips: int,
+    bits: tuple[int, ...] = (8,),
+) -> bytes:
+    """A TIFF whose strips all are the same bytes."""
+    is_rgba = len(bits) > 1
+    arrays = 8 + 2 + 12 * (10 + is_rgba) + 4
+    offsets = arrays + 2 * len(bits) + len(bits) % 2 * 2
+    at = offsets + 8 * strips
+    fields = [
+        *((256, 4, 1, width), (257, 4, 1, height)),
+        (258, 3, len(bits), arrays if is_rgba else bits[0]),
+        *((259, 3, 1, compression), (262, 3, 1, 2 if is_rgba else 1)),
+        (273, 4, strips, offsets if strips > 1 else at),
+        *((277, 3, 1, len(bits)), (278, 4, 1, -(-height // strips))),
+        (279, 4, strips, offsets + 4 * strips if strips > 1 else len(data)),
+        (284, 3, 1, 1),
+        *([(338, 3, 1, 2)] if is_rgba else []),
+    ]
+    header = b"II*\0" + struct.pack("<IH", 8, len(fields))
+    header += b"".join(struct.pack("<HHII", *field) for field in fields) + bytes(4)
+    header += struct.pack(f"<{len(bits)}H", *bits).ljust(offsets - arrays, b"\0")
+    header += struct.pack(f"<{2 * strips}I", *[at] * strips, *[len(data)] * strips)
+    return header + data

@@ -1,0 +1,193 @@
+"""What is known to cost a decoder most within `max_payload_bytes`, by format.
+
+Where worst_cost.py begins to search; tests/reliability/test_worst_cost.py holds them to the bound.
+"""
+
+from __future__ import annotations
+
+import base64
+import lzma
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from tests.support.costly import (
+    bmp_of_runs,
+    gif_of_comments,
+    png_of_chunks,
+    progressive_jpeg,
+    save,
+    tiff_of_strips,
+)
+
+Maker = Callable[[], bytes]
+MOST_BYTES = 20 * 2**20
+# The largest square of 50 million pixels.
+SIDE = 7071
+# Where each pass of an interlaced PNG begins and how far its pixels are apart (PNG, 8.2).
+ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+GREY, RGB, PALETTE, RGBA = 0, 2, 3, 6
+PAETH = 4
+
+
+def noise(side: int, full: int = 0) -> Image.Image:
+    """Noise, enlarged to `full` pixels a side."""
+    pixels = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
+    image = Image.fromarray(pixels)
+    return image.resize((full, full)) if full else image
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Of a PNG."""
+    body = kind + data
+    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def png(
+    width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool
+) -> bytes:
+    """A PNG of one colour, `bits` a pixel, whose every row has to be predicted."""
+
+    def rows() -> Iterator[bytes]:
+        for x, y, over, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+            across, count = -(-(width - x) // over), -(-(height - y) // down)
+            for _ in range(count):
+                yield bytes([PAETH]) + bytes((across * bits + 7) // 8)
+
+    packer = zlib.compressobj(9)
+    data = b"".join(map(packer.compress, rows())) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    palette = chunk(b"PLTE", bytes(768)) + chunk(b"tRNS", bytes(256))
+    between = palette if colour == PALETTE else b""
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + between
+        + chunk(b"IDAT", data)
+        + chunk(b"IEND", b"")
+    )
+
+
+def jpeg_of_exif(kind: int, values: int) -> bytes:
+    """A CMYK picture, for Pillow, whose EXIF has a resolution of so many numbers."""
+    jpeg = save(Image.new("CMYK", (64, 64)), "JPEG")
+    entry = struct.pack("<H", 2)
+    entry += struct.pack("<HHII", 0x0128, 3, 1, 2)
+    entry += struct.pack("<HHII", 0x011A, kind, values, 38)
+    exif = b"II*\0" + struct.pack("<I", 8) + entry + bytes(4) + b"\1\0\0\0" * 2 * values
+    pieces = [exif[at : at + 65_000] for at in range(0, len(exif), 65_000)]
+    segments = b"".join(
+        b"\xff\xe1" + struct.pack(">H", len(piece) + 8) + b"Exif\0\0" + piece
+        for piece in pieces
+    )
+    return jpeg[:2] + segments + jpeg[2:]
+
+
+def deflated_after_nothing(count: int, blocks: int) -> bytes:
+    """So many zeros after empty blocks, five bytes each."""
+    zeros = bytes(count)
+    stored = b"\x01" + struct.pack("<HH", count, count ^ 0xFFFF) + zeros
+    empty = b"\x00\x00\x00\xff\xff" * blocks
+    return b"\x78\x01" + empty + stored + struct.pack(">I", zlib.adler32(zeros))
+
+
+def tiff(mode: str, compression: str, side: int = SIDE) -> bytes:
+    """A TIFF of one colour."""
+    return save(Image.new(mode, (side, side)), "TIFF", compression=compression)
+
+
+def deep_tiff(compression: int, packed: bytes, bits: int) -> bytes:
+    """RGBA of so many bits, one strip."""
+    return tiff_of_strips(compression, packed, SIDE, SIDE, 1, bits=(bits,) * 4)
+
+
+COSTLY: dict[str, dict[str, Maker]] = {
+    "JPEG": {
+        "50 M pixels": lambda: save(Image.new("RGB", (SIDE, SIDE)), "JPEG"),
+        "bytes": lambda: save(noise(4600), "JPEG", quality=60, subsampling=0),
+        "progressive": lambda: save(
+            noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0
+        ),
+        "progressive bytes": lambda: save(
+            noise(4800), "JPEG", progressive=True, quality=60, subsampling=0
+        ),
+        "scans": lambda: progressive_jpeg(SIDE, 3),
+        "scans of less": lambda: progressive_jpeg(2600, 88),
+        "CMYK": lambda: save(noise(900, SIDE).convert("CMYK"), "JPEG", quality=50),
+        "CMYK progressive": lambda: save(
+            noise(900, SIDE).convert("CMYK"), "JPEG", progressive=True, quality=40
+        ),
+        "EXIF": partial(jpeg_of_exif, 5, 30_000),
+        "EXIF of megabytes": partial(jpeg_of_exif, 5, 2_000_000),
+    },
+    "PNG": {
+        "16-bit RGBA": partial(png, SIDE, SIDE, 16, RGBA, 64, False),
+        "16-bit RGBA interlaced": partial(png, SIDE, SIDE, 16, RGBA, 64, True),
+        "high": partial(png, 50, 1_000_000, 16, RGBA, 64, True),
+        "palette": partial(png, SIDE, SIDE, 8, PALETTE, 8, False),
+        "palette interlaced": partial(png, SIDE, SIDE, 8, PALETTE, 8, True),
+        "1 bit interlaced": partial(png, SIDE, SIDE, 1, GREY, 1, True),
+        "chunks": partial(png_of_chunks, MOST_BYTES // 12 - 20),
+    },
+    "GIF": {
+        "50 M pixels": lambda: save(Image.new("P", (SIDE, SIDE)), "GIF"),
+        "bytes": lambda: save(noise(3700).convert("L"), "GIF"),
+        "comments": partial(gif_of_comments, MOST_BYTES // 3 - 10),
+    },
+    "WEBP": {
+        "lossless": lambda: save(
+            Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
+        ),
+        "lossless bytes": lambda: save(noise(2500), "WEBP", lossless=True, method=0),
+        "lossy": lambda: save(noise(900, SIDE), "WEBP", quality=60, method=0),
+    },
+    "BMP": {
+        "1 bit": lambda: save(Image.new("1", (SIDE, SIDE)), "BMP"),
+        "runs": partial(bmp_of_runs, 7000, MOST_BYTES // 2 - 1000),
+    },
+    "TIFF": {
+        **{
+            kind: partial(tiff, "RGBA", kind)
+            for kind in ("tiff_lzw", "tiff_deflate", "packbits", "lzma", "zstd")
+        },
+        **{
+            kind: partial(tiff, "1", kind)
+            for kind in ("group3", "group4", "tiff_ccitt")
+        },
+        "jpeg": partial(tiff, "RGB", "jpeg"),
+        "16-bit RGBA": lambda: deep_tiff(8, zlib.compress(bytes(SIDE * SIDE * 8)), 16),
+        "16-bit RGBA lzma": lambda: deep_tiff(
+            34925, lzma.compress(bytes(SIDE * SIDE * 8), preset=0), 16
+        ),
+        "shared strips": lambda: tiff_of_strips(
+            8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
+        ),
+        "strips": lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
+        "fewer strips": lambda: tiff_of_strips(1, bytes(500), 500, 100_000, 100_000),
+    },
+    "npy": {
+        "parentheses": lambda: npy_header(b"(" * 9000),
+        "numbers": lambda: npy_header(b"{'shape': (" + b"1," * 4900 + b")}"),
+    },
+    "JSON and base64": {
+        "objects": lambda: b"[" + b"{}," * (11 * 2**20),
+        "keys": lambda: b"{"
+        + b",".join(b'"%d":1' % number for number in range(2_500_000))
+        + b"}",
+        "escapes": lambda: b'"' + b"\\u0041" * (5 * 2**20) + b'"',
+        "words": lambda: b"ab " * (10 * 2**20),
+        "base64 of noise": lambda: base64.b64encode(bytes(24 * 2**20)),
+    },
+}
+
+
+def npy_header(text: bytes) -> bytes:
+    """An npy file of a header alone."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
