@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from offpath.serving.client import Client, Prediction, ServerUnreachable
+from offpath.serving.client import (
+    Client,
+    ModelNotNamed,
+    Prediction,
+    ServerError,
+    ServerUnreachable,
+)
 
-__all__ = ["Client", "ServerUnreachable", "Prediction"]
+__all__ = ["Client", "ModelNotNamed", "Prediction", "ServerError", "ServerUnreachable"]

@@ -20,12 +20,51 @@ import numpy as np
 from offpath.handler.decode import SCALE_MARGIN, DecodeOptions, decode_image
 from offpath.handler.transform import transform_image
 
+INVOCATIONS = "/invocations"
 NPY_CONTENT_TYPE = "application/x-npy"
 IMAGE_CONTENT_TYPE = "application/octet-stream"
 
 
+# The name of archives that were given none, and behind what does not know `/invocations`.
+DEFAULT_MODEL = "classifier"
+# TorchServe's answer to `/invocations` unless it was started with exactly one model.
+NO_MODEL_NAMED = "model_name is required"
+MANAGEMENT_PORT = 8081
+LOOK_UP_TIMEOUT_S = 5.0
+
+
 class ServerUnreachable(Exception):
     """No answer came: nothing listens there, or it took too long."""
+
+
+class ModelNotNamed(Exception):
+    """No model was named, and the server has not exactly one.
+
+    Attributes:
+        names: those that it has; empty where nobody says.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        choices = ", ".join(names) or "its operator knows which"
+        super().__init__(f"the server has several models, name one: {choices}")
+        self.names = names
+
+
+class ServerError(Exception):
+    """The server answered with something else than a prediction.
+
+    Attributes:
+        code: HTTP status.
+        type: the error's, for instance `UndecodableImage` (docs/reference.md); empty where the
+            server, or something before it, gave none.
+        message: what was wrong.
+        prediction: the whole answer.
+    """
+
+    def __init__(self, prediction: Prediction) -> None:
+        self.code, self.prediction = prediction.status, prediction
+        self.type, self.message = prediction.error_type or "", prediction.error or ""
+        super().__init__(f"{self.code} {self.type}: {self.message}".replace(" :", ":"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +76,7 @@ class Prediction:
         labels: (label, probability), best first; empty unless the status is 200 and the body is
             a classifier's.
         error: the server's message; None with status 200.
+        error_type: the error's type, where the server gives one.
         latency_ms: from sending to the last byte of the answer, preprocessing not included.
         server_timing: milliseconds per stage of the batch; empty where the server sends none.
         request_id: TorchServe's id, the prediction log's `event_id`.
@@ -46,6 +86,7 @@ class Prediction:
     status: int
     labels: list[tuple[str, float]] = field(default_factory=list)
     error: str | None = None
+    error_type: str | None = None
     latency_ms: float = 0.0
     server_timing: dict[str, float] = field(default_factory=dict)
     request_id: str | None = None
@@ -61,7 +102,7 @@ class Client:
 
     Args:
         base_url: TorchServe's inference address.
-        model: name in the URL.
+        model: its name; None: the server's only one.
         thin: decode and resize here and send uint8 pixels (150 kB for 224 px) instead of the file.
         image_size, resize_size: the model's preprocessing, for `thin`; pixels.
         timeout_s: for one answer.
@@ -72,7 +113,7 @@ class Client:
     def __init__(
         self,
         base_url: str = "http://127.0.0.1:8080",
-        model: str = "classifier",
+        model: str | None = None,
         thin: bool = False,
         image_size: int = 224,
         resize_size: int = 256,
@@ -82,7 +123,8 @@ class Client:
     ) -> None:
         self.thin = thin
         self._sizes = (resize_size, image_size)
-        self._path = f"/predictions/{model}"
+        # SageMaker's path: TorchServe takes the model that it was started with.
+        self._path = f"/predictions/{model}" if model else INVOCATIONS
         self._http = httpx.Client(
             base_url=base_url,
             timeout=timeout_s,
@@ -108,24 +150,61 @@ class Client:
             image: a file's path or its bytes.
 
         Raises:
+            ServerError: the server refused the picture or failed, with code, type and message.
             OSError: the file cannot be read.
             ServerUnreachable: no answer.
+            ModelNotNamed: the server has several models.
             offpath.handler.errors.ItemError: with `thin`, a picture that cannot be decoded.
         """
+        prediction = self.try_predict(image)
+        if not prediction.is_ok:
+            raise ServerError(prediction)
+        return prediction
+
+    def try_predict(self, image: str | Path | bytes) -> Prediction:
+        """The same, with a refusal as a value: `Prediction.status`, `error_type`, `error`."""
         payload = image if isinstance(image, bytes) else Path(image).read_bytes()
         content_type = IMAGE_CONTENT_TYPE
         if self.thin:
             payload, content_type = make_npy(payload, *self._sizes), NPY_CONTENT_TYPE
+        prediction = self._send(self._path, payload, content_type)
+        if self._path != INVOCATIONS or prediction.status not in (400, 404):
+            return prediction
+        if prediction.status == 404:  # the front door, or another server
+            path = f"/predictions/{DEFAULT_MODEL}"
+        elif NO_MODEL_NAMED in (prediction.error or ""):
+            names = self._find_models()
+            if len(names) != 1:
+                raise ModelNotNamed(names)
+            path = f"/predictions/{names[0]}"  # registered after the start
+        else:
+            return prediction
+        prediction = self._send(path, payload, content_type)
+        if prediction.is_ok:
+            self._path = path
+        return prediction
+
+    def _send(self, path: str, payload: bytes, content_type: str) -> Prediction:
         start = time.perf_counter()
         try:
             response = self._http.post(
-                self._path, content=payload, headers={"content-type": content_type}
+                path, content=payload, headers={"content-type": content_type}
             )
         except httpx.TransportError as error:
             raise ServerUnreachable(
                 f"no answer from {self._http.base_url}: {error}"
             ) from error
         return _parse(response, (time.perf_counter() - start) * 1e3)
+
+    def _find_models(self) -> list[str]:
+        """The models' names, where the management API can be reached on its usual ports."""
+        base = self._http.base_url
+        for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
+            url = base.copy_with(port=port, path="/models")
+            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
+                answer = httpx.get(url, timeout=LOOK_UP_TIMEOUT_S, trust_env=False)
+                return [str(one["modelName"]) for one in answer.json()["models"]]
+        return []
 
 
 def make_npy(payload: bytes, resize_size: int = 256, image_size: int = 224) -> bytes:
@@ -170,7 +249,7 @@ def _parse_labels(value: object) -> list[tuple[str, float]]:
 
 def _parse(response: httpx.Response, latency_ms: float) -> Prediction:
     labels: list[tuple[str, float]] = []
-    error = None
+    error = error_type = None
     try:
         value = response.json()
     except ValueError:
@@ -179,12 +258,14 @@ def _parse(response: httpx.Response, latency_ms: float) -> Prediction:
         labels = _parse_labels(value)
     elif isinstance(value, dict) and "message" in value:
         error = str(value["message"])
+        error_type = str(value["type"]) if "type" in value else None
     else:
         error = response.reason_phrase or f"status {response.status_code}"
     return Prediction(
         status=response.status_code,
         labels=labels,
         error=error,
+        error_type=error_type,
         latency_ms=latency_ms,
         server_timing=parse_server_timing(response.headers.get("server-timing", "")),
         request_id=response.headers.get("x-request-id"),

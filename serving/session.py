@@ -12,6 +12,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client, Prediction
 from offpath.serving.effective import check_effective
 from offpath.serving.in_flight import wait_until_answered
+from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogFollower, LogLine
 from offpath.serving.settings import ServerSettings
@@ -39,8 +40,10 @@ class View(Protocol):
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         """The sample's answer."""
 
-    def show_usage(self, inference_url: str, model_name: str) -> None:
-        """How to ask for a prediction and how to stop."""
+    def show_usage(
+        self, inference_url: str, model_name: str, keys: KeyFile | None = None
+    ) -> None:
+        """How to ask for a prediction, with which key, and how to stop."""
 
     def show_log_line(self, line: LogLine) -> None:
         """An error of the server while it serves."""
@@ -82,7 +85,8 @@ def serve(
         if sample:
             _show_sample(server, view)
         if not once:
-            view.show_usage(server.inference_url, server.model_names()[0])
+            name = server.model_names()[0]
+            view.show_usage(server.inference_url, name, server.keys())
             try:
                 _watch(server, view)
             finally:
@@ -116,7 +120,7 @@ def _show_sample(server: TorchServe, view: View) -> None:
     headers = {"Authorization": f"Bearer {token}"} if token else None
     name = server.model_names()[0]
     with Client(server.inference_url, model=name, headers=headers) as client:
-        view.show_prediction(PHOTOGRAPH, client.predict(PHOTOGRAPH))
+        view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
 
 def _watch(server: TorchServe, view: View) -> None:

@@ -6,7 +6,6 @@ folder of its own, so that servers run side by side and nothing is left behind.
 
 from __future__ import annotations
 
-import json
 import secrets
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from offpath.handler.errors import ExpectedError
 from offpath.handler.warmup import WARM_UP_VARIABLE
 from offpath.serving.guard import Guard
+from offpath.serving.key_file import KeyFile
 from offpath.serving.launch import (
     make_command,
     make_environment,
@@ -198,10 +198,14 @@ class TorchServe:
 
     def read_token(self, kind: str) -> str | None:
         """Returns the key for `inference`, `management` or `API`; None without token_auth."""
+        keys = self.keys()
+        return None if keys is None else keys.read(kind)
+
+    def keys(self) -> KeyFile | None:
+        """The file with the keys; None without token_auth."""
         if not self.settings.token_auth:
             return None
-        keys = json.loads(self._key_file.read_text(encoding="utf-8"))
-        return str(keys[kind]["key"])
+        return KeyFile(self._key_file, self.management_url)
 
     def management(self) -> ManagementClient:
         """Returns a client of this server's management API."""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError, ItemError
-from offpath.serving.client import Client, Prediction, ServerUnreachable
+from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
@@ -32,7 +32,7 @@ BODY_SHOWN = 60
     show_default=True,
     help="TorchServe's inference address.",
 )
-@click.option("--model", default="classifier", show_default=True, help="Model name.")
+@click.option("--model", help="Model name [default: the server's only one].")
 @click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
 @click.option(
     "--image-size",
@@ -143,7 +143,7 @@ def _send_all(
 
         def send(path: Path) -> Prediction | str:
             try:
-                return client.predict(path)
+                return client.try_predict(path)
             except ItemError as error:
                 return error.message
             except OSError as error:
@@ -161,6 +161,9 @@ def _send_all(
             except ServerUnreachable as error:
                 pool.shutdown(cancel_futures=True)
                 raise ExpectedError(f"{error}; is `offpath serve` running?") from error
+            except ModelNotNamed as error:
+                pool.shutdown(cancel_futures=True)
+                raise ExpectedError(f"{error} (--model)") from error
     return list(zip(paths, outcomes))
 
 
@@ -171,6 +174,7 @@ def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
         "image": str(path),
         "status": outcome.status,
         "labels": dict(outcome.labels),
+        "type": outcome.error_type,
         "error": outcome.error,
         "latency_ms": round(outcome.latency_ms, 2),
         "server_timing_ms": outcome.server_timing,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front.session import serve_front
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.interrupts import Terminated, stopping_on_signals
+from offpath.serving.model_store import find_models
 from offpath.serving.properties import read_properties
 from offpath.serving.session import serve
 from offpath.serving.settings import ServerSettings
@@ -30,13 +32,13 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
 
 
 @click.command(name="serve")
-@click.argument("models", nargs=-1, metavar="[MAR|NAME|NAME=MAR]...")
+@click.argument("models", nargs=-1, metavar="[PATH.mar|NAME|NAME=PATH.mar|FOLDER]...")
 @click.option(
     "--model-store",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_STORE,
     show_default=True,
-    help="Folder with the archives.",
+    help="Folder with the archives that are named without a path.",
 )
 @click.option(
     "--host",
@@ -62,6 +64,11 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     "--token-auth",
     is_flag=True,
     help="Every call needs a token of TorchServe's; with --front take --tokens.",
+)
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="Listen on any --host without tokens: a proxy before it does TLS and asks for them.",
 )
 @click.option(
     "--allow-cpu",
@@ -109,6 +116,7 @@ def command(
     config: Path | None,
     enable_model_api: bool,
     token_auth: bool,
+    behind_proxy: bool,
     allow_cpu: bool,
     fork_workers: bool,
     verbose: bool,
@@ -119,7 +127,14 @@ def command(
     as_json: bool,
     **front_options: Any,
 ) -> None:
-    """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store."""
+    """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store.
+
+    \b
+    Examples:
+      offpath serve                                  all of .offpath/model-store
+      offpath serve defects.mar faces=/models/f2.mar
+      offpath serve /models                          all of a folder
+    """
     # A file that asks for tokens gets them: the option's absence must not switch them off.
     token_auth = token_auth or wants_tokens(config)
     front = make_front(
@@ -130,12 +145,13 @@ def command(
         verbose=verbose,
         drain_s=drain_s,
     )
-    check_host(host, token_auth, front)
+    check_host(host, token_auth, front, behind_proxy)
 
     def make_settings() -> ServerSettings:
+        store, entries = find_models(model_store, models, Path(links))
         return ServerSettings(
-            model_store=model_store,
-            models=find_models(model_store, models),
+            model_store=store,
+            models=entries,
             config=config,
             host=host,
             inference_port=port,
@@ -150,8 +166,15 @@ def command(
         )
 
     view = ServeView(as_json)
+    if behind_proxy:
+        view.show_problem(
+            f"--behind-proxy: whoever reaches {host} is answered, without TLS and tokens; the "
+            "proxy must be the only one who does"
+        )
     try:
-        with stopping_on_signals():
+        with tempfile.TemporaryDirectory(
+            prefix="offpath-store-"
+        ) as links, stopping_on_signals():
             if front is None:
                 serve(make_settings(), view, drain_s, sample=sample, once=once)
             else:
@@ -167,7 +190,12 @@ def wants_tokens(config: Path | None) -> bool:
     return read_properties(config).get("disable_token_authorization") == "false"
 
 
-def check_host(host: str, token_auth: bool, front: FrontSettings | None = None) -> None:
+def check_host(
+    host: str,
+    token_auth: bool,
+    front: FrontSettings | None = None,
+    behind_proxy: bool = False,
+) -> None:
     """Refuses to listen beyond this machine without tokens.
 
     Raises:
@@ -185,7 +213,7 @@ def check_host(host: str, token_auth: bool, front: FrontSettings | None = None) 
             f"--host {host}: TorchServe takes no IPv6 address; name an IPv4 one or a host"
         )
     has_tokens = token_auth if front is None else front.tokens is not None
-    if has_tokens or host == "localhost":
+    if has_tokens or behind_proxy or host == "localhost":
         return
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
@@ -194,31 +222,6 @@ def check_host(host: str, token_auth: bool, front: FrontSettings | None = None) 
     if not is_loopback:
         option = "--token-auth" if front is None else "--tokens FILE"
         raise ExpectedError(
-            f"--host {host} can be reached from other machines; add {option}, or listen on "
-            "127.0.0.1 behind a proxy"
+            f"--host {host} can be reached from other machines; add {option}, or --behind-proxy "
+            "where a proxy does TLS and asks for tokens"
         )
-
-
-def find_models(model_store: Path, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Turns the command's arguments into entries of the model store; all archives for none.
-
-    Raises:
-        ExpectedError: the store has no archives, or not the one asked for.
-    """
-    in_store = sorted(path.name for path in model_store.glob("*.mar"))
-    if not in_store:
-        raise ExpectedError(
-            f"no .mar file in {model_store}; `offpath archive` makes one"
-        )
-    if not wanted:
-        return tuple(in_store)
-    entries = []
-    for entry in wanted:
-        name, separator, file = entry.rpartition("=")
-        file = file if file.endswith(".mar") else f"{file}.mar"
-        if file not in in_store:
-            raise ExpectedError(
-                f"no {file!r} in {model_store}; it has {', '.join(in_store)}"
-            )
-        entries.append(f"{name}{separator}{file}")
-    return tuple(entries)

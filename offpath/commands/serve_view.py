@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.serving.client import Prediction
+from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogLine
 
@@ -73,13 +74,26 @@ class ServeView:
         )
         self._out.print(f"  stages, ms: {stages or 'not told'}")
 
-    def show_usage(self, inference_url: str, model_name: str) -> None:
-        """Says how to ask for a prediction and how to stop."""
-        if not self._as_json:
+    def show_usage(
+        self, inference_url: str, model_name: str, keys: KeyFile | None = None
+    ) -> None:
+        """Says how to ask for a prediction, with which key, and how to stop."""
+        if self._as_json:
+            if keys is not None:
+                self._print_json({"event": "keys", "file": str(keys.path)})
+            return
+        # All addresses are no address to ask.
+        url = inference_url.replace("//0.0.0.0:", "//127.0.0.1:")
+        curl = f"curl -T photo.jpg {url}/predictions/{model_name}"
+        if keys is not None:
             self._out.print(
-                f"\ncurl -T photo.jpg {inference_url}/predictions/{model_name}\n"
-                "Ctrl-C stops TorchServe"
+                f"\nkeys: {keys.path} (inference, management, API); the inference key is good "
+                f"until {keys.expires or 'TorchServe ends'}\nanother one, with the API key: "
+                f"{keys.renewal_curl}",
+                markup=False,
             )
+            curl += f' -H "Authorization: Bearer $({keys.shell_command})"'
+        self._out.print(f"\n{curl}\nCtrl-C stops TorchServe", markup=False)
 
     def show_log_line(self, line: LogLine) -> None:
         """Shows an error of the server while it serves."""

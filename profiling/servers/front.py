@@ -22,6 +22,7 @@ from offpath.serving.client import Prediction
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.session import FrontSession
 from offpath.serving.front.settings import FrontSettings
+from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogLine
 
@@ -47,7 +48,9 @@ class SilentView:
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         """See `View`."""
 
-    def show_usage(self, inference_url: str, model_name: str) -> None:
+    def show_usage(
+        self, inference_url: str, model_name: str, keys: KeyFile | None = None
+    ) -> None:
         """See `View`."""
 
     def show_log_line(self, line: LogLine) -> None:

@@ -128,7 +128,7 @@ class FrontSession:
         name = self.rotation.current.model_names()[0]
         verify = self.door.settings.tls_cert is None
         with Client(self.door.url, name, headers=headers, verify=verify) as client:
-            self._view.show_prediction(PHOTOGRAPH, client.predict(PHOTOGRAPH))
+            self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
     def watch(self) -> None:
         """Looks after everything until a signal's exception, or until something does not stay."""

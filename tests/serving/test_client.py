@@ -13,12 +13,16 @@ from offpath.handler.decode import DecodeOptions, decode_image
 from offpath.handler.errors import ItemError
 from offpath.handler.npy import read_npy
 from offpath.handler.transform import transform_image
+from offpath.serving import client as client_module
 from offpath.serving.client import (
     Client,
+    ModelNotNamed,
+    ServerError,
     ServerUnreachable,
     make_npy,
     parse_server_timing,
 )
+from offpath.serving.torchserve import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
 
@@ -89,12 +93,33 @@ def test_refusal_is_an_answer_with_the_servers_message(
     answers: Answers, status: int, body: bytes, error: str
 ) -> None:
     answers.status, answers.body = status, body
-    with Client(answers.url) as client:
-        prediction = client.predict(JPEG)
+    with Client(answers.url, "cats") as client:
+        prediction = client.try_predict(JPEG)
+        with pytest.raises(ServerError) as raised:
+            client.predict(JPEG)
     assert not prediction.is_ok
     assert prediction.status == status
     assert prediction.error in error.split("|")
     assert prediction.labels == []
+    assert (raised.value.code, raised.value.message) == (status, prediction.error)
+    assert raised.value.type == ("T" if status == 422 else "")
+
+
+def test_the_only_model_is_taken_without_its_name(answers: Answers) -> None:
+    with Client(answers.url) as client:
+        assert client.predict(JPEG).labels[0] == ("cat", 0.75)
+    assert [path for path, _, _ in answers.requests] == ["/invocations"]
+
+
+@pytest.mark.server
+def test_of_several_models_one_must_be_named(
+    server: TorchServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MANAGEMENT_PORT", server.ports.management)
+    with Client(server.inference_url) as client:
+        with pytest.raises(ModelNotNamed, match="several models") as raised:
+            client.predict(JPEG)
+    assert {"classifier", "near-free"} <= set(raised.value.names)
 
 
 @pytest.mark.parametrize(

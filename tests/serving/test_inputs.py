@@ -45,9 +45,9 @@ def test_json_with_base64_is_taken(http: httpx.Client, wrap: object) -> None:
 
 
 def test_a_thin_client_gets_the_same_answer(server: TorchServe) -> None:
-    with Client(server.inference_url) as full:
+    with Client(server.inference_url, "classifier") as full:
         expected = full.predict(jpeg()).labels
-    with Client(server.inference_url, thin=True) as thin:
+    with Client(server.inference_url, "classifier", thin=True) as thin:
         got = thin.predict(jpeg()).labels
     assert [label for label, _ in got][0] == expected[0][0]
     assert abs(got[0][1] - expected[0][1]) < 0.01

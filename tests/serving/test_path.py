@@ -71,7 +71,7 @@ def test_requests_write_no_log_line(server: TorchServe) -> None:
 
 
 def test_a_reply_names_its_stages_and_they_add_up(server: TorchServe) -> None:
-    with Client(server.inference_url) as client:
+    with Client(server.inference_url, "classifier") as client:
         prediction = client.predict(jpeg())
     timing = dict(prediction.server_timing)
     total = timing.pop("total")

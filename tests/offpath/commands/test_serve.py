@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from offpath.commands.serve import check_host, find_models, wants_tokens
+from offpath.commands.serve import check_host, wants_tokens
 from offpath.handler.errors import ExpectedError
 from offpath.serving.processes import find_session_members
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
@@ -98,26 +98,49 @@ def test_setting_that_torchserve_ignores_fails_the_command(make_mar: MakeMar) ->
     assert "maxBatchDelay is 100, the archive asks for 0" in errors
 
 
-def test_names_and_archives_are_found_in_the_store(make_mar: MakeMar) -> None:
-    store = make_mar("one").parent
-    make_mar("two")
-    assert find_models(store, ()) == ("one.mar", "two.mar")
-    assert find_models(store, ("two", "x=one.mar")) == ("two.mar", "x=one.mar")
-
-
-def test_unknown_archive_is_refused_with_those_there_are(make_mar: MakeMar) -> None:
-    with pytest.raises(ExpectedError, match="no 'nope.mar'.*one.mar"):
-        find_models(make_mar("one").parent, ("nope",))
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_needs_no_tokens(host: str) -> None:
     check_host(host, token_auth=False)
 
 
+@pytest.mark.server
+def test_printed_curl_carries_a_key_that_works(make_mar: MakeMar) -> None:
+    command = [sys.executable, "-m", "offpath", "serve", str(make_mar())]
+    # All addresses would be reachable from outside: the same path through a host's name.
+    process = subprocess.Popen(
+        [*command, *FREE_PORTS, "--host", "localhost", "--token-auth"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    printed = []
+    for line in process.stdout:
+        printed.append(line)
+        if line.startswith("Ctrl-C"):
+            break
+    try:
+        (curl,) = [line for line in printed if line.startswith("curl -T")]
+        photo = str(Path(__file__))  # its content does not matter to an echo
+        asked = ["sh", "-c", curl.replace("photo.jpg", photo)]
+        answer = subprocess.run(asked, capture_output=True, text=True).stdout
+        assert answer == str(Path(photo).stat().st_size)
+        url = curl.split()[3]
+        assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
+        (renewal,) = [line for line in printed if line.startswith("another one")]
+        renewed = ["sh", "-c", renewal.partition("key: ")[2]]
+        subprocess.run(renewed, check=True, capture_output=True)
+        again = subprocess.run(asked, capture_output=True, text=True).stdout
+        assert again == answer
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
 def test_other_addresses_need_tokens(host: str) -> None:
     check_host(host, token_auth=True)
+    check_host(host, token_auth=False, behind_proxy=True)
     with pytest.raises(ExpectedError, match="--token-auth"):
         check_host(host, token_auth=False)
 
