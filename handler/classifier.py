@@ -137,6 +137,12 @@ class OffpathClassifier(ImageClassifier):
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
         return bodies
 
+    def close(self) -> None:
+        """Ends the threads; the log ships what it can in a few seconds. TorchServe never calls it:
+        it ends its workers, and the next one adopts what is left."""
+        self._metrics.stop()
+        self._log.close()
+
     def describe_handle(self) -> dict[str, Any]:
         """What the worker runs with; for `GET /models/{name}?customized=true`."""
         return {

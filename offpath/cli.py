@@ -19,6 +19,7 @@ COMMANDS = {
     "archive": "offpath.commands.archive",
     "bench": "offpath.commands.bench",
     "cost": "offpath.commands.cost",
+    "export": "offpath.commands.export",
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
     "profile": "offpath.commands.profile",

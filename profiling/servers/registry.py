@@ -10,6 +10,7 @@ from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.servers import torchserve
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.front import make_offpath_front
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
@@ -34,6 +35,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "triton": Triton,
     "triton-offpath-decode": TritonOffpathDecode,
     "triton-thin": TritonThin,
+    "offpath-export-triton": OffpathExportTriton,
     "bentoml": BentoML,
     "ray-serve": RayServe,
     "litserve": LitServe,

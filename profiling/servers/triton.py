@@ -137,13 +137,17 @@ class Triton(Adapter):
 
     def build(self, folder: Path) -> None:
         """Writes the model repository, and what `--backend-directory` expects."""
+        self.write_models(folder)
+        backend = folder / "backends" / "python"
+        shutil.copytree(self.bundled / "backends" / "python", backend)
+        shutil.copy(self.bundled_stub, backend)
+
+    def write_models(self, folder: Path) -> None:
+        """The model repository."""
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copy(MODEL_FILE, version / "model.py")
         (version.parent / "config.pbtxt").write_text(self.make_config())
-        backend = folder / "backends" / "python"
-        shutil.copytree(self.bundled / "backends" / "python", backend)
-        shutil.copy(self.bundled_stub, backend)
 
     def make_config(self) -> str:
         """The model's config.pbtxt."""

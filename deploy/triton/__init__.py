@@ -1,0 +1,1 @@
+"""A model repository for Triton Inference Server from a .mar."""

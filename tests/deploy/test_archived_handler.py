@@ -1,0 +1,103 @@
+"""The archive's handler outside TorchServe, in a process that has only the unpacked archive."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.deploy.exported import read_exportable, unpack
+from offpath.serving.torchserve import TorchServe
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+# Answers a batch of the files that it is told, and says what it saw.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+from archived_handler import ArchivedHandler, Request
+
+class Series:
+    sums = {}
+    def __init__(self, name, labels, is_counter):
+        self.name, self.is_counter = name, is_counter
+    def add(self, labels, value):
+        assert labels["ModelName"]
+        key = " ".join([self.name, *list(labels.values())[1:]])
+        Series.sums[key] = value + (Series.sums.get(key, 0) if self.is_counter else 0)
+
+handler = ArchivedHandler(folder / "archive", make_series=Series)
+bodies = [Path(path).read_bytes() for path in sys.argv[2:]]
+answers = handler.handle([Request(b, f"id-{n}") for n, b in enumerate(bodies)])
+handler.close()
+import offpath.handler
+print(json.dumps({
+    "answers": [[a.status, dict(a.headers), a.body.decode()] for a in answers],
+    "metrics": Series.sums, "described": handler.describe(),
+    "handler": offpath.handler.__file__,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "1"
+    unpack(read_exportable(model_store / "near-free.mar"), folder)
+    return folder
+
+
+def run(folder: Path, files: list[Path], log: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), *map(str, files)],
+        cwd="/",
+        env={
+            "OFFPATH_PREDICTION_LOG": f"file://{log}",
+            "OFFPATH_SPOOL_DIR": str(log.with_name("spool")),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.server
+def test_answers_are_torchserves_own_and_each_is_in_the_log_once(
+    folder: Path, server: TorchServe, tmp_path: Path
+) -> None:
+    files = []
+    for number, photograph in enumerate(PHOTOGRAPHS[:7]):
+        files.append(tmp_path / f"{number}.jpg")
+        files[-1].write_bytes(encode(photograph.rgb, "JPEG", quality=90))
+    files.append(tmp_path / "bad")
+    files[-1].write_bytes(b"no picture")
+    seen = run(folder, files, tmp_path / "log")
+    url = f"{server.inference_url}/predictions/near-free"
+    for (status, headers, body), file in zip(seen["answers"], files):
+        reply = httpx.post(url, content=file.read_bytes())
+        assert status == reply.status_code
+        if status == 200:
+            # Sums of a batch of eight and of one differ in their last digits.
+            assert list(json.loads(body)) == list(reply.json())
+            assert json.loads(body) == pytest.approx(reply.json(), abs=1e-6)
+        else:
+            assert body == reply.text
+        assert headers["content-type"] == "application/json"
+        assert "decode" in headers["Server-Timing"]
+    assert [status for status, _, _ in seen["answers"]] == [200] * 7 + [415]
+    assert seen["described"]["max_batch"] >= 8
+    assert seen["handler"].startswith(str(folder))
+    assert seen["metrics"]["offpath_items_total"] == 8
+    assert seen["metrics"]["offpath_errors_total UnsupportedFormat"] == 1
+    logged = [
+        json.loads(line)["event_id"]
+        for path in (tmp_path / "log").glob("dt=*/hour=*/*.jsonl.gz")
+        for line in gzip.decompress(path.read_bytes()).splitlines()
+    ]
+    assert sorted(logged) == [f"id-{number}" for number in range(8)]

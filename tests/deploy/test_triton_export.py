@@ -1,0 +1,185 @@
+"""`offpath export triton`: what it writes and refuses; in a real Triton where one is set up."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from offpath.commands.export import command
+from offpath.deploy.triton.export import TritonChoices, export_triton, make_config
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.exported import OffpathExportTriton
+from offpath.profiling.servers.triton import RAW_BODY, read_outputs
+from offpath.serving.mar_file import read_mar
+from tests.support.echo_archive import write_mar
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+
+@pytest.fixture
+def archive(model_store: Path) -> Path:
+    return model_store / "near-free.mar"
+
+
+def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
+    output = tmp_path / "new" / "repository"
+    lines = export_triton(TritonChoices(archive, output))
+    version = output / "near-free" / "1"
+    assert {path.name for path in version.iterdir()} == {
+        "model.py",
+        "archived_handler.py",
+        "archive",
+    }
+    assert (version / "archive" / "offpath" / "handler" / "classifier.py").is_file()
+    assert "torchserve" in (output / "requirements.txt").read_text().split()
+    assert "near-free/infer" in lines[-1]
+
+
+def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
+    text = make_config(read_mar(archive), TritonChoices(archive, tmp_path), "net")
+    config = read_mar(archive).model_config
+    assert f"max_batch_size: {config['batchSize']}" in text
+    delay_us = config["maxBatchDelay"] * 1000
+    assert f"max_queue_delay_microseconds: {delay_us}" in text
+    assert f"kind: KIND_CPU, count: {config['maxWorkers']}" in text
+    assert "TYPE_STRING, dims: [ 1 ]" in text
+
+
+def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp_path):
+    settings = {
+        "batchSize": 32,
+        "maxBatchDelay": 5,
+        "maxWorkers": 2,
+        "deviceType": "gpu",
+        "handler": {"image_size": 96},
+    }
+    mar = read_mar(write_archive(tmp_path, settings))
+    text = make_config(
+        mar, TritonChoices(mar.path, tmp_path, instances=3, is_thin=True), "net"
+    )
+    assert "kind: KIND_GPU, count: 3" in text and "On each GPU" in text
+    assert "TYPE_UINT8, dims: [ 96, 96, 3 ]" in text
+
+
+def write_archive(folder: Path, settings: dict) -> Path:
+    path = folder / "some.mar"
+    model = {"modelName": "some", "handler": "x.py", "configFile": "c.yaml"}
+    with zipfile.ZipFile(path, "w") as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": model}))
+        mar.writestr("c.yaml", json.dumps(settings))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arrange", "options", "message"),
+    [
+        pytest.param(lambda out: None, ["--name", "a b"], "--name 'a b'", id="name"),
+        pytest.param(lambda out: out.touch(), [], "is a file", id="file"),
+        pytest.param(
+            lambda out: (out.mkdir(), (out / "thesis.tex").touch()),
+            ["--force"],
+            "holds something that is no export",
+            id="somebodys-folder",
+        ),
+    ],
+)
+def test_a_wrong_output_or_name_is_refused_and_nothing_is_deleted(
+    arrange, options, message, archive, tmp_path
+):
+    output = tmp_path / "out"
+    arrange(output)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = ["triton", str(archive), "--output", str(output), *options]
+    result = CliRunner().invoke(command, arguments)
+    assert isinstance(result.exception, ExpectedError)
+    assert message in str(result.exception)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
+    choices = TritonChoices(archive, tmp_path / "out")
+    export_triton(choices)
+    with pytest.raises(ExpectedError, match="--force"):
+        export_triton(choices)
+    export_triton(TritonChoices(archive, tmp_path / "out", name="other", force=True))
+    assert not (tmp_path / "out" / "near-free").exists()
+
+
+def test_an_archive_of_another_handler_is_refused(tmp_path):
+    mar = write_mar(tmp_path, "echo")
+    with pytest.raises(ExpectedError, match="another handler than ours"):
+        export_triton(TritonChoices(mar, tmp_path / "out"))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    server = OffpathExportTriton(load_model("near-free"), 2)
+    if server.why_not() is not None:
+        pytest.skip(server.why_not())
+    server.prepare(tmp_path_factory.mktemp("triton") / "folder")
+    with server.running() as running:
+        yield running
+
+
+def make_request(pictures: list[bytes]) -> dict:
+    """A request of the protocol's JSON and binary parts, as tritonclient sends it."""
+    data = b"".join(len(one).to_bytes(4, "little") + one for one in pictures)
+    head = json.dumps(
+        {
+            "id": "asked",
+            "inputs": [
+                {
+                    "name": "IMAGE",
+                    "shape": [len(pictures), 1],
+                    "datatype": "BYTES",
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ],
+        }
+    ).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    return {"content": head + data, "headers": headers}
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_triton_answers_one_picture_several_and_a_bad_one(running):
+    jpegs = [encode(p.rgb, "JPEG", quality=90) for p in PHOTOGRAPHS[:3]]
+    alone = [
+        read_outputs(
+            httpx.post(running.predict_url, content=j, headers=RAW_BODY).content
+        )
+        for j in jpegs
+    ]
+    reply = httpx.post(running.predict_url, **make_request(jpegs))
+    assert reply.json()["id"] == "asked"
+    outputs = {one["name"]: one for one in reply.json()["outputs"]}
+    width = outputs["LABEL"]["shape"][1]
+    labels = np.array(outputs["LABEL"]["data"]).reshape(3, width)
+    assert [list(row) for row in labels] == [list(one) for one in alone]
+    plain = [json.loads(text) for text in outputs["REPLY"]["data"]]
+    assert [list(one) for one in plain] == [list(one) for one in alone]
+    bad = httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
+    assert bad.status_code == 400
+    assert json.loads(bad.json()["error"])["code"] == 415
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_tritons_own_metrics_page_has_the_handlers_counters(running):
+    httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
+    time.sleep(1.5)
+    log = running.log_path().read_text()
+    address = log.rpartition("Started Metrics Service at ")[2].partition('"')[0]
+    page = httpx.get(f"http://{address}/metrics").text
+    assert (
+        'offpath_errors_total{ModelName="classifier",Type="UnsupportedFormat"}' in page
+    )
+    assert "offpath_stage_seconds_total" in page
