@@ -32,6 +32,7 @@ from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads, without
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.records import make_records
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.share import decode_budget_s, threads_per_worker
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
 from offpath.handler.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.weights import make_with_weights
@@ -64,7 +65,11 @@ class OffpathClassifier(ImageClassifier):
         self.topk = self.config.top_k
         self._choice = self._choose_backend(context, threads)
         self.pipeline = Pipeline(
-            self.config, self._make_runner(context), self._labels(), threads
+            self.config,
+            self._make_runner(context),
+            self._labels(),
+            threads,
+            batch_s=decode_budget_s(context.model_yaml_config),
         )
         self.pipeline.warm_up(warm_up_payloads(self.config.image_size))
         self._metrics = MetricsEmitter(
@@ -283,14 +288,6 @@ class OffpathClassifier(ImageClassifier):
         would parse; warnings, errors and metrics stay."""
         logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
-
-
-def threads_per_worker(model_config: Mapping[str, Any]) -> int:
-    """Cores / workers: what each worker may use without taking another's share."""
-    workers = max(
-        1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
-    )
-    return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
 def describe_choice(choice: Choice) -> dict[str, Any]:

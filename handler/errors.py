@@ -142,6 +142,13 @@ class PostprocessFailed(ItemError):
     phrase = "postprocessing failed"
 
 
+class BatchOutOfTime(ItemError):
+    """The batch has taken most of `responseTimeout`: an item is given up, not the worker."""
+
+    status = 503
+    phrase = "batch out of time"
+
+
 class BadTensor(ItemError):
     """An npy payload of another shape or dtype than the model's input."""
 

@@ -17,7 +17,7 @@ import torch
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import decode_image
-from offpath.handler.errors import ItemError
+from offpath.handler.errors import BatchOutOfTime, ItemError
 from offpath.handler.npy import is_npy, read_npy
 from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
 from offpath.handler.payload import Payload, read_payload
@@ -69,6 +69,8 @@ class Pipeline:
         runner: the model on its device.
         labels: class index -> label; a class without one is called by its index.
         threads: decode threads; 1 decodes on the calling thread.
+        batch_s: no picture of a batch begins to be decoded later than this; 0: however late. Beyond
+            it the item gets a 503: at `responseTimeout` TorchServe would end the worker.
         decode_together: decodes a batch's JPEGs on the runner's device; nvjpeg by default, where
             the settings ask for it and it works.
     """
@@ -80,6 +82,7 @@ class Pipeline:
         labels: Mapping[int, str],
         threads: int,
         decode_together: DecodeTogether | None = None,
+        batch_s: float = 0.0,
     ) -> None:
         silence_decoders()
         self.config = config
@@ -89,6 +92,8 @@ class Pipeline:
         self._least = -math.inf if threshold is None else threshold
         exact = config.decode == "exact"
         self._options = config.decode_options
+        self._batch_s = batch_s or math.inf
+        self._end_s = math.inf
         self._transform = transform_image if exact else transform_with_torch
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
@@ -109,6 +114,7 @@ class Pipeline:
     def preprocess(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
         """Rows -> pictures in the batch buffer; a bad row becomes an item with an error."""
         batch = Batch([Item() for _ in rows], StageTimer())
+        self._end_s = time.perf_counter() + self._batch_s
         with batch.timer.stage(Stage.READ):
             for row, item in zip(rows, batch.items):
                 self._read(row, item)
@@ -220,6 +226,8 @@ class Pipeline:
             raise RuntimeError(
                 "an item without a payload or a place was given to the decoder"
             )
+        if start > self._end_s:
+            raise BatchOutOfTime("the pictures beside it took too long; send it again")
         if is_npy(payload):
             self.runner.put(index, read_npy(payload, size))
             return time.perf_counter()

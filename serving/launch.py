@@ -21,6 +21,8 @@ VERBOSE_LOGGING = {
     "OFFPATH_LOG_REQUESTS": "all",
     "OFFPATH_LOG_SERVER": "debug",
     "OFFPATH_LOG_CHATTER": "NEUTRAL",
+    "OFFPATH_LOG_TRACE": "full",
+    "OFFPATH_LOG_BURST": "10000",
 }
 # In the server's own temporary folder.
 FORK_SOCKET = "fork.sock"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from offpath.handler.errors import ExpectedError
 
+UNIX = "unix:"
 # WorkLoadManager.java walks its list of workers while the thread of one that died takes itself off
 # it; that scaling then answers 500 with this exception's name, half done. It may be repeated.
 SCALE_RACE = "ConcurrentModificationException"
@@ -65,24 +65,21 @@ class ManagementClient:
     """A client of the management API; a context manager, or `close()` it.
 
     Args:
-        socket: a Unix socket to connect to, whatever host the URL names.
+        base_url: `http://HOST:PORT`, or `unix:PATH` for a Unix socket.
     """
 
     def __init__(
-        self,
-        base_url: str,
-        token: str | None = None,
-        timeout_s: float = 30.0,
-        socket: Path | None = None,
+        self, base_url: str, token: str | None = None, timeout_s: float = 30.0
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # trust_env off: a proxy set for the outside must not see loopback calls.
         # Loading the certificates that nothing here asks for takes 20 ms.
-        transport = (
-            httpx.HTTPTransport(uds=str(socket), verify=False) if socket else None
-        )
+        socket = base_url.removeprefix(UNIX)
+        is_unix = socket != base_url
+        transport = httpx.HTTPTransport(uds=socket, verify=False) if is_unix else None
+        self._url = base_url
         self._http = httpx.Client(
-            base_url=base_url,
+            base_url="http://localhost" if is_unix else base_url,
             headers=headers,
             timeout=timeout_s,
             trust_env=False,
@@ -148,7 +145,7 @@ class ManagementClient:
             reply = self._http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
             raise ExpectedError(
-                f"the management API at {self._http.base_url} does not answer: {error!r}"
+                f"the management API at {self._url} does not answer: {error!r}"
             ) from error
         if reply.is_error:
             raise ExpectedError(

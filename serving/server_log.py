@@ -12,8 +12,9 @@ CONSOLE_LOG = "console.log"
 MAX_LINES = 25
 # Both layouts: time [LEVEL] thread logger - message.
 LAYOUT = re.compile(
-    r"^\S+ \[(?P<level>[A-Z]+) *\] (?P<thread>\S+) (?P<logger>\S+) - (?P<message>.*)$"
+    r"^\S+ \[(?P<level>[A-Z]+) *\] (?P<thread>\S+) (?P<logger>\S+) - (?P<message>.*?) *$"
 )
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 # Threads of one worker: W-9000-classifier_1.0, and that with -stdout or -stderr.
 WORKER_THREAD = re.compile(r"^W-\d+-")
 # ts/model_service_worker.py, WorkerThread.java; the last one stands for any death.
@@ -25,6 +26,8 @@ WORKER_FAILURE = re.compile(
 MODEL_REFUSED = re.compile(r"Failed to load model: ")
 # The first line a worker writes: what follows belongs to the next attempt.
 WORKER_START = "s_name_part0="
+# Their lines tell what a client sent, never why the server ended.
+CLIENT_LOGGERS = frozenset({"HttpRequestHandler", "NettyUtils", "ACCESS_LOG"})
 SERVER_FAILURE = re.compile(
     r"Invalid configuration|Failed to bind|Unrecognized|Error: |Error occurred"
     r"|Exception|\[ERROR\]"
@@ -41,6 +44,11 @@ class LogLine:
     message: str
 
     @property
+    def class_name(self) -> str:
+        """Of the Java class that has logged it."""
+        return self.logger.rpartition(".")[2]
+
+    @property
     def worker(self) -> str | None:
         """The worker it is about, `W-9000-classifier_1.0`."""
         if not WORKER_THREAD.match(self.thread):
@@ -49,7 +57,8 @@ class LogLine:
 
 
 def parse_line(text: str) -> LogLine:
-    """Takes a log line apart."""
+    """Takes a log line apart; control characters, which a terminal would obey, as `\\x1b`."""
+    text = CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     match = LAYOUT.match(text)
     return LogLine(**match.groupdict()) if match else LogLine("", "", "", text)
 
@@ -58,8 +67,13 @@ def read_log(path: Path, start: int = 0) -> list[LogLine]:
     """Returns a log file's lines from byte `start` on; none when there is no such file."""
     if not path.is_file():
         return []
-    text = path.read_bytes()[start:].decode("utf-8", errors="replace")
-    return [parse_line(line) for line in text.splitlines()]
+    return _parse_lines(path.read_bytes()[start:])
+
+
+def _parse_lines(data: bytes) -> list[LogLine]:
+    text = data.decode("utf-8", errors="replace").removesuffix("\n")
+    # Not splitlines: what else it takes for a line's end can be a client's.
+    return [parse_line(line) for line in text.split("\n")] if text else []
 
 
 def find_load_failure(lines: list[LogLine]) -> list[str] | None:
@@ -74,6 +88,7 @@ def find_load_failure(lines: list[LogLine]) -> list[str] | None:
 
 def find_server_failure(lines: list[LogLine]) -> list[str]:
     """Returns the lines that tell why the server ended; the last ones when none stands out."""
+    lines = [line for line in lines if line.class_name not in CLIENT_LOGGERS]
     messages = [line.message for line in lines]
     for index, line in enumerate(lines):
         if line.level == "ERROR" or SERVER_FAILURE.search(line.message):
@@ -117,5 +132,4 @@ class LogFollower:
             data = file.read()
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
-        text = complete.decode("utf-8", errors="replace")
-        return [parse_line(line) for line in text.splitlines()]
+        return _parse_lines(complete)

@@ -30,8 +30,8 @@ class ServerSettings:
         host: IPv4 address or name that inference and metrics listen on; management and gRPC, which
             nobody needs from afar, stay on loopback.
         inference_port: 0 takes a free one; so for the other two.
-        unix_sockets: inference, management and metrics listen on sockets in a folder of the
-            server's own instead of on ports: for the front door.
+        management_port: None: no port but a socket in a folder of the server's own.
+        unix_sockets: inference and metrics listen on such sockets too: for the front door.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
         allow_cpu: an archive that asks for a GPU may be served without one.
@@ -49,7 +49,7 @@ class ServerSettings:
     stock: bool = False
     host: str = LOOPBACK
     inference_port: int = 8080
-    management_port: int = 8081
+    management_port: int | None = None
     metrics_port: int = 8082
     unix_sockets: bool = False
     enable_model_api: bool = False
@@ -100,7 +100,8 @@ def choose_ports(settings: ServerSettings) -> Ports:
         int(settings.overrides.get(f"grpc_{kind}_port", "0"))
         for kind in ("inference", "management")
     ]
-    wanted = [settings.inference_port, settings.management_port, settings.metrics_port]
+    management = settings.management_port or 0
+    wanted = [settings.inference_port, management, settings.metrics_port]
     return Ports(*resolve_ports(settings.host, wanted + grpc))
 
 
@@ -124,8 +125,15 @@ def check_startable(settings: ServerSettings) -> None:
             check_port_free(host, port, option)
 
 
+def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:
+    """Which of inference, management and metrics listen on sockets."""
+    if settings.unix_sockets:
+        return ("inference", "management", "metrics")
+    return ("management",) if settings.management_port is None else ()
+
+
 def socket_path(folder: Path, kind: str) -> Path:
-    """Where a server with `unix_sockets` listens; `kind`: inference, management, metrics."""
+    """Where a server listens for one of `socket_kinds`."""
     return folder / f"{kind}.sock"
 
 
@@ -144,9 +152,8 @@ def build_properties(
     """
     properties = read_config(settings)
     properties.update(_addresses(settings.host, ports))
-    if settings.unix_sockets:
-        for kind in ("inference", "management", "metrics"):
-            properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
+    for kind in socket_kinds(settings):
+        properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
     properties["disable_token_authorization"] = _flag(not settings.token_auth)
     if settings.enable_model_api:

@@ -42,6 +42,7 @@ from offpath.serving.settings import (
     build_properties,
     check_startable,
     choose_ports,
+    socket_kinds,
     socket_path,
 )
 
@@ -102,7 +103,10 @@ class TorchServe:
 
     @property
     def management_url(self) -> str:
-        """Base URL of the management API."""
+        """Base URL of the management API; `unix:PATH` for a socket."""
+        socket = self.socket("management")
+        if socket is not None:
+            return f"unix:{socket}"
         return f"http://{LOOPBACK}:{self.ports.management}"
 
     @property
@@ -111,8 +115,8 @@ class TorchServe:
         return f"http://{self.settings.host}:{self.ports.metrics}"
 
     def socket(self, kind: str) -> Path | None:
-        """The socket for `inference`, `management` or `metrics`; None where it has ports."""
-        if not self.settings.unix_sockets:
+        """The socket for `inference`, `management` or `metrics`; None where that has a port."""
+        if kind not in socket_kinds(self.settings):
             return None
         if self._tmp_dir is None:
             raise RuntimeError("not started")
@@ -174,6 +178,9 @@ class TorchServe:
         self._wait_until(self._has_token, deadline, timeout_s)
         with self.management() as management:
             self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
+        for kind in socket_kinds(self.settings):
+            # Its folder is ours alone already.
+            (self.socket(kind) or Path()).chmod(0o600)
 
     def _wait_until(
         self, is_done: Callable[[], bool], deadline: float, timeout_s: float
@@ -209,11 +216,7 @@ class TorchServe:
 
     def management(self) -> ManagementClient:
         """Returns a client of this server's management API."""
-        return ManagementClient(
-            self.management_url,
-            token=self.read_token("management"),
-            socket=self.socket("management"),
-        )
+        return ManagementClient(self.management_url, self.read_token("management"))
 
     @property
     def archives(self) -> list[tuple[str, MarFile]]:

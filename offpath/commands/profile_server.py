@@ -65,7 +65,9 @@ from offpath.commands.showing import (
     "--metrics-url", help="Its metrics.  [default: port 8082 of the same host]"
 )
 @click.option(
-    "--management-url", help="Its management.  [default: port 8081 of the same host]"
+    "--management-url",
+    help="Its management; unix:PATH as `offpath serve` prints it.  [default: port 8081 of the same "
+    "host]",
 )
 @click.option(
     "--served-as", metavar="NAME", help="The model there.  [default: the only one]"

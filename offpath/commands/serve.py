@@ -47,7 +47,13 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     help="Where inference and metrics listen; management stays on loopback.",
 )
 @_port_option("--port", 8080, "Inference; 0: a free one.")
-@_port_option("--management-port", 8081, "0: a free one.")
+@click.option(
+    "--management-port",
+    type=click.IntRange(0, 65535),
+    help="A port of loopback for TorchServe's management API; 0: a free one. Every user of this "
+    "machine can then stop your models [default: a Unix socket of your own, printed at the "
+    "start].",
+)
 @_port_option("--metrics-port", 8082, "0: a free one.")
 @click.option(
     "--config",
@@ -111,7 +117,7 @@ def command(
     model_store: Path,
     host: str,
     port: int,
-    management_port: int,
+    management_port: int | None,
     metrics_port: int,
     config: Path | None,
     enable_model_api: bool,

@@ -134,7 +134,8 @@ def attach(
             # The management API often listens on the server's own loopback only.
             if model is None:
                 raise ExpectedError(
-                    f"which model? {error}; name it with --served-as, or see --management-url"
+                    f"which model? {error}; name it with --served-as, or name the "
+                    "address that `offpath serve` printed: --management-url unix:PATH"
                 ) from error
     return ServedModel(url, metrics_url, model, in_force)
 

@@ -57,7 +57,7 @@ def read_setting(
 ) -> Setting:
     """The setting that a model config stands for; automatic threads as their number."""
     handler = config.get("handler") or {}
-    # handler/classifier.py, threads_per_worker.
+    # handler/share.py, threads_per_worker.
     threads = int(handler.get("threads") or 0) or max(
         1, cores // int(config["maxWorkers"])
     )

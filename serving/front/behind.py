@@ -62,7 +62,7 @@ def settings_behind(
         host=LOOPBACK,
         unix_sockets=True,
         inference_port=0,
-        management_port=0,
+        management_port=None,
         metrics_port=0,
         log_dir=log,
         env=env,

@@ -13,6 +13,7 @@ from offpath.archive.model_config import (
     make_model_config,
 )
 from offpath.handler.errors import ExpectedError
+from offpath.handler.share import decode_budget_s
 
 
 @pytest.mark.parametrize("name", ["cpu", "t4"])
@@ -20,6 +21,9 @@ def test_embedded_presets_are_complete(name: str) -> None:
     config = make_model_config(load_preset(name), {}, {})
     assert set(SERVER_SETTINGS) <= set(config)
     assert config["handler"] == {}
+    # A batch of the costliest pictures, 2 s each on one thread, is decoded before TorchServe ends
+    # the worker.
+    assert config["batchSize"] * 2 <= decode_budget_s(config)
 
 
 def test_options_beat_the_preset() -> None:

@@ -15,10 +15,11 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
-from offpath.handler.classifier import OffpathClassifier, threads_per_worker
+from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
 from offpath.handler.prediction_log.record import Record
 from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.share import threads_per_worker
 from offpath.serving.client import parse_server_timing
 from tests.support.photographs import encode, find_photograph
 

@@ -4,6 +4,7 @@ import base64
 import gc
 import json
 import sys
+import time
 import warnings
 from collections import Counter
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from PIL import Image
 
 from offpath.handler import pipeline as pipeline_module
+from offpath.handler.decode import DecodedImage, DecodeOptions
+from offpath.handler.payload import Payload
 from offpath.handler.pipeline import Pipeline
 from offpath.handler.response import Reply
 from offpath.handler.silence import silence_decoders
@@ -307,3 +310,22 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
         assert sys.getrefcount(body) == before
     finally:
         gc.enable()
+
+
+def test_a_batch_near_its_time_out_gives_up_what_has_not_begun(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = make_pipeline()
+    slow._batch_s = 0.05
+    decode = pipeline_module.decode_image
+
+    def decode_slowly(payload: Payload, options: DecodeOptions) -> DecodedImage:
+        time.sleep(0.04)
+        return decode(payload, options)
+
+    monkeypatch.setattr(pipeline_module, "decode_image", decode_slowly)
+    replies = slow.classify([{"body": JPEG}] * 4)
+    statuses = [reply.status for reply in replies]
+    assert statuses[0] == 200 and statuses[-1] == 503
+    # The next batch begins afresh.
+    assert slow.classify([{"body": JPEG}])[0].status == 200

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from offpath.serving.server_log import (
     LogFollower,
     find_load_failure,
     find_server_failure,
     parse_line,
+    read_log,
 )
 
 TIME = "2026-11-21T03:59:26,104"
@@ -78,3 +81,24 @@ def test_follower_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert [line.message for line in follower.read_new()] == ["two"]
     path.write_text("n\n")
     assert [line.message for line in follower.read_new()] == ["n"]
+
+
+def test_what_a_client_sent_is_never_why_the_server_ended() -> None:
+    lines = [
+        f"{TIME} [INFO ] main ModelServer - Initialize Inference server",
+        f"{TIME} [ERROR] epollEventLoopGroup-3-1 HttpRequestHandler - Exception: pay here",
+        f"{TIME} [ERROR] main ModelServer - OutOfMemoryError",
+    ]
+    parsed = [parse_line(line) for line in lines]
+    assert find_server_failure(parsed) == ["OutOfMemoryError"]
+    assert find_server_failure(parsed[:2]) == ["Initialize Inference server"]
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\r", "\x00", "\x85", "\x9b", "\x7f"])
+def test_control_characters_of_a_log_reach_no_terminal(
+    tmp_path: Path, character: str
+) -> None:
+    path = tmp_path / "torchserve.log"
+    path.write_text(f"a{character}[2Jb\nc\n", encoding="utf-8", newline="")
+    lines = [line.message for line in read_log(path)]
+    assert lines == [f"a\\x{ord(character):02x}[2Jb", "c"]

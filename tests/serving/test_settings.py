@@ -28,6 +28,11 @@ def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
     assert "http" not in properties["allowed_urls"]
 
 
+def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
+    properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
+    assert properties["management_address"] == "unix:/run/own/management.sock"
+
+
 def test_every_line_of_our_config_has_a_reason() -> None:
     """A setting's block starts with a comment."""
     blocks = find_config().read_text().strip().split("\n\n")
@@ -89,7 +94,8 @@ def test_free_ports_differ() -> None:
 
 
 def test_other_host_leaves_management_on_loopback() -> None:
-    properties = build_properties(replace(SETTINGS, host="10.0.0.1"), PORTS)
+    settings = replace(SETTINGS, host="10.0.0.1", management_port=2)
+    properties = build_properties(settings, PORTS)
     assert properties["inference_address"] == "http://10.0.0.1:1"
     assert properties["management_address"] == "http://127.0.0.1:2"
     assert properties["grpc_inference_address"] == "127.0.0.1"

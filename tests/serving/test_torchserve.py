@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import stat
+import time
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,7 @@ from tests.support.scrape import count_log_lines
 
 pytestmark = pytest.mark.server
 REQUESTS = 100
+BROKEN_FORMS = 500
 
 
 def post(server: TorchServe, body: bytes = b"abc") -> str:
@@ -26,6 +29,9 @@ def test_two_servers_serve_side_by_side_and_leave_nothing(make_mar: MakeMar) -> 
     settings = make_settings(make_mar())
     with TorchServe(settings) as one, TorchServe(settings) as two:
         assert (post(one), post(two, b"four")) == ("3", "4")
+        socket_file = Path(one.management_url.removeprefix("unix:"))
+        assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
         assert not {*one.worker_pids()} & {*two.worker_pids()}
         folders = [one.log_dir.parent, two.log_dir.parent]
     assert not any(folder.exists() for folder in folders)
@@ -47,6 +53,27 @@ def test_token_auth_closes_the_door_and_verbose_logs_requests(
         assert replies == {"3"}
         # Without it there are none: test_path.py.
         assert count_log_lines(server) - before > REQUESTS
+
+
+def test_clients_cause_a_line_a_second_and_forge_none(make_mar: MakeMar) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    begin_s = time.monotonic()
+    with TorchServe(make_settings(make_mar())) as server:
+        url = f"{server.inference_url}/predictions/echo"
+        before, size = count_log_lines(server), log_bytes(server)
+        with httpx.Client(headers=form, trust_env=False) as client:
+            for _ in range(BROKEN_FORMS):
+                client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
+        seconds = time.monotonic() - begin_s
+        lines = count_log_lines(server) - before
+        assert lines <= seconds + 1
+        assert log_bytes(server) - size < 1000 * (seconds + 1)
+        assert b"\x1b" not in server.log_path.read_bytes()
+        assert post(server) == "3"
+
+
+def log_bytes(server: TorchServe) -> int:
+    return sum(path.stat().st_size for path in server.log_dir.iterdir())
 
 
 def test_worker_that_refuses_its_config_fails_the_start_with_its_words(

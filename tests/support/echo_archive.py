@@ -64,7 +64,6 @@ def make_settings(*archives: Path, **changes: object) -> ServerSettings:
         "model_store": archives[0].parent,
         "models": tuple(path.name for path in archives),
         "inference_port": 0,
-        "management_port": 0,
         "metrics_port": 0,
     }
     return ServerSettings(**{**fields, **changes})

@@ -17,7 +17,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.processes import find_session_members
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
-FREE_PORTS = ["--port", "0", "--management-port", "0", "--metrics-port", "0"]
+FREE_PORTS = ["--port", "0", "--metrics-port", "0"]
 READY_S = 120
 IN_FLIGHT = 64
 

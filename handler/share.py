@@ -1,0 +1,29 @@
+"""A worker's share: of the machine's cores, and of the time that TorchServe gives a batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+# Of `responseTimeout`, for decoding; the rest is for the forward pass and pictures that have begun.
+DECODE_SHARE = 0.75
+# TorchServe's own (ConfigManager.java).
+DEFAULT_RESPONSE_TIMEOUT_S = 120
+
+
+def threads_per_worker(model_config: Mapping[str, Any]) -> int:
+    """Cores / workers: what each worker may use without taking another's share."""
+    workers = max(
+        1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
+    )
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def decode_budget_s(model_config: Mapping[str, Any]) -> float:
+    """Seconds after which a batch begins to decode no further picture.
+
+    At `responseTimeout` TorchServe ends the worker, and all of the batch gets 500.
+    """
+    response_timeout_s = model_config.get("responseTimeout")
+    return DECODE_SHARE * float(response_timeout_s or DEFAULT_RESPONSE_TIMEOUT_S)
