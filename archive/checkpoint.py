@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 
 Say = Callable[[str], None]
 # Where the weights lie in a checkpoint, first found first taken: what was trained, then its moving
@@ -77,9 +77,7 @@ def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         from safetensors.torch import load_file
     except ImportError as error:
-        raise ExpectedError(
-            f"{path.name} needs a package: pip install safetensors"
-        ) from error
+        raise MissingPackage("safetensors", "serve") from error
     try:
         weights: Mapping[str, torch.Tensor] = load_file(path)
     except Exception as error:

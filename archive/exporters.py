@@ -19,7 +19,7 @@ from offpath.handler.backends.eager import DTYPES
 from offpath.handler.backends.open_vino import forbid_telemetry
 from offpath.handler.backends.pictures import PictureModel
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 
 # Any batch above 1 does: a dimension of 1 is taken for a constant.
 EXAMPLE_BATCH = 2
@@ -32,16 +32,13 @@ def import_package(name: str, extra: str, purpose: str) -> Any:
     """Imports an optional package.
 
     Raises:
-        ExpectedError: it is not installed; says how to install it.
+        MissingPackage: it is not installed.
     """
     forbid_telemetry()
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ExpectedError(
-            f"{purpose} needs the package {name} ({error}); install it with: "
-            f"pip install 'torchserve-offpath[{extra}]'"
-        ) from error
+        raise MissingPackage(f"{name}, which {purpose} needs,", extra) from error
 
 
 def wrap_model(

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import MissingPackage
 
 # (package, path inside it). Colour photographs only; all are listed in the wheels' RECORD.
 SOURCES = (
@@ -43,17 +43,14 @@ def find_sources() -> list[Path]:
     """Finds the source photographs of the installed packages, without importing them.
 
     Raises:
-        ExpectedError: a package or one of its pictures is missing.
+        MissingPackage: a package or one of its pictures is missing.
     """
     found = []
     for package, inside in SOURCES:
         spec = importlib.util.find_spec(package)
         folder = Path(spec.origin).parent if spec and spec.origin else None
         if folder is None or not (folder / inside).is_file():
-            raise ExpectedError(
-                f"no {inside!r} in package {package!r}, of which the workloads are made;"
-                " install them with: pip install 'torchserve-offpath[bench]'"
-            )
+            raise MissingPackage(f"{package} (its photograph {inside})", "bench")
         found.append(folder / inside)
     return found
 

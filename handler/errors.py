@@ -21,6 +21,17 @@ class WrongOption(ExpectedError):
     exit_code = 2
 
 
+class MissingPackage(ExpectedError):
+    """A package of one of the distribution's extras is not installed."""
+
+    exit_code = 2
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is not installed: pip install 'torchserve-offpath[{extra}]'"
+        )
+
+
 class ConfigError(ValueError):
     """A wrong `handler:` section: the worker refuses to load and the log says which key."""
 

@@ -1,6 +1,6 @@
 """The `offpath` command: finds the subcommand, runs it, turns errors into exit codes.
 
-Exit codes: 0 success, 1 expected error, 2 wrong usage, 3 bug, 130 Ctrl-C.
+Exit codes: 0 success, 1 expected error, 2 wrong usage or a missing package, 3 bug, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import traceback
 
 import click
 
+from offpath.commands.extras import explain_missing
 from offpath.handler.errors import ExpectedError
 
 # Subcommand -> module that holds it as `command`; imported when called, so that `offpath predict`
@@ -60,10 +61,19 @@ def run(argv: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code if isinstance(error, click.UsageError) else 1)
     except ExpectedError as error:
-        click.echo(f"offpath: {error}", err=True)
-        sys.exit(error.exit_code)
-    except Exception:
+        sys.exit(say(error))
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError):
+            missing = explain_missing(error)
+            if missing is not None:
+                sys.exit(say(missing))
         traceback.print_exc()
         click.echo("offpath: this is a bug; the traceback above says where", err=True)
         sys.exit(3)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def say(error: ExpectedError) -> int:
+    """One line, and the exit code."""
+    click.echo(f"offpath: {error}", err=True)
+    return error.exit_code

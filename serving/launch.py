@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import MissingPackage
 from offpath.serving.java import find_java
 from offpath.serving.settings import CONF_DIR, ServerSettings
 
@@ -97,13 +97,11 @@ def find_ts_home() -> Path:
     """Returns the folder that holds the `ts` package, without importing it.
 
     Raises:
-        ExpectedError: TorchServe is not installed.
+        MissingPackage: TorchServe is not installed.
     """
     spec = importlib.util.find_spec("ts")
     if spec is None or spec.origin is None:
-        raise ExpectedError(
-            "TorchServe is not installed; `pip install 'torchserve-offpath[serve]'`"
-        )
+        raise MissingPackage("TorchServe", "serve")
     return Path(spec.origin).resolve().parent.parent
 
 

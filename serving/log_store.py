@@ -129,7 +129,7 @@ def explain(error: Exception, uri: str) -> Exception:
     if isinstance(error, ExpectedError):
         return error
     is_aws = type(error).__module__.startswith(("botocore", "boto3"))
-    if not (is_aws or isinstance(error, (OSError, ImportError))):
+    if not (is_aws or isinstance(error, OSError)):
         return error
     return ExpectedError(f"{uri}: {describe_error(error, uri)[1]}")
 

@@ -8,12 +8,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def output_options(command: Command) -> Command:
             raise ExpectedError(
                 f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
             )
+        for path, package in ((plot_path, "matplotlib"), (html_path, "jinja2")):
+            if path is not None and find_spec(package) is None:
+                raise MissingPackage(package, "bench")
         outputs = Outputs(json_path, csv_path, html_path, plot_path, markdown)
         return command(outputs=outputs, **others)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from offpath.archive.model_config import SERVER_SETTINGS
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.profiling.servers.registering import Setting
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -101,7 +101,7 @@ def next_setting(
         scores: of what was measured, in its order; higher is better.
 
     Raises:
-        ExpectedError: optuna is not installed.
+        MissingPackage: optuna is not installed.
     """
     left = [setting for setting in space.settings() if setting not in scores]
     if not left:
@@ -146,8 +146,6 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ExpectedError(
-            "optuna is not installed; get it with: pip install 'torchserve-offpath[bench]'"
-        ) from error
+        raise MissingPackage("optuna", "bench") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import singledispatch
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import MissingPackage
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.statistics import percentile
 from offpath.profiling.report.axes import (
@@ -110,14 +110,12 @@ def plotting() -> Iterator[Any]:
     """matplotlib without a window system, in our style.
 
     Raises:
-        ExpectedError: it is not installed.
+        MissingPackage: it is not installed.
     """
     try:
         import matplotlib
     except ImportError as error:
-        raise ExpectedError(
-            "matplotlib is not installed; get it with: pip install 'torchserve-offpath[bench]'"
-        ) from error
+        raise MissingPackage("matplotlib", "bench") from error
     matplotlib.use("agg")
     from matplotlib import pyplot
 

