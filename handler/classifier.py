@@ -34,6 +34,7 @@ from offpath.handler.records import make_records
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.share import decode_budget_s, threads_per_worker
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
+from offpath.handler.surroundings import say_losses
 from offpath.handler.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.weights import make_with_weights
 
@@ -79,6 +80,7 @@ class OffpathClassifier(ImageClassifier):
             None if self.config.prediction_log.is_off else self._log.counters,
         )
         self._metrics.start()
+        say_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
         """TorchServe's rows -> a batch of pictures; bad rows carry an error."""
@@ -165,6 +167,8 @@ class OffpathClassifier(ImageClassifier):
             "std": list(self.config.std),
             "image_size": self.config.image_size,
             "resize_size": self.config.resize_size,
+            "prediction_log": self.config.prediction_log.uri,
+            "spool": str(self.config.prediction_log.spool_dir),
         }
 
     def _load_pickled_model(

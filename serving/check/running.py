@@ -1,0 +1,204 @@
+"""A running TorchServe, whoever started it: asked over its management API and its metrics, and
+looked at as a process where it runs on this host."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from offpath.handler.errors import ExpectedError
+from offpath.handler.surroundings import DECLARED_METRIC, MAIN_CLASS
+from offpath.serving.check.config_file import check_config
+from offpath.serving.check.finding import Finding, lost, ok, wrong
+from offpath.serving.effective import find_differences
+from offpath.serving.java import read_java_major
+from offpath.serving.management import ManagementClient, ModelStatus
+from offpath.serving.mar_file import MarFile, read_mar
+from offpath.serving.properties import read_properties
+from offpath.serving.settings import CONF_DIR
+
+AREA = "server"
+# Workers write their sums about once a second.
+METRICS_WAIT_S = 3.0
+METRICS_POLL_S = 0.2
+LEAST_SPOOL_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """TorchServe's Java on this host.
+
+    Attributes:
+        command: its command line.
+        folder: it runs in.
+    """
+
+    command: list[str]
+    folder: Path
+
+    @property
+    def config(self) -> Path | None:
+        """The properties file that it was started with."""
+        return self._path_after("-f", "--ts-config-file")
+
+    @property
+    def model_store(self) -> Path | None:
+        """Where its archives are."""
+        return self._path_after("-s", "--model-store")
+
+    def _path_after(self, *options: str) -> Path | None:
+        for option, value in zip(self.command, self.command[1:]):
+            if option in options:
+                return self.folder / value
+        return None
+
+
+def find_process(port: int) -> ServerProcess | None:
+    """The TorchServe that listens on a port of this host; None where it is not to be seen."""
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            if MAIN_CLASS not in command:
+                continue
+            ports = {c.laddr.port for c in process.net_connections("tcp") if c.laddr}
+            if port in ports:
+                return ServerProcess(command, Path(process.cwd()))
+        except psutil.Error:
+            continue
+    return None
+
+
+def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
+    """Findings about the server whose management API is at `url`."""
+    is_socket = url.startswith("unix:")
+    socket = Path(url.removeprefix("unix:")) if is_socket else None
+    base = "http://localhost" if is_socket else url
+    process = None if is_socket else find_process(urlsplit(url).port or 8081)
+    if process is not None:
+        yield from _check_process(process)
+    with ManagementClient(base, token=token, socket=socket) as management:
+        try:
+            models = management.list_models()
+        except ExpectedError as error:
+            yield wrong(
+                AREA, "management", str(error), "offpath check --url ... --token ..."
+            )
+            return
+        yield ok(AREA, "models", ", ".join(models) or "none")
+        has_ours = False
+        for name, archive_url in models.items():
+            for status in management.describe(name):
+                described = management.describe_worker(name, status.model_version)
+                archive = _find_archive(process, archive_url)
+                yield from check_model(described, archive)
+                has_ours |= described.described.get("handler") == "offpath"
+    if has_ours and not is_socket:
+        yield _check_metrics(url, process)
+
+
+def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
+    """What is in force for one model, beside what its archive asks for."""
+    area = f"{status.model_name} {status.model_version}"
+    ready, wanted = status.ready_workers, status.min_workers
+    if ready < max(1, wanted):
+        cure = "the server's log says why a worker does not start"
+        yield wrong(area, "workers", f"{ready} of {wanted} are READY", cure)
+    else:
+        yield ok(area, "workers", f"{ready}, all READY")
+    differences = [] if archive is None else find_differences(archive, status)
+    for one in differences:
+        found = f"{one.effective}, the archive asks for {one.wanted!r}"
+        yield wrong(area, one.setting, found, one.cause)
+    found = f"batch {status.batch_size}, delay {status.max_batch_delay_ms} ms"
+    if status.batch_size == 1:
+        cure = "offpath archive --batch-size 8 ..., or the register API's batch_size=8"
+        yield lost(area, "batches", f"{found}: none ever form", cure)
+    elif not differences:
+        yield ok(area, "batches", found)
+    if status.queue_left is not None:
+        yield ok(area, "queue", f"{status.queue_left} more may wait")
+    if status.described.get("handler") != "offpath":
+        yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
+        return
+    yield from _check_worker(area, status)
+
+
+def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
+    said = status.described
+    yield ok(area, "device", f"{status.device}, {status.engine}")
+    for refused in said.get("engines_refused", []):
+        yield ok(area, "not taken", refused)
+    yield ok(
+        area, "threads", f"{said.get('threads')} a worker, decode {said.get('decode')}"
+    )
+    uri, spool = said.get("prediction_log", "off"), Path(said.get("spool", "/"))
+    if uri == "off":
+        yield ok(area, "prediction log", "off")
+        return
+    folder = next((one for one in (spool, *spool.parents) if one.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    found = f"{uri}, spool {spool}, {free / 2**30:.1f} GiB free"
+    if free < LEAST_SPOOL_BYTES:
+        cure = "OFFPATH_SPOOL_DIR=/another/disk, or prediction_log.spool_max_bytes"
+        yield lost(area, "prediction log", found, cure)
+    else:
+        yield ok(area, "prediction log", found)
+
+
+def _check_process(process: ServerProcess) -> Iterator[Finding]:
+    major = read_java_major(Path(process.command[0]))
+    yield ok(AREA, "java", f"{major or 'unknown'} at {process.command[0]}")
+    if not {"-ncs", "--no-config-snapshots"} & set(process.command):
+        found = "a snapshot of an earlier run beats every file"
+        yield lost(AREA, "snapshots", found, "torchserve --start --ncs ...")
+    config = process.config
+    if config is None or not config.is_file():
+        found = "none: TorchServe's defaults"
+        yield lost(AREA, "config.properties", found, "torchserve --ts-config FILE ...")
+        properties: dict[str, str] = {}
+    else:
+        yield ok(AREA, "config.properties", config)
+        properties = read_properties(config)
+    yield from check_config(properties, " ".join(process.command), AREA)
+
+
+def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
+    if process is None or process.model_store is None:
+        return None
+    try:
+        return read_mar(process.model_store / url)
+    except ExpectedError:  # registered from elsewhere
+        return None
+
+
+def _metrics_url(management_url: str, process: ServerProcess | None) -> str:
+    if process is not None and process.config is not None and process.config.is_file():
+        address = read_properties(process.config).get("metrics_address")
+        if address:
+            return address.replace("//0.0.0.0", "//127.0.0.1")
+    parts = urlsplit(management_url)
+    return f"{parts.scheme}://{parts.hostname}:{(parts.port or 8081) + 1}"
+
+
+def _check_metrics(management_url: str, process: ServerProcess | None) -> Finding:
+    """Whether ours arrive: the question to the workers just now was counted like a request."""
+    url = f"{_metrics_url(management_url, process)}/metrics"
+    deadline = time.monotonic() + METRICS_WAIT_S
+    while True:
+        try:
+            text = httpx.get(url, trust_env=False).text
+        except httpx.HTTPError as error:
+            return lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
+        if DECLARED_METRIC in text:
+            return ok(AREA, "metrics", f"offpath's are at {url}")
+        if time.monotonic() > deadline:
+            cure = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
+            return lost(AREA, "metrics", f"none of offpath's at {url}", cure)
+        time.sleep(METRICS_POLL_S)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offpath.commands import check
+from tests.offpath.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "DEFAULT_URL", "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "config.properties"
+    file.write_text("batch_size=8\n")
+    return file
+
+
+def test_what_is_wrong_exits_with_1_and_shows_the_line_to_copy(
+    run: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("check", config)
+    assert code == 1
+    assert "wrong batch_size" in out and "-> offpath archive --batch-size 8" in out
+    assert out.splitlines()[-1].endswith("1 wrong")
+    cures = [line for line in out.splitlines() if "-> " in line]
+    others = [line for line in out.splitlines() if line not in cures]
+    assert max(map(len, others)) <= 80
+
+
+def test_json_has_every_finding(run: Run, config: Path) -> None:
+    code, out, _ = run("check", config, "--json")
+    findings = json.loads(out)
+    assert code == 1
+    assert {"area", "subject", "state", "found", "cure"} == set(findings[0])
+    assert "wrong" in {one["state"] for one in findings}
+
+
+def test_without_a_server_the_host_is_checked(run: Run) -> None:
+    code, out, _ = run("check")
+    assert code == 0
+    assert "java" in out and "nothing answers" in out
+
+
+def test_other_files_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    code, _, err = run("check", tmp_path / "a.txt")
+    assert (code, "neither a .properties" in err) == (1, True)
+    assert run("check", tmp_path / "none.mar")[0] == 2

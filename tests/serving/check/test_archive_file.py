@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from offpath.serving.check.archive_file import check_archive
+from offpath.serving.check.finding import State
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar
+
+
+def states(path: Path) -> dict[str, State]:
+    return {one.subject: one.state for one in check_archive(path)}
+
+
+def test_our_archive_is_ok(model_store: Path) -> None:
+    assert set(states(model_store / "near-free.mar").values()) == {State.OK}
+
+
+@pytest.mark.parametrize(
+    ("config", "subject", "state"),
+    [
+        (None, "batch settings", State.LOST),
+        (MODEL_CONFIG, "handler", State.LOST),
+        ({**MODEL_CONFIG, "maxBatchDelay": 0}, "maxBatchDelay", State.WRONG),
+        ({**MODEL_CONFIG, "batchSize": "8"}, "batchSize", State.WRONG),
+        ({**MODEL_CONFIG, "maxWorkers": 1000}, "workers", State.LOST),
+        pytest.param(
+            {**MODEL_CONFIG, "deviceType": "gpu"},
+            "device",
+            State.WRONG,
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU"),
+        ),
+    ],
+)
+def test_what_it_will_not_do_here_is_found(
+    make_mar: MakeMar, config: dict | None, subject: str, state: State
+) -> None:
+    assert states(make_mar(config=config))[subject] == state
+
+
+def test_file_that_is_no_archive_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.mar").write_bytes(b"none")
+    assert states(tmp_path / "a.mar") == {"archive": State.WRONG}

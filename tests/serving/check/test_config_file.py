@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from offpath.serving.check.config_file import check_config, read_size
+from offpath.serving.check.finding import State
+from offpath.serving.properties import read_properties
+from offpath.serving.settings import find_config
+
+
+def states(properties: dict[str, str], vmargs: str | None = None) -> dict[str, State]:
+    return {one.subject: one.state for one in check_config(properties, vmargs)}
+
+
+def test_our_own_configuration_loses_nothing() -> None:
+    found = states(read_properties(find_config()))
+    assert len(found) > 8 and set(found.values()) == {State.OK}
+
+
+def test_every_line_to_copy_puts_its_finding_right() -> None:
+    properties: dict[str, str] = {}
+    lost = [one for one in check_config(properties) if one.state is State.LOST]
+    assert len(lost) > 6
+    for one in lost:
+        key, _, value = one.cure.partition("=")
+        properties[key] = value
+    assert set(states(properties).values()) == {State.OK}
+
+
+@pytest.mark.parametrize(
+    ("properties", "subject", "state"),
+    [
+        ({"batch_size": "8"}, "batch_size", State.WRONG),
+        ({"maxBatchDelay": "8"}, "maxBatchDelay", State.WRONG),
+        ({"vmargs": "-XX:+UseG1GC"}, "collector", State.LOST),
+        (
+            {"vmargs": "-XX:+UseG1GC -XX:+UseParallelGC"},
+            "collector",
+            State.OK,
+        ),
+        (
+            {"vmargs": "-Xmx100m", "job_queue_size": "200"},
+            "queue and heap",
+            State.LOST,
+        ),
+        (
+            {"prefer_direct_buffer": "true", "vmargs": "-Xmx1g"},
+            "buffers",
+            State.LOST,
+        ),
+        ({"metrics_config": "/no/such/file.yaml"}, "our metrics", State.LOST),
+        ({"model_metrics_auto_detect": "true"}, "our metrics", State.OK),
+        (
+            {
+                "inference_address": "http://0.0.0.0:8080",
+                "disable_token_authorization": "true",
+            },
+            "inference_address",
+            State.LOST,
+        ),
+        (
+            {
+                "management_address": "http://0.0.0.0:8081",
+                "disable_token_authorization": "true",
+            },
+            "management_address",
+            State.WRONG,
+        ),
+        ({"enable_model_api": "true"}, "allowed_urls", State.WRONG),
+    ],
+)
+def test_what_is_given_away_is_found(
+    properties: dict[str, str], subject: str, state: State
+) -> None:
+    assert states(properties)[subject] == state
+
+
+def test_what_the_running_java_has_beats_the_file() -> None:
+    file = {"vmargs": "-XX:+UseG1GC -Xmx1g"}
+    assert states(file, "java -XX:+UseSerialGC")["collector"] == State.OK
+    assert states(file, "java -XX:+UseSerialGC")["heap"] == State.LOST
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1g", 2**30), ("512M", 2**29), ("7", 7), ("x", None)]
+)
+def test_sizes_are_read(text: str, size: int | None) -> None:
+    assert read_size(text) == size

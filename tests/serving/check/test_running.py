@@ -1,0 +1,96 @@
+"""Servers as they really run: ours, and TorchServe as somebody else starts it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.serving.check.finding import Finding, State
+from offpath.serving.check.running import check_model, check_server
+from offpath.serving.management import ModelStatus
+from offpath.serving.torchserve import TorchServe
+from tests.support.echo_archive import make_settings
+
+STATUS = ModelStatus("a", "1.0", "a.mar", 2, 2, 8, 1, 60, 60, ("READY",) * 2, (1, 2))
+
+
+def by_subject(findings: list[Finding], area: str) -> dict[str, Finding]:
+    return {one.subject: one for one in findings if one.area == area}
+
+
+@pytest.mark.server
+def test_our_server_has_everything(server: TorchServe) -> None:
+    findings = list(check_server(server.management_url))
+    assert [one for one in findings if one.state is State.WRONG] == []
+    host = by_subject(findings, "server")
+    for subject in ("collector", "heap", "metrics", "our metrics", "config.properties"):
+        assert host[subject].state is State.OK, subject
+    model = by_subject(findings, "near-free 1.0")
+    assert model["device"].found == "cpu, eager fp32"
+    assert model["batches"].found == "batch 8, delay 1 ms"
+    assert model["queue"].found == "200 more may wait"
+
+
+@pytest.mark.server
+def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
+    model_store: Path,
+) -> None:
+    settings = make_settings(model_store / "near-free.mar", stock=True)
+    with TorchServe(settings) as plain:
+        findings = list(check_server(plain.management_url))
+        log = plain.log_path.read_text()
+        workers = len(plain.worker_pids())
+    lost = {one.subject for one in findings if one.state is State.LOST}
+    assert {"collector", "heap", "our metrics", "request log", "metrics"} <= lost
+    assert by_subject(findings, "near-free 1.0")["device"].state is State.OK
+    for about in ("its metrics file has none", "default collector"):
+        assert len(re.findall(f"this server: .*{about}", log)) == workers
+
+
+@pytest.mark.server
+def test_batch_size_that_the_register_api_has_changed_is_wrong(
+    server: TorchServe, model_store: Path
+) -> None:
+    with server.management() as management:
+        copy = model_store / "changed.mar"
+        copy.write_bytes((model_store / "near-free.mar").read_bytes())
+        management.register(
+            copy.name, model_name="changed", initial_workers=1, batch_size=2
+        )
+        findings = list(check_server(server.management_url))
+        management.unregister("changed")
+        copy.unlink()
+    found = by_subject(findings, "changed 1.0")["batchSize"]
+    assert (found.state, found.found) == (State.WRONG, "2, the archive asks for 8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "state"),
+    [
+        ({"worker_states": ("READY", "UNLOADED")}, "workers", State.WRONG),
+        ({"batch_size": 1}, "batches", State.LOST),
+        ({}, "handler", State.LOST),
+        (
+            {
+                "described": {
+                    "handler": "offpath",
+                    "prediction_log": "s3://a/b",
+                    "spool": "/no/such",
+                }
+            },
+            "prediction log",
+            State.OK,
+        ),
+    ],
+)
+def test_a_models_state_is_judged(changes: dict, subject: str, state: State) -> None:
+    findings = list(check_model(replace(STATUS, **changes), None))
+    assert by_subject(findings, "a 1.0")[subject].state == state
+
+
+def test_nobody_there_is_wrong() -> None:
+    (found,) = check_server("http://127.0.0.1:9")
+    assert (found.subject, found.state) == ("management", State.WRONG)
