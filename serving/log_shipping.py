@@ -6,26 +6,27 @@ handler/prediction_log/owner.py), so any number of these may run beside any numb
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.delivery import Delivery
 from offpath.handler.prediction_log.owner import (
     AdoptedFolders,
     is_owner_alive,
     list_owner_folders,
 )
-from offpath.handler.prediction_log.packing import pack_segment
 from offpath.handler.prediction_log.segment import SealedSegment, list_segments
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.sink_file import clear_last_error, read_sink_file
-from offpath.handler.prediction_log.trouble import pause_s
-from offpath.serving.log_store import LogStore, explain, open_store
+from offpath.handler.prediction_log.sinks import open_sink
+from offpath.handler.prediction_log.trouble import describe_error
 
-UPLOADS_AT_ONCE = 4
+AT_ONCE = 4
+POLL_S = 0.1
 
 
 @dataclass
@@ -53,15 +54,14 @@ def ship_spool(
     spool_dir: Path,
     timeout_s: float,
     progress: Progress = lambda done, total: None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> ShipReport:
     """Ships every segment that no living process owns; tries again until `timeout_s` is over.
 
     Args:
         spool_dir: The spool, with a folder for each sink.
-        timeout_s: How long a failing sink is tried; one attempt is always made.
+        timeout_s: How long a failing sink is tried; one attempt is always made, and may take the
+            sink's own time-out.
         progress: Called with (segments done, segments found).
-        sleep: Between attempts.
 
     Raises:
         ExpectedError: The spool cannot be read.
@@ -71,10 +71,11 @@ def ship_spool(
     for sink_folder in list_sink_folders(spool_dir):
         adopted = AdoptedFolders(sink_folder)
         try:
-            segments = adopted.adopt()
+            _ship_folder(adopted, deadline_s, report, progress)
             report.living_segments += _count_living(sink_folder, adopted.paths)
-            if segments:
-                _ship_sink(sink_folder, segments, deadline_s, report, progress, sleep)
+        except (OSError, ValueError) as error:
+            # One sink's folder: the others' segments are delivered all the same.
+            report.errors[str(sink_folder)] = f"{sink_folder}: {error}"
         finally:
             adopted.release()
     return report
@@ -93,7 +94,7 @@ def list_sink_folders(spool_dir: Path) -> list[Path]:
             f"spool {str(spool_dir)!r}: {error.strerror}; name the folder with --spool or "
             "OFFPATH_SPOOL_DIR, as the workers have it"
         ) from error
-    return [path for path in entries if path.is_dir()]
+    return [path for path in entries if path.is_dir() and not path.is_symlink()]
 
 
 def _count_living(sink_folder: Path, adopted: set[Path]) -> int:
@@ -101,88 +102,79 @@ def _count_living(sink_folder: Path, adopted: set[Path]) -> int:
     return sum(len(list_segments(path)) for path in others if is_owner_alive(path))
 
 
-def _ship_sink(
-    sink_folder: Path,
-    segments: list[SealedSegment],
+def _ship_folder(
+    adopted: AdoptedFolders,
     deadline_s: float,
     report: ShipReport,
     progress: Progress,
-    sleep: Callable[[float], None],
 ) -> None:
-    try:
-        settings = _read_settings(sink_folder)
-    except ExpectedError as error:
-        report.left_segments += len(segments)
-        report.errors[str(sink_folder)] = str(error)
-        return
-    left = segments
-    failures = 0
-    while True:
+    """Adopts some owners' segments at a time and ships them, until there are no more."""
+    settings: PredictionLogSettings | None = None
+    while segments := adopted.adopt():
         try:
-            store = open_store(settings)
-            left, trouble = _ship_once(store, left, len(segments), report, progress)
-        except ExpectedError as error:
-            trouble = error
-        if trouble is None:
-            clear_last_error(sink_folder)
-            return
-        failures += 1
-        wait_s = pause_s(failures, settings.retry_max_s)
-        if time.monotonic() + wait_s > deadline_s:
-            break
-        sleep(wait_s)
-    report.left_segments += len(left)
-    report.errors[settings.uri] = str(trouble)
+            settings = settings or _read_settings(adopted.sink_folder)
+        except (OSError, ValueError):
+            report.left_segments += len(segments)
+            raise
+        work = _ship_segments(settings, segments, deadline_s, report, progress)
+        left = asyncio.run(work)
+        report.left_segments += len(left)
+        adopted.release_emptied({segment.path.parent for segment in left})
+    if settings is not None and settings.uri not in report.errors:
+        clear_last_error(adopted.sink_folder)
 
 
 def _read_settings(sink_folder: Path) -> PredictionLogSettings:
-    try:
-        settings = read_sink_file(sink_folder)
-    except ValueError as error:
-        raise ExpectedError(f"{sink_folder}: {error}") from error
+    settings = read_sink_file(sink_folder)
     if settings is None:
-        raise ExpectedError(
-            f"{sink_folder} has no sink.json, so nothing says where its segments go: open the "
-            "log once with the same URI (start a worker), which writes it"
+        raise ValueError(
+            "there is no sink.json, so nothing says where its segments go: open the log once "
+            "with the same URI (start a worker), which writes it"
         )
     return settings
 
 
-def _ship_once(
-    store: LogStore,
+async def _ship_segments(
+    settings: PredictionLogSettings,
     segments: list[SealedSegment],
-    total: int,
+    deadline_s: float,
     report: ShipReport,
     progress: Progress,
-) -> tuple[list[SealedSegment], Exception | None]:
-    """One attempt at each segment until one fails; (what is left, why)."""
-    waiting = list(segments)
-    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-        while waiting:
-            some = waiting[:UPLOADS_AT_ONCE]
-            outcomes = list(pool.map(lambda one: _ship_segment(store, one), some))
-            for segment, outcome in zip(some, outcomes):
-                if isinstance(outcome, int):
-                    waiting.remove(segment)
-                    report.shipped_segments += 1
-                    report.shipped_records += outcome
-            progress(total - len(waiting), total)
-            errors = [one for one in outcomes if isinstance(one, Exception)]
-            if errors:
-                return waiting, errors[0]
-    return [], None
+) -> list[SealedSegment]:
+    """What is left of them."""
+    left = list(segments)
 
-
-def _ship_segment(store: LogStore, segment: SealedSegment) -> int | Exception:
-    """Records shipped, or what the user can put right; a bug is raised."""
-    try:
-        body, records = pack_segment(segment)
-        if body:
-            store.put(segment.name.key, body, segment.name.compression)
+    def delivered(segment: SealedSegment, records: int) -> None:
         segment.path.unlink()
-    except Exception as error:
-        explained = explain(error, store.uri)
-        if explained is error and not isinstance(error, ExpectedError):
-            raise
-        return explained
-    return records
+        left.remove(segment)
+        report.shipped_segments += 1
+        report.shipped_records += records
+        progress(len(segments) - len(left), len(segments))
+
+    def failed(segment: SealedSegment, error: Exception) -> None:
+        why = f"{settings.uri}: {describe_error(error, settings.uri)[1]}"
+        report.errors[settings.uri] = why
+
+    sink = open_sink(settings)
+    delivery = Delivery(sink, AT_ONCE, settings.retry_max_s, delivered, failed)
+    while left:
+        delivery.start(left)
+        is_late = time.monotonic() >= deadline_s
+        if is_late and _is_in_vain(delivery, left):
+            break
+        if delivery.in_flight:
+            await asyncio.wait(
+                delivery.in_flight, return_when=asyncio.FIRST_COMPLETED, timeout=POLL_S
+            )
+        else:
+            await asyncio.sleep(POLL_S)
+    await delivery.close()
+    if not left:
+        report.errors.pop(settings.uri, None)
+    return left
+
+
+def _is_in_vain(delivery: Delivery, left: list[SealedSegment]) -> bool:
+    """Whether every segment had its attempt, or the sink takes none."""
+    is_tried = all(segment.failures for segment in left)
+    return not delivery.in_flight and (is_tried or delivery.failures >= AT_ONCE)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.prediction_log.naming import TORN_SUFFIX
+from offpath.handler.prediction_log.naming import ASIDE_SUFFIX, TORN_SUFFIX
 from offpath.handler.prediction_log.owner import is_owner_alive, list_owner_folders
 from offpath.handler.prediction_log.segment import list_segments
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
@@ -22,7 +22,7 @@ class SinkStatus:
         living, dead: Processes that have segments here.
         segments, spool_bytes: What waits, open segments included.
         oldest_age_s: Since the last append to the oldest segment; None when nothing waits.
-        torn: Files with torn lines that were set aside.
+        set_aside: Files with torn lines, and what was no segment.
         last_error: The present trouble, None when the last delivery succeeded.
     """
 
@@ -32,7 +32,7 @@ class SinkStatus:
     segments: int
     spool_bytes: int
     oldest_age_s: float | None
-    torn: int
+    set_aside: int
     last_error: str | None
 
 
@@ -42,23 +42,35 @@ def read_status(spool_dir: Path) -> list[SinkStatus]:
 
 
 def _read_sink(folder: Path) -> SinkStatus:
-    settings = read_sink_file(folder)
-    error = read_last_error(folder)
+    uri, last_error = _read_notes(folder)
     owners = list_owner_folders(folder)
     alive = [is_owner_alive(path) for path in owners]
     segments = []
     for path in owners:
-        if path.is_dir():
-            segments.extend(list_segments(path))
+        segments.extend(list_segments(path))
     waiting = [segment for segment in segments if segment.size_bytes]
     ages = [time.monotonic() - segment.since_s for segment in waiting]
     return SinkStatus(
-        uri=settings.uri if settings else None,
+        uri=uri,
         living=sum(alive),
         dead=len(owners) - sum(alive),
         segments=len(waiting),
         spool_bytes=sum(segment.size_bytes for segment in waiting),
         oldest_age_s=round(max(ages), 1) if ages else None,
-        torn=len(list(folder.glob("*" + TORN_SUFFIX))),
-        last_error=f"{error['time']} {error['message']}" if error else None,
+        set_aside=sum(
+            path.suffix in (TORN_SUFFIX, ASIDE_SUFFIX) for path in folder.iterdir()
+        ),
+        last_error=last_error,
     )
+
+
+def _read_notes(folder: Path) -> tuple[str | None, str | None]:
+    """(URI, present trouble); an unreadable note is trouble of its own."""
+    uri = None
+    try:
+        settings = read_sink_file(folder)
+        uri = settings.uri if settings else None
+        error = read_last_error(folder)
+    except (OSError, ValueError) as unreadable:
+        return uri, str(unreadable)
+    return uri, f"{error.get('time')} {error.get('message')}" if error else None

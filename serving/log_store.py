@@ -1,4 +1,4 @@
-"""The prediction log's objects from outside the workers: put, list and get; S3 by boto3."""
+"""The prediction log's objects from outside the workers: list and get; S3 by boto3."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from offpath.handler.prediction_log.naming import SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.sinks import (
-    FileSink,
     make_client_config,
-    make_put_arguments,
     split_file_uri,
     split_s3_uri,
 )
@@ -27,9 +25,6 @@ class LogStore(Protocol):
     """Objects under a sink's URI, by their key below it."""
 
     uri: str
-
-    def put(self, key: str, body: bytes, compression: str) -> None:
-        """Stores an object; returns after the acknowledgement."""
 
     def list_keys(self, below: str) -> Iterator[str]:
         """Keys that start with `below`, in order."""
@@ -46,7 +41,6 @@ class S3Store:
         from botocore.config import Config
 
         self.uri = uri
-        self._options = options
         self._bucket, self._prefix = split_s3_uri(uri)
         config = make_client_config(options)
         config["max_pool_connections"] = DOWNLOADS_AT_ONCE
@@ -56,10 +50,6 @@ class S3Store:
             endpoint_url=options.endpoint_url,
             config=Config(**config),
         )
-
-    def put(self, key: str, body: bytes, compression: str) -> None:
-        arguments = make_put_arguments(self.uri, self._options, key, body, compression)
-        self._client.put_object(**arguments)
 
     def list_keys(self, below: str) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -77,13 +67,9 @@ class S3Store:
 class FileStore:
     """Objects as files of a folder."""
 
-    def __init__(self, uri: str, is_synced: bool) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
         self.folder = split_file_uri(uri)
-        self._sink = FileSink(self.folder, is_synced)
-
-    def put(self, key: str, body: bytes, compression: str) -> None:
-        self._sink.write(key, body)
 
     def list_keys(self, below: str) -> Iterator[str]:
         if not self.folder.is_dir():
@@ -103,7 +89,7 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
         ExpectedError: boto3 is missing, or what it needs to know.
     """
     if not settings.uri.startswith("s3://"):
-        return FileStore(settings.uri, settings.sync == "fsync")
+        return FileStore(settings.uri)
     try:
         return S3Store(settings.uri, settings.s3)
     except ValueError as error:  # botocore's, for an endpoint that is no URL

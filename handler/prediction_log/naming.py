@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 SUFFIX_BY_COMPRESSION = {"gzip": ".gz", "zstd": ".zst", "none": ""}
 SPOOL_SUFFIX = ".spool"
 TORN_SUFFIX = ".torn"
+ASIDE_SUFFIX = ".aside"
 
 _SEGMENT = re.compile(
     r"(?P<hour>\d{8}T\d{2})-(?P<sequence>\d{6,})\.jsonl(?P<suffix>|\.gz|\.zst)\.spool"

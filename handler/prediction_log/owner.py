@@ -8,19 +8,24 @@ taken over by whoever gets the lock of their folder.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.prediction_log.naming import make_owner_name
+from offpath.handler.prediction_log.naming import ASIDE_SUFFIX, make_owner_name
 from offpath.handler.prediction_log.segment import SealedSegment, list_segments
 
 # A folder gets its final name only once it is locked; adopters look at final names only.
 NEW_PREFIX = ".new-"
 TRIES = 100
+# Each takes a descriptor; the rest is adopted when some of these are done with.
+MOST_ADOPTED = 128
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
@@ -35,14 +40,10 @@ class OwnerFolder:
         return self.path.name
 
     def release(self) -> None:
-        """Removes the folder if it is empty and gives up the lock, in this order."""
-        try:
+        """Removes the folder if that can be done and gives up the lock, in this order."""
+        with contextlib.suppress(OSError):
             self.path.rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EROFS):
-                raise
-        finally:
-            os.close(self.lock_fd)
+        os.close(self.lock_fd)
 
 
 def create_owner_folder(sink_folder: Path) -> OwnerFolder:
@@ -55,7 +56,11 @@ def create_owner_folder(sink_folder: Path) -> OwnerFolder:
         name = make_owner_name()
         new, final = sink_folder / (NEW_PREFIX + name), sink_folder / name
         new.mkdir(mode=0o700)
-        lock_fd = _lock(new)
+        try:
+            lock_fd = _lock(new)
+        except OSError:
+            new.rmdir()
+            raise
         if lock_fd is None:
             continue
         try:
@@ -102,8 +107,12 @@ def list_owner_folders(sink_folder: Path) -> list[Path]:
         entries = list(os.scandir(sink_folder))
     except FileNotFoundError:
         return []
-    paths = [Path(entry.path) for entry in entries if entry.is_dir()]
-    return sorted(path for path in paths if not path.name.startswith("."))
+    paths = [Path(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
+    return sorted(
+        path
+        for path in paths
+        if not path.name.startswith(".") and path.suffix != ASIDE_SUFFIX
+    )
 
 
 class AdoptedFolders:
@@ -112,6 +121,7 @@ class AdoptedFolders:
     def __init__(self, sink_folder: Path) -> None:
         self.sink_folder = sink_folder
         self._folders: list[OwnerFolder] = []
+        self._named: set[Path] = set()
 
     @property
     def paths(self) -> set[Path]:
@@ -122,16 +132,43 @@ class AdoptedFolders:
         remove_stale(self.sink_folder)
         found: list[SealedSegment] = []
         for path in list_owner_folders(self.sink_folder):
-            folder = claim_owner_folder(path)
-            if folder is None:
-                continue
-            segments = list_segments(folder.path)
+            if len(self._folders) >= MOST_ADOPTED:
+                break
+            try:
+                found.extend(self._adopt_folder(path))
+            except OSError as error:
+                self._name(path, f"cannot be adopted: {error}")
+        return found
+
+    def _adopt_folder(self, path: Path) -> list[SealedSegment]:
+        folder = claim_owner_folder(path)
+        if folder is None:
+            return []
+        segments: list[SealedSegment] = []
+        try:
+            segments = list_segments(path)
+            self._set_aside(path, {segment.path for segment in segments})
+        finally:
             if segments:
                 self._folders.append(folder)
-                found.extend(segments)
             else:
                 folder.release()
-        return found
+        return segments
+
+    def _set_aside(self, folder: Path, segments: set[Path]) -> None:
+        """Moves what is no segment (a FIFO, a link, another user's) out of the way."""
+        for path in sorted(set(folder.iterdir()) - segments):
+            aside = folder.with_name(f"{folder.name}-{path.name}{ASIDE_SUFFIX}")
+            try:
+                path.rename(aside)
+                self._name(path, f"is no segment: set aside as {aside.name!r}")
+            except OSError as error:
+                self._name(path, f"is no segment, and stays where it is: {error}")
+
+    def _name(self, path: Path, message: str) -> None:
+        if path not in self._named:
+            self._named.add(path)
+            LOGGER.warning("prediction log: %r %s", str(path), message)
 
     def release_emptied(self, in_use: Container[Path]) -> None:
         """Removes the folders that hold no segment any more."""
@@ -157,22 +194,25 @@ def count_bytes(sink_folder: Path, apart_from: Container[Path] = ()) -> int:
     for path in list_owner_folders(sink_folder):
         if path in apart_from:
             continue
-        try:
-            total += sum(segment.size_bytes for segment in list_segments(path))
-        except FileNotFoundError:
-            # Its owner has just finished and removed it.
-            continue
+        total += sum(segment.size_bytes for segment in list_segments(path))
     return total
 
 
 def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
     """A descriptor that holds the lock, None when the folder is locked, gone or not ours."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except (FileNotFoundError, PermissionError):
-        # Gone, or another user's, who ships it.
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        # Gone, no folder, or another user's, who ships it.
         return None
     try:
+        uids = {os.geteuid()}
+        if os.geteuid() == 0:
+            # Root may ship for the user whose spool it is.
+            uids.add(path.parent.stat().st_uid)
+        if os.fstat(fd).st_uid not in uids:
+            os.close(fd)
+            return None
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)

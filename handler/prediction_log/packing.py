@@ -12,7 +12,7 @@ import gzip
 import logging
 
 from offpath.handler.prediction_log.naming import SPOOL_SUFFIX, TORN_SUFFIX
-from offpath.handler.prediction_log.segment import SealedSegment
+from offpath.handler.prediction_log.segment import SealedSegment, read_own_file
 
 LOGGER = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def read_segment(segment: SealedSegment) -> bytes:
 
     The segment itself stays as it is until it is delivered, so a crash in here changes nothing.
     """
-    data = segment.path.read_bytes()
+    data = read_own_file(segment.path)
     if not segment.is_adopted:
         return data
     lines, torn = split_torn(data)

@@ -10,15 +10,15 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from offpath.handler.prediction_log import sink_file
-from offpath.handler.prediction_log.packing import pack_segment, read_segment
+from offpath.handler.prediction_log.delivery import Delivery
+from offpath.handler.prediction_log.packing import read_segment
 from offpath.handler.prediction_log.segment import SealedSegment
-from offpath.handler.prediction_log.sinks import Sink, open_sink
+from offpath.handler.prediction_log.sinks import open_sink
 from offpath.handler.prediction_log.spool import Spool, SpoolFull
-from offpath.handler.prediction_log.trouble import Announcer, describe_error, pause_s
+from offpath.handler.prediction_log.trouble import Announcer, describe_error
 
 TICK_S = 0.2
 RESCAN_S = 1.0
@@ -43,10 +43,7 @@ class Shipper(threading.Thread):
         self._spool = spool
         self._settings = spool.settings
         self._announcer = announcer
-        self._in_flight: dict[str, asyncio.Task[None]] = {}
-        self._failures = 0
         self._trouble: set[str] = set()
-        self._retry_at_s = 0.0
         self._next_rescan_s = 0.0
         self._next_adopt_s = 0.0
         self._stop_at_s: float | None = None
@@ -58,50 +55,70 @@ class Shipper(threading.Thread):
 
     def run(self) -> None:
         """The thread's work."""
-        asyncio.run(self._work())
+        while self._stop_at_s is None:
+            try:
+                asyncio.run(self._work())
+            except OSError as error:
+                # No descriptor was left for the loop.
+                self._announce(error)
+                time.sleep(TICK_S)
 
     async def _work(self) -> None:
         sink = open_sink(self._settings)
-        preparing = asyncio.create_task(self._guard(sink.prepare()))
+        delivery = Delivery(
+            sink,
+            UPLOADS_AT_ONCE,
+            self._settings.retry_max_s,
+            self._delivered,
+            self._failed,
+        )
+        preparing = asyncio.create_task(self._guard(sink.prepare))
         while self._stop_at_s is None:
-            await self._guard(self._tick(sink))
+            await self._tick(delivery)
             await asyncio.sleep(TICK_S)
         await preparing
-        await self._guard(self._drain(sink))
-        for task in self._in_flight.values():
-            task.cancel()
-        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
-        await self._guard(sink.close())
+        await self._guard(self._drain, delivery)
+        await self._guard(delivery.close)
         self._spool.release()
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Whatever goes wrong is said, and tried again at the next tick."""
+    async def _guard(
+        self, step: Callable[..., Awaitable[None] | None], *arguments: object
+    ) -> None:
+        """Whatever goes wrong is said, and tried again at the next tick; other steps go on."""
         try:
-            await work
+            work = step(*arguments)
+            if work is not None:
+                await work
         except Exception as error:
-            kind, message = describe_error(error, self._settings.uri)
-            self._announcer.announce(f"shipper {kind}", f"the shipper: {message}")
+            self._announce(error)
 
-    async def _tick(self, sink: Sink) -> None:
+    def _announce(self, error: Exception) -> None:
+        kind, message = describe_error(error, self._settings.uri)
+        self._announcer.announce(f"shipper {kind}", f"the shipper: {message}")
+
+    async def _tick(self, delivery: Delivery) -> None:
         now_s = time.monotonic()
-        self._spool.rotate_if_due(is_failing=self._failures > 0)
+        await self._guard(self._spool.rotate_if_due)
         if now_s >= self._next_adopt_s:
             self._next_adopt_s = now_s + ADOPT_S
-            self._spool.adopt()
+            await self._guard(self._spool.adopt)
         if now_s >= self._next_rescan_s:
             self._next_rescan_s = now_s + RESCAN_S
-            self._spool.rescan()
-            if self._spool.is_open:
-                sink_file.ensure_sink_file(self._spool.sink_folder, self._settings)
+            await self._guard(self._rescan)
         if self._settings.when_full == "drop_oldest":
-            await self._make_room()
-        self._start_uploads(sink)
+            await self._guard(self._make_room)
+        delivery.start(self._spool.sealed)
         self._say_problem()
+
+    def _rescan(self) -> None:
+        self._spool.rescan()
+        if self._spool.is_open:
+            sink_file.ensure_sink_file(self._spool.sink_folder, self._settings)
 
     async def _make_room(self) -> None:
         """Gives up the oldest segments until a new one fits; those in flight are spared."""
         while self._spool.is_tight:
-            waiting = [one for one in self._spool.sealed if not self._is_flying(one)]
+            waiting = [one for one in self._spool.sealed if not one.is_in_flight]
             if not waiting:
                 return
             oldest = min(waiting, key=lambda segment: segment.since_s)
@@ -111,57 +128,21 @@ class Shipper(threading.Thread):
             self._spool.delete(oldest, dropped)
             self._spool.problem = SpoolFull("the oldest records were given up")
 
-    def _is_flying(self, segment: SealedSegment) -> bool:
-        return segment.name.key in self._in_flight
-
-    def _start_uploads(self, sink: Sink) -> None:
-        # After a failure one segment goes ahead and tries.
-        at_once = 1 if self._failures else UPLOADS_AT_ONCE
-        if time.monotonic() < self._retry_at_s:
-            return
-        for segment in self._spool.sealed:
-            if len(self._in_flight) >= at_once:
-                return
-            if not self._is_flying(segment):
-                key = segment.name.key
-                task = asyncio.create_task(self._ship(sink, segment))
-                self._in_flight[key] = task
-
-    async def _ship(self, sink: Sink, segment: SealedSegment) -> None:
-        try:
-            body, records = await asyncio.to_thread(pack_segment, segment)
-            if body:
-                await sink.put(segment.name.key, body, segment.name.compression)
-            self._spool.delete(segment, dropped=0)
-        except FileNotFoundError as error:
-            if segment.path.exists():
-                self._fail(error)
-                return
-            # Removed by somebody else's hand.
-            self._spool.delete(segment, dropped=segment.records or 0)
-            self._report(error)
-        except Exception as error:
-            self._fail(error)
-        else:
-            self._succeed(records)
-        finally:
-            self._in_flight.pop(segment.name.key, None)
-
-    def _succeed(self, records: int) -> None:
+    def _delivered(self, segment: SealedSegment, records: int) -> None:
+        self._spool.delete(segment, dropped=0)
         self.shipped += records
         self.last_success_unix_s = time.time()
-        self._failures = 0
-        self._retry_at_s = 0.0
-        if self._trouble:
+        if self._trouble and not any(one.failures for one in self._spool.sealed):
             kinds, self._trouble = tuple(self._trouble), set()
             self._announcer.recover(kinds, f"{self._settings.uri} takes records again")
             sink_file.clear_last_error(self._spool.sink_folder)
 
-    def _fail(self, error: Exception) -> None:
-        self.retries += 1
-        self._failures += 1
-        wait_s = pause_s(self._failures, self._settings.retry_max_s)
-        self._retry_at_s = time.monotonic() + wait_s
+    def _failed(self, segment: SealedSegment, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError) and not segment.path.exists():
+            # Removed by somebody else's hand.
+            self._spool.delete(segment, dropped=segment.records or 0)
+        else:
+            self.retries += 1
         self._report(error)
 
     def _report(self, error: Exception) -> None:
@@ -198,15 +179,15 @@ class Shipper(threading.Thread):
             f"{what}; {blocked}, {dropped} records dropped so far",
         )
 
-    async def _drain(self, sink: Sink) -> None:
+    async def _drain(self, delivery: Delivery) -> None:
         self._spool.seal()
         while self._spool.sealed and time.monotonic() < (self._stop_at_s or 0.0):
-            self._start_uploads(sink)
-            if not self._in_flight:
-                # A failing sink is not waited for: the segments are adopted later.
+            delivery.start(self._spool.sealed)
+            if not delivery.in_flight:
+                # What fails is not waited for: it is adopted later.
                 return
             await asyncio.wait(
-                self._in_flight.values(),
+                delivery.in_flight,
                 timeout=TICK_S,
                 return_when=asyncio.FIRST_COMPLETED,
             )

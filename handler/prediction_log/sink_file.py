@@ -6,6 +6,7 @@ Never credentials: those come from the AWS default chain of the process that shi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from offpath.handler.prediction_log.record import format_inference_time
+from offpath.handler.prediction_log.segment import read_own_file
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 SINK_FILE = "sink.json"
@@ -36,14 +38,12 @@ def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
     """The settings that shipping needs; None where no process got as far as writing them.
 
     Raises:
-        ValueError: The file is not what `write_sink_file` writes.
+        ValueError, OSError: The file is not what `write_sink_file` writes.
     """
     try:
-        mapping = json.loads((sink_folder / SINK_FILE).read_bytes())
+        mapping = _read_object(sink_folder / SINK_FILE)
     except FileNotFoundError:
         return None
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{sink_folder / SINK_FILE} holds no JSON object")
     mapping["spool_dir"] = str(sink_folder.parent)
     return PredictionLogSettings.from_mapping(mapping, {})
 
@@ -55,17 +55,33 @@ def write_last_error(sink_folder: Path, kind: str, message: str) -> None:
 
 
 def read_last_error(sink_folder: Path) -> dict[str, str] | None:
-    """The present trouble, None when the last delivery succeeded."""
+    """The present trouble, None when the last delivery succeeded.
+
+    Raises:
+        ValueError, OSError: The file is not what `write_last_error` writes.
+    """
     try:
-        content = json.loads((sink_folder / ERROR_FILE).read_bytes())
+        content = _read_object(sink_folder / ERROR_FILE)
     except FileNotFoundError:
         return None
     return {str(key): str(value) for key, value in content.items()}
 
 
+def _read_object(path: Path) -> dict[str, object]:
+    data = read_own_file(path)
+    try:
+        content = json.loads(data)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return content
+
+
 def clear_last_error(sink_folder: Path) -> None:
-    """Deliveries succeed again."""
-    (sink_folder / ERROR_FILE).unlink(missing_ok=True)
+    """Deliveries succeed again; a note that cannot be removed is no trouble of theirs."""
+    with contextlib.suppress(OSError):
+        (sink_folder / ERROR_FILE).unlink()
 
 
 def _replace(path: Path, content: Mapping[str, object]) -> None:

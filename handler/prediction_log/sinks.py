@@ -1,20 +1,29 @@
-"""Where sealed segments go: an S3 bucket or a folder. `put` returns after the acknowledgement."""
+"""Where sealed segments go: an S3 bucket or a folder. `put` returns once that is proved."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
 from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.trouble import describe_error
+from offpath.handler.prediction_log.trouble import describe_error, http_status
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0
+# What servers say that do not know S3's additional checksums.
+CHECKSUM_REFUSALS = (400, 501)
+
+
+class UnprovenAnswer(Exception):
+    """An answer that says 200 and does not show that the object was stored."""
 
 
 class Sink(Protocol):
@@ -24,7 +33,7 @@ class Sink(Protocol):
         """Does the slow part of the first put ahead of it."""
 
     async def put(self, key: str, body: bytes, compression: str) -> None:
-        """Stores an object under the sink's prefix; raises unless that is acknowledged."""
+        """Stores an object under the sink's prefix; raises unless the answer proves it."""
 
     async def close(self) -> None:
         """Lets go of connections."""
@@ -43,15 +52,26 @@ def split_file_uri(uri: str) -> Path:
 
 
 def make_put_arguments(
-    uri: str, options: S3Options, key: str, body: bytes, compression: str
+    uri: str,
+    options: S3Options,
+    key: str,
+    body: bytes,
+    compression: str,
+    *,
+    is_md5: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of S3's put_object: the same whoever ships, so that a repeat changes nothing."""
+    """Arguments of S3's put_object: the same whoever ships, so that a repeat changes nothing.
+
+    Either checksum makes the server refuse a body that was changed on the way; see `check_answer`.
+    """
     bucket, prefix = split_s3_uri(uri)
     optional = {
         "ContentEncoding": CONTENT_ENCODINGS[compression],
         "StorageClass": options.storage_class,
         "SSEKMSKeyId": options.sse_kms_key_id,
         "ServerSideEncryption": "aws:kms" if options.sse_kms_key_id else None,
+        "ContentMD5": _base64(hashlib.md5(body)) if is_md5 else None,
+        "ChecksumSHA256": None if is_md5 else _base64(hashlib.sha256(body)),
     }
     return {
         "Bucket": bucket,
@@ -60,6 +80,28 @@ def make_put_arguments(
         "ContentType": CONTENT_TYPE,
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+def check_answer(answer: Mapping[str, Any], body: bytes) -> None:
+    """Lets an answer pass that only a server can give that has received `body`.
+
+    AWS returns the checksum that it verified, whatever the encryption. Where none is returned the
+    ETag must be the body's MD5, which it is for a single put without KMS.
+
+    Raises:
+        UnprovenAnswer: It proves nothing, as a login page's 200 does, or it proves another body.
+    """
+    checksum, etag = answer.get("ChecksumSHA256"), str(answer.get("ETag"))
+    if checksum is not None:
+        is_proof = checksum == _base64(hashlib.sha256(body))
+    else:
+        is_proof = etag.strip('"').lower() == hashlib.md5(body).hexdigest()
+    if not is_proof:
+        raise UnprovenAnswer(f"checksum {checksum!r}, ETag {etag!r}")
+
+
+def _base64(digest: Any) -> str:
+    return base64.b64encode(digest.digest()).decode()
 
 
 def make_client_config(options: S3Options) -> dict[str, Any]:
@@ -129,6 +171,7 @@ class S3Sink:
         self._loader: Any = None
         self._stack = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
+        self._is_md5 = False
 
     async def prepare(self) -> None:
         async with self._opening:
@@ -137,20 +180,29 @@ class S3Sink:
 
     async def put(self, key: str, body: bytes, compression: str) -> None:
         await self.prepare()
-        arguments = make_put_arguments(self.uri, self.options, key, body, compression)
+        is_md5 = self._is_md5
+        arguments = make_put_arguments(
+            self.uri, self.options, key, body, compression, is_md5=is_md5
+        )
         try:
             # botocore's read time-out starts anew with each byte; this one holds for the whole.
-            await asyncio.wait_for(
+            answer = await asyncio.wait_for(
                 self._client.put_object(**arguments), self.options.timeout_s
             )
         except Exception as error:
             if describe_error(error, self.uri)[0] in ("credentials", "refused"):
                 await self.close()
+            if http_status(error) in CHECKSUM_REFUSALS:
+                # Perhaps for the checksum: the next attempt brings the other one.
+                self._is_md5 = not is_md5
             raise
+        check_answer(answer, body)
 
     async def _open_client(self) -> Any:
         make_session = await asyncio.to_thread(_import_session)
         from aiobotocore.config import AioConfig
+
+        from offpath.handler.prediction_log.direct_http import DirectSession
 
         session = make_session()
         if self._loader is None:
@@ -162,7 +214,9 @@ class S3Sink:
                 "s3",
                 region_name=self.options.region,
                 endpoint_url=self.options.endpoint_url,
-                config=AioConfig(**make_client_config(self.options)),
+                config=AioConfig(
+                    http_session_cls=DirectSession, **make_client_config(self.options)
+                ),
             )
         )
 

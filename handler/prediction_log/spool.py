@@ -27,6 +27,9 @@ from offpath.handler.prediction_log.segment import OpenSegment, SealedSegment
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 BLOCKED_POLL_S = 0.05
+# While none of them is taken, age alone seals no more: an outage of a day must not leave thousands
+# of small segments.
+MOST_SEALED_BY_AGE = 4
 
 
 class SpoolFull(Exception):
@@ -39,13 +42,16 @@ class Spool:
     Attributes:
         sink_folder: Folder of this sink in the spool, shared with other processes.
         sealed: Segments at rest that this process has to ship, its own first, each group oldest
-            first. Changed by the shipper only.
+            first.
         problem: Why records were dropped or held back; the shipper reports and clears it.
         appended, dropped: Records.
     """
 
     def __init__(
-        self, settings: PredictionLogSettings, hour: Callable[[], str] = format_hour
+        self,
+        settings: PredictionLogSettings,
+        hour: Callable[[], str] = format_hour,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens the first segment where that is possible.
 
@@ -59,6 +65,7 @@ class Spool:
         self.appended = 0
         self.dropped = 0
         self._hour = hour
+        self._clock = clock
         self._is_synced = settings.sync == "fsync"
         self._is_blocking = settings.when_full == "block"
         self._changed = threading.Condition()
@@ -133,12 +140,8 @@ class Spool:
 
     # The shipper's side.
 
-    def rotate_if_due(self, is_failing: bool) -> None:
-        """Seals the open segment when it is big or old enough, or the hour has changed.
-
-        While the sink is failing, age alone seals nothing: an outage of a day must not leave
-        thousands of small segments.
-        """
+    def rotate_if_due(self) -> None:
+        """Seals the open segment when it is big or old enough, or the hour has changed."""
         segment = self._current
         if self._is_closed:
             return
@@ -149,15 +152,18 @@ class Spool:
         elif segment.records == 0:
             if segment.name.hour != self._hour():
                 self._replace(segment)
-        elif self._is_due(segment, is_failing):
+        elif self._is_due(segment):
             self._replace(segment)
 
-    def _is_due(self, segment: OpenSegment, is_failing: bool) -> bool:
+    def _is_due(self, segment: OpenSegment) -> bool:
         settings = self.settings
-        age_s = time.monotonic() - (segment.first_append_s or time.monotonic())
+        now_s = self._clock()
+        since_s = now_s if segment.first_append_s is None else segment.first_append_s
+        own = sum(not sealed.is_adopted for sealed in self.sealed)
+        is_old = now_s - since_s >= settings.segment_max_age_s
         return (
             segment.size_bytes >= settings.segment_max_bytes
-            or (age_s >= settings.segment_max_age_s and not is_failing)
+            or (is_old and own < MOST_SEALED_BY_AGE)
             or segment.name.hour != self._hour()
             or (self.is_tight and not self.sealed)
         )
@@ -207,7 +213,7 @@ class Spool:
         name = SegmentName(
             self._own.name, self._hour(), self._sequence, self.settings.compression
         )
-        segment = OpenSegment(self._own.path, name)
+        segment = OpenSegment(self._own.path, name, self._clock)
         if self._is_synced:
             # The folder's entry too, or a power cut loses the file with its records.
             os.fsync(self._own.lock_fd)

@@ -74,6 +74,14 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
             "blacklist_env_vars does not hide AWS_* from the workers"
         )
         return "credentials", advice
+    status = http_status(error)
+    if name == "UnprovenAnswer" or (status is not None and 300 <= status < 400):
+        return "unproven", (
+            f"an answer that does not prove that the object was stored ({error}): is there a "
+            "proxy or a login page in between?"
+        )
+    if code == "RequestTimeTooSkewed":
+        return "clock", "refused because of the time: set this machine's clock"
     if code in REFUSALS:
         return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
     if code == "NoSuchBucket":
@@ -95,3 +103,12 @@ def _error_code(error: BaseException) -> str | None:
     if not isinstance(response, dict):
         return None
     return str(response.get("Error", {}).get("Code"))
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status in a botocore ClientError."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else None

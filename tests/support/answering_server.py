@@ -39,7 +39,7 @@ def answering_server() -> Iterator[Answers]:
             self.end_headers()
             self.wfile.write(answers.body)
 
-        do_GET = do_POST
+        do_GET = do_PUT = do_POST
 
         def log_message(self, *_: object) -> None:
             pass

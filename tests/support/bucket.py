@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from offpath.handler.prediction_log.packing import decompress
@@ -34,3 +35,13 @@ class Bucket:
 
     def event_counts(self) -> Counter[str]:
         return Counter(row["event_id"] for row in self.records())
+
+
+def read_out(folder: Path) -> Counter[str]:
+    """How often each event id is under a folder's log."""
+    return Counter(
+        json.loads(line)["event_id"]
+        for path in folder.glob("dt=*/hour=*/*.jsonl.gz")
+        if path.is_file()
+        for line in decompress(path.read_bytes(), "gzip").splitlines()
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,21 +11,13 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
+from tests.support.bucket import read_out
 
 pytestmark = pytest.mark.timing
 
 OpenLog = Callable[..., PredictionLog]
 MakeRecord = Callable[..., Record]
-
-
-def read_out(folder: Path) -> Counter[str]:
-    return Counter(
-        json.loads(line)["event_id"]
-        for path in folder.glob("dt=*/hour=*/*.jsonl.gz")
-        for line in decompress(path.read_bytes(), "gzip").splitlines()
-    )
 
 
 def test_an_id_is_known_to_every_process_of_the_sink(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from offpath.handler.prediction_log import PredictionLog, Record
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings
-from offpath.handler.prediction_log.spool import Spool
+from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
+from tests.support.bucket import read_out
+from tests.support.clock import Clock
 
 pytestmark = pytest.mark.timing
 
@@ -33,68 +35,75 @@ LINE = b'{"event_id":"' + b"x" * 110 + b'"}\n'
 SMALL = {"segment_max_bytes": 1024, "spool_max_bytes": 8192}
 
 
+class Clocked(Spool):
+    """A spool on a clock that is set by hand; the clock begins at 0."""
+
+    def __init__(
+        self, settings: PredictionLogSettings, hour: Callable[[], str]
+    ) -> None:
+        self.clock = Clock()
+        super().__init__(settings, hour, self.clock)
+
+
 @pytest.fixture
-def make_spool(make_settings: MakeSettings) -> Callable[..., Spool]:
-    def make(hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any) -> Spool:
-        return Spool(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
+def make_spool(make_settings: MakeSettings) -> Callable[..., Clocked]:
+    def make(
+        hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any
+    ) -> Clocked:
+        return Clocked(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
 
     return make
-
-
-def read_out(folder: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for path in folder.glob("dt=*/hour=*/*.jsonl.gz"):
-        for line in decompress(path.read_bytes(), "gzip").splitlines():
-            found[json.loads(line)["event_id"]] += 1
-    return found
 
 
 # Sealing.
 
 
-def test_a_segment_is_sealed_at_its_size(make_spool: Callable[..., Spool]) -> None:
+def test_a_segment_is_sealed_at_its_size(make_spool: Callable[..., Clocked]) -> None:
     spool = make_spool(**SMALL)
     for _ in range(8):
         spool.append(LINE, 1)
-    spool.rotate_if_due(is_failing=False)
+    spool.rotate_if_due()
     assert [segment.size_bytes for segment in spool.sealed] == []
 
     spool.append(LINE, 1)
-    spool.rotate_if_due(is_failing=False)
+    spool.rotate_if_due()
 
     assert [(one.size_bytes, one.records) for one in spool.sealed] == [
         (9 * len(LINE), 9)
     ]
 
 
-def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Spool]) -> None:
-    spool = make_spool(segment_max_age_s=0.05)
+def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> None:
+    spool = make_spool(segment_max_age_s=10)
     spool.append(LINE, 1)
-    time.sleep(0.06)
+    spool.clock.now_s += 9.9
+    spool.rotate_if_due()
+    assert spool.sealed == []
 
-    spool.rotate_if_due(is_failing=False)
+    spool.clock.now_s += 0.1
+    spool.rotate_if_due()
 
     assert len(spool.sealed) == 1
 
 
-def test_age_seals_nothing_while_the_sink_fails(
-    make_spool: Callable[..., Spool],
+def test_age_seals_few_segments_while_none_is_taken(
+    make_spool: Callable[..., Clocked],
 ) -> None:
-    spool = make_spool(segment_max_age_s=0.05)
-    spool.append(LINE, 1)
-    time.sleep(0.06)
+    spool = make_spool(segment_max_age_s=10)
+    for _ in range(10):
+        spool.append(LINE, 1)
+        spool.clock.now_s += 10
+        spool.rotate_if_due()
 
-    spool.rotate_if_due(is_failing=True)
-
-    assert spool.sealed == []
+    assert len(spool.sealed) == MOST_SEALED_BY_AGE
 
 
-def test_a_segment_never_spans_two_hours(make_spool: Callable[..., Spool]) -> None:
+def test_a_segment_never_spans_two_hours(make_spool: Callable[..., Clocked]) -> None:
     hours = ["20261121T03"]
     spool = make_spool(hour=lambda: hours[-1])
     spool.append(LINE, 1)
     hours.append("20261121T04")
-    spool.rotate_if_due(is_failing=True)
+    spool.rotate_if_due()
     spool.append(LINE, 1)
     spool.seal()
 
@@ -102,13 +111,13 @@ def test_a_segment_never_spans_two_hours(make_spool: Callable[..., Spool]) -> No
 
 
 def test_an_empty_segment_is_neither_kept_nor_shipped(
-    make_spool: Callable[..., Spool],
+    make_spool: Callable[..., Clocked],
 ) -> None:
     hours = ["20261121T03"]
     spool = make_spool(hour=lambda: hours[-1])
     hours.append("20261121T04")
 
-    spool.rotate_if_due(is_failing=False)
+    spool.rotate_if_due()
     spool.seal()
     spool.release()
 
@@ -117,13 +126,13 @@ def test_an_empty_segment_is_neither_kept_nor_shipped(
 
 
 def test_a_spool_that_was_removed_in_use_is_made_anew(
-    make_spool: Callable[..., Spool],
+    make_spool: Callable[..., Clocked],
 ) -> None:
     spool = make_spool()
     spool.append(LINE, 3)
     shutil.rmtree(spool.sink_folder)
 
-    spool.rotate_if_due(is_failing=False)
+    spool.rotate_if_due()
     spool.append(LINE, 1)
     spool.seal()
 

@@ -7,17 +7,9 @@ import logging
 import pytest
 
 from offpath.handler.prediction_log.trouble import REPEAT_S, Announcer, pause_s
+from tests.support.clock import Clock
 
 LOGGER = logging.getLogger("test")
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_lasting_trouble_is_said_again_after_ten_minutes(

@@ -137,7 +137,7 @@ def test_ship_sets_a_torn_line_aside(
     (torn,) = tmp_path.glob("spool/*/*.torn")
     assert torn.read_bytes().startswith(b'{"event_id":"b"')
     status = json.loads(logs("status", "--spool", tmp_path / "spool", "--json").out)
-    assert status["sinks"][0]["torn"] == 1
+    assert status["sinks"][0]["set_aside"] == 1
 
 
 def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(

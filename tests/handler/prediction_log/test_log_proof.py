@@ -1,0 +1,145 @@
+"""A segment is deleted after an answer that proves that its object was stored, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.settings import S3Options
+from offpath.handler.prediction_log.sinks import S3Sink
+from offpath.profiling.servers.s3_servers import S3Server, make_environ
+from tests.support.answering_server import Answers, answering_server
+from tests.support.bucket import Bucket
+
+BODY = b"the object's bytes" * 100
+MD5 = hashlib.md5(BODY).hexdigest()
+SHA256 = base64.b64encode(hashlib.sha256(BODY).digest()).decode()
+CHECKSUM = "x-amz-checksum-sha256"
+KMS = "x-amz-server-side-encryption"
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in make_environ().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def s3() -> Iterator[Answers]:
+    with answering_server() as answers:
+        answers.body = b""
+        yield answers
+
+
+def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[object]:
+    """What each of some puts raised, None where it was content."""
+
+    async def put_all() -> list[object]:
+        sink = S3Sink(uri, S3Options(endpoint_url=endpoint_url, timeout_s=10))
+        outcomes: list[object] = []
+        for _ in range(times):
+            try:
+                outcomes.append(await sink.put("key", BODY, "gzip"))
+            except Exception as error:
+                outcomes.append(error)
+        await sink.close()
+        return outcomes
+
+    return asyncio.run(put_all())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"ETag": f'"{MD5}"'}, id="etag-is-the-md5"),
+        pytest.param({CHECKSUM: SHA256, "ETag": f'"{MD5}"'}, id="both"),
+        pytest.param(
+            {CHECKSUM: SHA256, "ETag": '"00ff"', KMS: "aws:kms"}, id="kms-and-checksum"
+        ),
+    ],
+)
+def test_an_answer_that_proves_the_object_is_accepted(
+    s3: Answers, headers: dict[str, str]
+) -> None:
+    s3.headers = headers
+
+    assert put(s3.url) == [None]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        pytest.param({}, b"<html>please log in</html>", id="login-page"),
+        pytest.param({}, b"", id="no-etag"),
+        pytest.param({"ETag": f'"{MD5[::-1]}"'}, b"", id="another-etag"),
+        pytest.param({"ETag": f'"{MD5}"', CHECKSUM: SHA256[::-1]}, b"", id="checksum"),
+        pytest.param({"ETag": '"00ff"', KMS: "aws:kms"}, b"", id="kms-alone"),
+    ],
+)
+def test_a_200_that_proves_nothing_is_refused(
+    s3: Answers, headers: dict[str, str], body: bytes
+) -> None:
+    s3.headers, s3.body = headers, body
+
+    (error,) = put(s3.url)
+
+    assert type(error).__name__ == "UnprovenAnswer"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_host_is_refused(s3: Answers, status: int) -> None:
+    with answering_server() as other:
+        other.headers = {"ETag": f'"{MD5}"'}
+        s3.status, s3.headers = status, {"Location": f"{other.url}/bucket/p/key"}
+
+        (error,) = put(s3.url)
+
+        assert isinstance(error, Exception)
+        assert other.requests == []
+
+
+def test_a_server_that_knows_no_checksums_gets_an_md5(s3: Answers) -> None:
+    s3.status = 501
+
+    put(s3.url, times=2)
+
+    first, second = [headers for _, headers, _ in s3.requests]
+    assert first[CHECKSUM] == SHA256 and "content-md5" not in first
+    assert base64.b64decode(second["content-md5"]).hex() == MD5
+    assert CHECKSUM not in second
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("server", ["seaweedfs", "moto_server"])
+def test_real_servers_prove_what_they_store(
+    request: pytest.FixtureRequest, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: S3Server = request.getfixturevalue(server)
+    for name, value in running.environ.items():
+        monkeypatch.setenv(name, value)
+
+    assert put(running.endpoint_url, Bucket(running).uri) == [None]
+
+
+def test_a_login_page_costs_no_record(
+    s3: Answers,
+    open_log: Callable[..., PredictionLog],
+    make_record: Callable[..., Record],
+    wait_until: Callable[..., None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = open_log(uri="s3://bucket/p", s3={"endpoint_url": s3.url, "timeout_s": 5})
+    log.append([make_record()])
+    wait_until(lambda: log.counters().retries > 1)
+    log.close()
+
+    assert log.counters().shipped == 0
+    assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
+    assert "does not prove that the object was stored" in caplog.text

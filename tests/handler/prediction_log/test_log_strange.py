@@ -1,0 +1,227 @@
+"""What does not belong into a spool is set aside, named once, and in nobody's way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.naming import SegmentName, make_sink_folder_name
+from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
+from offpath.handler.prediction_log.segment import read_own_file
+from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.sink_file import write_sink_file
+from offpath.serving.log_shipping import ship_spool
+from offpath.serving.log_status import read_status
+from tests.support.bucket import read_out
+
+OWNER = "node-1-1x00000000"
+OpenLog = Callable[..., PredictionLog]
+MakeRecord = Callable[..., Record]
+MakeSettings = Callable[..., PredictionLogSettings]
+WaitUntil = Callable[..., None]
+
+
+def name_segment(sequence: int) -> str:
+    return SegmentName(OWNER, "20261121T03", sequence, "gzip").file_name
+
+
+def make_link(path: Path) -> None:
+    target = path.parents[3] / "elsewhere"
+    target.write_bytes(b'{"event_id":"stolen"}\n')
+    path.symlink_to(target)
+
+
+def make_another_users(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path.write_bytes(b'{"event_id":"stolen"}\n')
+    os.chown(path, 12345, 12345)
+
+
+STRANGE = {
+    "fifos": os.mkfifo,
+    "folders": Path.mkdir,
+    "links": make_link,
+    "another-user's": make_another_users,
+}
+
+
+@pytest.fixture
+def sink_folder(tmp_path: Path, make_settings: MakeSettings) -> Path:
+    """Of a spool with one dead owner, who left the record e1."""
+    settings = make_settings()
+    folder = settings.spool_dir / make_sink_folder_name(settings.uri)
+    (folder / OWNER).mkdir(parents=True, mode=0o700)
+    write_sink_file(folder, settings)
+    (folder / OWNER / name_segment(3)).write_bytes(b'{"event_id":"e1"}\n')
+    return folder
+
+
+@pytest.fixture(params=STRANGE)
+def strange(request: pytest.FixtureRequest, sink_folder: Path) -> list[str]:
+    """Names of two entries before the good segment that are no segments."""
+    names = [name_segment(1), name_segment(2)]
+    for name in names:
+        STRANGE[request.param](sink_folder / OWNER / name)
+    return names
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_worker_delivers_beside_what_is_no_segment(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    sink_folder: Path,
+    tmp_path: Path,
+    wait_until: WaitUntil,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = open_log()
+    log.append([make_record("e2")])
+    wait_until(lambda: log.counters().shipped == 2)
+    log.close()
+
+    assert set(read_out(tmp_path / "out")) == {"e1", "e2"}
+    assert caplog.text.count("no segment") == 2
+    assert len(list(sink_folder.glob("*.aside"))) == 2
+    assert not (sink_folder / OWNER).exists()
+
+
+@pytest.mark.usefixtures("strange")
+def test_ship_delivers_beside_what_is_no_segment_and_ends_in_time(
+    sink_folder: Path, tmp_path: Path
+) -> None:
+    start_s = time.monotonic()
+
+    report = ship_spool(sink_folder.parent, timeout_s=1)
+
+    assert time.monotonic() - start_s < 10
+    assert (report.shipped_records, report.left_segments, report.errors) == (1, 0, {})
+    assert set(read_out(tmp_path / "out")) == {"e1"}
+    (status,) = read_status(sink_folder.parent)
+    assert status.set_aside == 2
+
+
+def test_what_cannot_be_set_aside_is_named_once(
+    sink_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(sink_folder / OWNER / name_segment(1))
+    # In the place where it would go.
+    (sink_folder / f"{OWNER}-{name_segment(1)}.aside" / "x").mkdir(parents=True)
+    adopted = AdoptedFolders(sink_folder)
+
+    for _ in range(3):
+        segments = adopted.adopt()
+        adopted.release()
+        assert [one.name.sequence for one in segments] == [3]
+
+    assert caplog.text.count("no segment") == 1
+
+
+@pytest.mark.parametrize("name", ["node-0-1x00000000", ".new-node-0-1x00000000"])
+@pytest.mark.parametrize("kind", ["link", "file", "fifo"])
+def test_an_owners_name_that_is_no_folder_ends_no_adoption(
+    sink_folder: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    path = sink_folder / name
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        {"file": Path.touch, "fifo": os.mkfifo}[kind](path)
+    adopted = AdoptedFolders(sink_folder)
+
+    assert len(adopted.adopt()) == 1
+    adopted.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_another_users_folder_is_left_alone(sink_folder: Path) -> None:
+    shutil.copytree(sink_folder / OWNER, sink_folder / "evil-1-1x00000000")
+    os.chown(sink_folder / "evil-1-1x00000000", 12345, 12345)
+    adopted = AdoptedFolders(sink_folder)
+
+    assert [one.name.owner for one in adopted.adopt()] == [OWNER]
+    adopted.release()
+    assert count_bytes(sink_folder) > 0
+
+
+def test_one_object_that_is_refused_holds_up_no_other(
+    open_log: OpenLog,
+    make_record: MakeRecord,
+    sink_folder: Path,
+    tmp_path: Path,
+    wait_until: WaitUntil,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A folder where the object would go: this segment fails for ever, others need not."""
+    refused = SegmentName(OWNER, "20261121T03", 3, "gzip")
+    (tmp_path / "out" / refused.key / "x").mkdir(parents=True)
+    log = open_log(retry_max_s=0.2)
+    for number in range(5):
+        log.append([make_record(f"n{number}")])
+        wait_until(lambda: log.counters().shipped == number + 1, 5)
+
+    assert log.counters().retries > 1
+    assert (sink_folder / OWNER / refused.file_name).exists()
+    assert caplog.text.count("cannot deliver") == 1
+    assert "takes records again" not in caplog.text
+
+
+def test_an_own_segment_that_became_a_fifo_holds_up_no_other(
+    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    (tmp_path / "out").touch()
+    log = open_log(segment_max_bytes=1024, spool_max_bytes=1 << 20)
+    log.append([make_record(f"a{number}") for number in range(20)])
+    wait_until(lambda: log.counters().retries > 0)
+    segment, *_ = sorted(tmp_path.glob("spool/*/*/*.spool"))
+    segment.unlink()
+    os.mkfifo(segment)
+    (tmp_path / "out").unlink()
+
+    log.append([make_record("e2")])
+
+    wait_until(lambda: "e2" in read_out(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("name", ["sink.json", "last-error.json"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "nonsense"])
+def test_a_spools_own_notes_may_be_anything(
+    sink_folder: Path, name: str, kind: str
+) -> None:
+    path = sink_folder / name
+    path.unlink(missing_ok=True)
+    make = {"fifo": os.mkfifo, "folder": Path.mkdir, "nonsense": write_nonsense}
+    make[kind](path)
+
+    (status,) = read_status(sink_folder.parent)
+    report = ship_spool(sink_folder.parent, timeout_s=0)
+
+    assert status.segments == 1
+    assert name in (status.last_error or "")
+    assert report.shipped_segments == (0 if name == "sink.json" else 1)
+
+
+def write_nonsense(path: Path) -> None:
+    path.write_bytes(b"[\xff")
+
+
+def test_reading_never_waits_nor_follows(tmp_path: Path) -> None:
+    makers: dict[str, Any] = {"fifo": os.mkfifo, "folder": Path.mkdir}
+    for name, make in makers.items():
+        make(tmp_path / name)
+    (tmp_path / "link").symlink_to(__file__)
+    before = len(os.listdir("/proc/self/fd"))
+
+    for name in (*makers, "link"):
+        with pytest.raises(OSError):
+            read_own_file(tmp_path / name)
+
+    assert len(os.listdir("/proc/self/fd")) == before
