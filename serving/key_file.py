@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offpath.serving.management import UNIX
+
 PROGRAM = 'import json; print(json.load(open({path!r}))["{kind}"]["key"])'
 
 
@@ -50,7 +52,13 @@ class KeyFile:
     def renewal_curl(self) -> str:
         """A command that makes another inference key, which the file then has."""
         key = f"Authorization: Bearer $({self._printing('API')})"
-        return f'curl -H "{key}" "{self.management_url}/token?type=inference"'
+        socket = self.management_url.removeprefix(UNIX)
+        where = (
+            f'"{self.management_url}'
+            if socket == self.management_url
+            else f'--unix-socket {shlex.quote(socket)} "http://localhost'
+        )
+        return f'curl -H "{key}" {where}/token?type=inference"'
 
     def _printing(self, kind: str) -> str:
         program = PROGRAM.format(path=str(self.path), kind=kind)

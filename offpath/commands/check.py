@@ -15,12 +15,9 @@ import click
 from offpath.handler.errors import ExpectedError
 from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, State
-from offpath.serving.management import ManagementClient
 from offpath.serving.properties import read_properties
 
-DEFAULT_URL = "http://127.0.0.1:8081"
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
-PROBE_TIMEOUT_S = 2.0
 SUBJECT_WIDTH = 22
 STATE_WIDTH = 6
 INDENT = " " * (2 + STATE_WIDTH)
@@ -35,8 +32,8 @@ INDENT = " " * (2 + STATE_WIDTH)
 )
 @click.option(
     "--url",
-    help="Management API of a running server, or unix:/path/management.sock behind the front door "
-    f"[default: {DEFAULT_URL}, where something answers].",
+    help="Management API of a running server: http://HOST:8081, or unix:/path/management.sock "
+    "[default: the one TorchServe on this host, where no files are named].",
 )
 @click.option("--token", help="Management key, where the server asks for one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -88,10 +85,11 @@ def find_all(
             yield from check_config(read_properties(file), area=file.name)
         else:
             raise ExpectedError(f"{file} is neither a .properties file nor a .mar")
-    if url is not None or _answers(DEFAULT_URL):
-        yield from check_server(url or DEFAULT_URL, token)
+    url = url or (None if files else _find_url())
+    if url is not None:
+        yield from check_server(url, token)
     elif not files:
-        found = f"nothing answers at {DEFAULT_URL}; not checked (--url)"
+        found = "no TorchServe runs here, or not to be seen; not checked (--url)"
         yield Finding("server", "management", State.OK, found)
 
 
@@ -114,10 +112,17 @@ def show(findings: Iterable[Finding]) -> None:
         cure = one.cure
 
 
-def _answers(url: str) -> bool:
-    with ManagementClient(url, timeout_s=PROBE_TIMEOUT_S) as management:
-        try:
-            management.list_models()
-        except ExpectedError as error:
-            return "does not answer" not in str(error)
-    return True
+def _find_url() -> str | None:
+    """The management API of the one TorchServe on this host; None without one.
+
+    Raises:
+        ExpectedError: there are several.
+    """
+    from offpath.serving.check.running import find_servers
+
+    urls = [server.address("management") for server in find_servers()]
+    if len(urls) > 1:
+        raise ExpectedError(
+            f"several TorchServes run here, name one: --url {' or --url '.join(urls)}"
+        )
+    return urls[0] if urls else None

@@ -19,7 +19,7 @@ from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, lost, ok, wrong
 from offpath.serving.effective import find_differences
 from offpath.serving.java import read_java_major
-from offpath.serving.management import ManagementClient, ModelStatus
+from offpath.serving.management import UNIX, ManagementClient, ModelStatus
 from offpath.serving.mar_file import MarFile, read_mar
 from offpath.serving.properties import read_properties
 from offpath.serving.settings import CONF_DIR
@@ -28,6 +28,11 @@ AREA = "server"
 # Workers write their sums about once a second.
 METRICS_WAIT_S = 3.0
 METRICS_POLL_S = 0.2
+# TorchServe's own (ConfigManager.java).
+DEFAULT_ADDRESSES = {
+    "management": "http://127.0.0.1:8081",
+    "metrics": "http://127.0.0.1:8082",
+}
 LEAST_SPOOL_BYTES = 1 << 30
 
 
@@ -53,6 +58,16 @@ class ServerProcess:
         """Where its archives are."""
         return self._path_after("-s", "--model-store")
 
+    def properties(self) -> dict[str, str]:
+        """What the file says; nothing where there is none."""
+        config = self.config
+        return read_properties(config) if config and config.is_file() else {}
+
+    def address(self, kind: str) -> str:
+        """Where `management` or `metrics` is, to be asked from this host."""
+        said = self.properties().get(f"{kind}_address", DEFAULT_ADDRESSES[kind])
+        return said.replace("//0.0.0.0", "//127.0.0.1")
+
     def _path_after(self, *options: str) -> Path | None:
         for option, value in zip(self.command, self.command[1:]):
             if option in options:
@@ -60,36 +75,30 @@ class ServerProcess:
         return None
 
 
-def find_process(port: int) -> ServerProcess | None:
-    """The TorchServe that listens on a port of this host; None where it is not to be seen."""
+def find_servers() -> list[ServerProcess]:
+    """The TorchServes of this host, as far as they are to be seen."""
+    found = []
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
-            if MAIN_CLASS not in command:
-                continue
-            ports = {c.laddr.port for c in process.net_connections("tcp") if c.laddr}
-            if port in ports:
-                return ServerProcess(command, Path(process.cwd()))
+            if MAIN_CLASS in command:
+                found.append(ServerProcess(command, Path(process.cwd())))
         except psutil.Error:
             continue
-    return None
+    return found
 
 
 def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
-    """Findings about the server whose management API is at `url`."""
-    is_socket = url.startswith("unix:")
-    socket = Path(url.removeprefix("unix:")) if is_socket else None
-    base = "http://localhost" if is_socket else url
-    process = None if is_socket else find_process(urlsplit(url).port or 8081)
+    """Findings about the server whose management API is at `url`, `http://...` or `unix:PATH`."""
+    process = next((p for p in find_servers() if p.address("management") == url), None)
     if process is not None:
         yield from _check_process(process)
-    with ManagementClient(base, token=token, socket=socket) as management:
+    with ManagementClient(url, token) as management:
         try:
             models = management.list_models()
         except ExpectedError as error:
-            yield wrong(
-                AREA, "management", str(error), "offpath check --url ... --token ..."
-            )
+            cure = "offpath check --url ... --token ..."
+            yield wrong(AREA, "management", str(error), cure)
             return
         yield ok(AREA, "models", ", ".join(models) or "none")
         has_ours = False
@@ -99,8 +108,9 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                 archive = _find_archive(process, archive_url)
                 yield from check_model(described, archive)
                 has_ours |= described.described.get("handler") == "offpath"
-    if has_ours and not is_socket:
-        yield _check_metrics(url, process)
+    metrics = _metrics_address(url, process)
+    if has_ours and metrics is not None:
+        yield _check_metrics(f"{metrics}/metrics")
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -162,11 +172,9 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
     if config is None or not config.is_file():
         found = "none: TorchServe's defaults"
         yield lost(AREA, "config.properties", found, "torchserve --ts-config FILE ...")
-        properties: dict[str, str] = {}
     else:
         yield ok(AREA, "config.properties", config)
-        properties = read_properties(config)
-    yield from check_config(properties, " ".join(process.command), AREA)
+    yield from check_config(process.properties(), " ".join(process.command), AREA)
 
 
 def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
@@ -178,18 +186,18 @@ def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
         return None
 
 
-def _metrics_url(management_url: str, process: ServerProcess | None) -> str:
-    if process is not None and process.config is not None and process.config.is_file():
-        address = read_properties(process.config).get("metrics_address")
-        if address:
-            return address.replace("//0.0.0.0", "//127.0.0.1")
-    parts = urlsplit(management_url)
-    return f"{parts.scheme}://{parts.hostname}:{(parts.port or 8081) + 1}"
+def _metrics_address(url: str, process: ServerProcess | None) -> str | None:
+    """Where the metrics are; None for what is asked over sockets."""
+    if process is not None:
+        address = process.address("metrics")
+        return None if address.startswith(UNIX) else address
+    parts = urlsplit(url)
+    port = (parts.port or 8081) + 1
+    return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else None
 
 
-def _check_metrics(management_url: str, process: ServerProcess | None) -> Finding:
+def _check_metrics(url: str) -> Finding:
     """Whether ours arrive: the question to the workers just now was counted like a request."""
-    url = f"{_metrics_url(management_url, process)}/metrics"
     deadline = time.monotonic() + METRICS_WAIT_S
     while True:
         try:

@@ -5,13 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.commands import check
+from offpath.serving.check import running
 from tests.offpath.conftest import Run
-
-
-@pytest.fixture(autouse=True)
-def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "DEFAULT_URL", "http://127.0.0.1:9")
 
 
 @pytest.fixture
@@ -42,10 +37,23 @@ def test_json_has_every_finding(run: Run, config: Path) -> None:
     assert "wrong" in {one["state"] for one in findings}
 
 
-def test_without_a_server_the_host_is_checked(run: Run) -> None:
+def test_without_a_server_the_host_is_checked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "find_servers", list)
     code, out, _ = run("check")
     assert code == 0
-    assert "java" in out and "nothing answers" in out
+    assert "java" in out and "no TorchServe runs here" in out
+
+
+def test_of_several_servers_one_must_be_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    two = [running.ServerProcess(["java"], tmp_path)] * 2
+    monkeypatch.setattr(running, "find_servers", lambda: two)
+    code, _, err = run("check")
+    assert code == 1
+    assert "several TorchServes run here, name one: --url http://127.0.0.1:8081" in err
 
 
 def test_other_files_are_refused(run: Run, tmp_path: Path) -> None:
