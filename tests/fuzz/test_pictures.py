@@ -1,0 +1,109 @@
+"""Changed files of every format through our decoders: a picture or that item's 4xx, in time."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.decode import decode_image
+from offpath.handler.errors import BadTensor, ItemError
+from offpath.handler.npy import is_npy, read_npy
+from offpath.handler.silence import silence_decoders
+from tests.fuzz.seeds import make_seeds
+
+SEEDS = make_seeds()
+CONFIG = HandlerConfig(exif_orientation=True)
+MOST_S = 2.0
+
+
+class Change(NamedTuple):
+    """At a share of the file's length: bytes that are put there, in the place of so many."""
+
+    at: float
+    bytes: bytes
+    replaced: int
+
+
+# Most of what a file says of itself is near its beginning: squared, below.
+CHANGES = st.lists(
+    st.builds(
+        Change,
+        at=st.floats(0, 1),
+        bytes=st.one_of(
+            st.binary(max_size=8),
+            st.sampled_from([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xff\xda"]),
+        ),
+        replaced=st.integers(0, 8),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def change(file: bytes, changes: list[Change]) -> bytes:
+    changed = bytearray(file)
+    for at, new, replaced in changes:
+        begin = int(at * at * len(changed))
+        changed[begin : begin + replaced] = new
+    return bytes(changed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silent() -> None:
+    silence_decoders()
+
+
+@given(st.sampled_from(SEEDS), CHANGES)
+def test_a_changed_file_is_a_picture_or_an_error_of_its_own(
+    seed: bytes, changes: list[Change]
+) -> None:
+    body = bytearray(change(seed, changes))
+    begin_s = time.thread_time()
+    try:
+        if is_npy(body):
+            read_npy(body, CONFIG.image_size)
+        else:
+            decoded = decode_image(body, CONFIG.decode_options)
+            assert decoded.pixels.ndim == 3 and decoded.pixels.shape[2] == 3
+    except ItemError as error:
+        assert 400 <= error.status < 500
+    assert time.thread_time() - begin_s < MOST_S
+
+
+WORDS = st.sampled_from(
+    ["'descr'", "'shape'", "'fortran_order'", "'|u1'", "'<f4'", "'|O'", "True", "False"]
+    + [
+        "(224, 224, 3)",
+        "(-1,)",
+        "{",
+        "}",
+        "(",
+        ")",
+        ":",
+        ",",
+        "\\",
+        "lambda: 0",
+        "9" * 50,
+    ]
+)
+
+
+@given(
+    st.sampled_from([b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\xff\xff"]),
+    st.one_of(st.lists(WORDS, max_size=30).map(" ".join), st.text(max_size=100)),
+    st.integers(0, 2**16 - 1) | st.none(),
+)
+def test_any_npy_header_is_read_or_refused(
+    version: bytes, text: str, length: int | None
+) -> None:
+    header = text.encode("utf-8", "surrogatepass")
+    said = len(header) if length is None else length
+    width = 2 if version == b"\x01\x00" else 4
+    body = b"\x93NUMPY" + version + said.to_bytes(width, "little") + header
+    with pytest.raises(BadTensor):
+        read_npy(body, CONFIG.image_size)

@@ -1,0 +1,118 @@
+"""What carries a picture, or settings: read, or refused with the error that it is for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
+from offpath.handler.multipart import read_fields
+from offpath.handler.payload import JSON_KEYS, read_payload
+from offpath.serving.server_log import parse_line
+
+LIMIT = 10_000
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(JSON_KEYS) | st.text(max_size=8), inner, max_size=4
+    ),
+    max_leaves=10,
+)
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        JSON.map(lambda value: json.dumps(value).encode()),
+        st.binary(max_size=200).map(base64.b64encode),
+        st.binary(max_size=50).map(lambda data: b'{"data": "' + data + b'"}'),
+    ),
+    st.sampled_from(["data", "body", "other"]),
+)
+def test_any_body_is_bytes_or_a_4xx(body: bytes, name: str) -> None:
+    try:
+        payload = read_payload({name: bytearray(body)}, LIMIT)
+    except ItemError as error:
+        assert 400 <= error.status < 500
+    else:
+        assert 0 < len(payload) <= LIMIT
+
+
+@given(JSON)
+def test_what_a_server_has_parsed_is_bytes_or_a_4xx(value: Any) -> None:
+    try:
+        assert read_payload({"body": value}, LIMIT)
+    except ItemError as error:
+        assert 400 <= error.status < 500
+
+
+PIECES = st.sampled_from(
+    [
+        b"--x",
+        b"\r\n",
+        b"--x--",
+        b"\r\n\r\n",
+        b"--",
+        b"\n",
+        b"data",
+        b"\xff",
+        b"x" * 5000,
+    ]
+    + [b'Content-Disposition: form-data; name="data"', b"name=", b'"', b";"]
+)
+
+
+@given(
+    st.lists(PIECES | st.binary(max_size=20), max_size=40).map(b"".join),
+    st.sampled_from(["multipart/form-data; boundary=x", "multipart/form-data"])
+    | st.text(max_size=40),
+)
+def test_any_form_is_fields_of_itself_or_an_error(body: bytes, kind: str) -> None:
+    try:
+        fields = read_fields(body, kind)
+    except BadEnvelope:
+        return
+    assert all(bytes(value) in body for value in fields.values())
+
+
+SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 224])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(HandlerConfig.__dataclass_fields__))
+        | st.text(max_size=5),
+        SETTING_VALUES,
+        max_size=4,
+    ),
+    st.dictionaries(
+        st.sampled_from(sorted(SERVER_SETTINGS)) | st.text(max_size=5),
+        SETTING_VALUES,
+        max_size=4,
+    ),
+)
+def test_any_settings_are_taken_or_refused(
+    handler: dict[str, Any], server: dict[str, Any]
+) -> None:
+    for make in (
+        lambda: HandlerConfig.from_mapping(handler, environ={}),
+        lambda: make_model_config(server, {}, handler),
+    ):
+        try:
+            make()
+        except (ConfigError, ExpectedError) as error:
+            assert str(error).isprintable()
+
+
+@given(st.text(max_size=100))
+def test_no_line_of_a_log_brings_control_characters_to_a_terminal(text: str) -> None:
+    line = parse_line(f"2026-11-22T00:00:00,000 [ERROR] main ModelServer - {text}")
+    assert all(ord(one) >= 0x20 or one == "\t" for one in line.message)
+    assert not any(0x7F <= ord(one) <= 0x9F for one in line.message)

@@ -1,0 +1,105 @@
+"""24 good clients alone and beside each attack: at the front door and at TorchServe's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpath.profiling.load.workload import load_workload
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from tests.support.attacks import ATTACKS
+from tests.support.clients import Reply, send_for
+from tests.support.front import front
+
+CLIENTS = 24
+WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
+LEAST_RATE, MOST_P99 = 0.6, 2.0
+# What cannot be told from an honest picture costs what it costs: the budget bounds it, the bounds
+# of this test do not hold beside it on two cores (docs/security.md).
+NOT_HELD = {"PNG of 50 million pixels"}
+# At TorchServe's own port, which is for known clients.
+NOT_HELD_DIRECT = {"200 uploads stopped half-way", "bodies over the limit"}
+
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the good clients saw of one window."""
+
+    rate: float
+    p99_ms: float
+    failed: int
+
+    @classmethod
+    def of(cls, replies: list[Reply]) -> Seen:
+        good = [reply.latency_ms for reply in replies if reply.status == 200]
+        p99_ms = float(np.percentile(good, 99)) if good else float("inf")
+        return cls(len(good) / WINDOW_S, p99_ms, len(replies) - len(good))
+
+
+@pytest.fixture(scope="module", params=["front", "direct"])
+def url(
+    request: pytest.FixtureRequest,
+    model_store: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("attacks")
+    if request.param == "front":
+        with front(model_store, folder / "logs", "near-free") as door:
+            yield f"{door.url}/predictions/near-free"
+        return
+    settings = ServerSettings(
+        model_store=model_store,
+        models=("near-free.mar",),
+        inference_port=0,
+        metrics_port=0,
+        log_dir=folder,
+    )
+    with TorchServe(settings) as server:
+        yield f"{server.inference_url}/predictions/near-free"
+
+
+@contextmanager
+def attacking(url: str, name: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "tests.support.attacks", url, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_good_clients_beside_attacks(url: str, request: pytest.FixtureRequest) -> None:
+    door = request.node.callspec.params["url"]
+    excused = NOT_HELD | (NOT_HELD_DIRECT if door == "direct" else set())
+    bodies = load_workload("photos-55k").read()
+    send_for(url, bodies, CLIENTS, 10)  # Java's compiler
+    broken = []
+    print(f"\n{door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed")
+    for name in ATTACKS:
+        alone = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
+        with attacking(url, name):
+            beside = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
+        print(
+            f"| {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
+            f"| {beside.rate:.0f}, {beside.p99_ms:.0f} | {beside.failed} |"
+        )
+        is_held = (
+            beside.rate >= LEAST_RATE * alone.rate
+            and beside.p99_ms <= MOST_P99 * alone.p99_ms
+        )
+        if beside.failed or not (is_held or name in excused):
+            broken.append(name)
+    assert not broken

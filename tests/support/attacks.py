@@ -1,0 +1,111 @@
+"""What a hostile client does, in a process of its own: `python -m tests.support.attacks URL NAME`.
+
+Comes from 127.0.0.2, so that limits per client tell it from the good ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tests.fuzz.costly_requests import MOST_BYTES, PALETTE, png
+from tests.support.costly import progressive_jpeg
+
+ADDRESS = ("127.0.0.2", 0)
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of hostile client.
+
+    Attributes:
+        make: the body that is sent.
+        connections: at a time, each its next request after the last answer and `pause_s`.
+        path: in the place of the prediction's.
+        headers: beside the length.
+        sent_share: of the body; the rest never comes, and the connection stays.
+    """
+
+    make: Callable[[], bytes]
+    connections: int = 4
+    pause_s: float = 0.02
+    path: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    sent_share: float = 1.0
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+ATTACKS = {
+    "broken forms": Attack(lambda: b"%zz=" + b"x" * 129, headers=FORM),
+    "junk": Attack(lambda: b"\x00junk" * 4000),
+    "JPEG of 16,000 scans": Attack(lambda: progressive_jpeg(1000, 16_000)),
+    "20 MB of fill bytes": Attack(
+        lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), connections=1, pause_s=0.5
+    ),
+    "bodies over the limit": Attack(
+        lambda: bytes(34 * 2**20), connections=1, pause_s=0.5
+    ),
+    "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations"),
+    "explain, describe as headers": Attack(
+        lambda: b"junk", headers={"explain": "True", "describe": "True"}
+    ),
+    "200 uploads stopped half-way": Attack(
+        lambda: bytes(1_000_000), connections=200, pause_s=60, sent_share=0.5
+    ),
+    "PNG of 50 million pixels": Attack(
+        lambda: png(7071, 7071, 8, PALETTE, 8, False), connections=1, pause_s=1.0
+    ),
+}
+
+
+def attack(url: str, name: str) -> None:
+    """Attacks until the process is ended; a line on standard output says that it has begun."""
+    chosen, parts = ATTACKS[name], urlsplit(url)
+    body = chosen.make()
+    path = parts.path
+    if chosen.path:
+        path = f"{chosen.path}/{path.rpartition('/')[2]}"
+    for _ in range(chosen.connections):
+        thread = threading.Thread(
+            target=_send_on, args=(chosen, parts.netloc, path, body), daemon=True
+        )
+        thread.start()
+    print("begun", flush=True)
+    time.sleep(3600)
+
+
+def _send_on(chosen: Attack, address: str, path: str, body: bytes) -> None:
+    while True:
+        connection = http.client.HTTPConnection(
+            address, timeout=TIMEOUT_S, source_address=ADDRESS
+        )
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while True:
+                _send(connection, chosen, path, body)
+                time.sleep(chosen.pause_s)
+        connection.close()
+        time.sleep(chosen.pause_s)
+
+
+def _send(
+    connection: http.client.HTTPConnection, chosen: Attack, path: str, body: bytes
+) -> None:
+    if chosen.sent_share < 1:
+        connection.putrequest("POST", path)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        connection.send(body[: int(len(body) * chosen.sent_share)])
+        return
+    connection.request("POST", path, body, chosen.headers)
+    connection.getresponse().read()
+
+
+if __name__ == "__main__":
+    attack(*sys.argv[1:])
