@@ -1,91 +1,187 @@
-"""Minutes of good and bad items against our server: statuses, restarts, the workers' memory."""
+"""Minutes of good, bad and hostile items through the front door: what grows, and what is lost."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
-from offpath.profiling.core.host import count_cores
-from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.plan import LoadPlan, find_generator
-from offpath.profiling.load.sampling import Ticker, process_rss_bytes
+from offpath.profiling.load.sampling import Ticker
 from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.torchserve import make_offpath
+from offpath.profiling.servers import archives
+from offpath.serving.log_reading import compare
+from offpath.serving.processes import find_fork_helpers
+from tests.reliability.logged_server import LogTrial
+from tests.support import costly
+from tests.support.front import FrontProcess, Seen, front, load
 from tests.support.pictures import rejected
-from tests.support.silent_watcher import SilentWatcher
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
-CLIENTS = 16
+CLIENTS = int(os.environ.get("OFFPATH_SOAK_CLIENTS", "16"))
+PAUSE_S = float(os.environ.get("OFFPATH_SOAK_PAUSE_S", "0"))
+RELOAD_MINUTES = float(os.environ.get("OFFPATH_SOAK_RELOAD_MINUTES", "10"))
 SAMPLE_EVERY_S = 10.0
 # The first minute fills caches and pools.
 SETTLED_AFTER_S = 60.0
 # A slope over less than this is noise.
 LEAST_SETTLED_S = 180.0
-MOST_MB_PER_MIN = 1.0
 MOST_BAD_BYTES = 1_000_000
+SHOWN_ROWS = 12
+# A unit, and how much of it an hour is growth: noise, and what a reload leaves, stay below.
+LIMITS = {
+    "workers MB": 60.0,
+    "Java MB": 120.0,
+    "door MB": 30.0,
+    "descriptors": 60.0,
+    "threads": 30.0,
+    "spool MB": 5.0,
+    "logs MB": 60.0,
+    "bodies": 5.0,
+}
 
-pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * MINUTES + 300)]
-
-# (seconds into the load, resident bytes by worker's process id)
-Memory = list[tuple[float, dict[int, int]]]
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * MINUTES + 600)]
 
 
-def write_bad_items(folder: Path) -> list[Path]:
-    """One of each kind; the one that is bad for its size alone would be all of the load."""
-    bodies = [body for body, *_ in rejected().values() if len(body) < MOST_BAD_BYTES]
-    paths = [folder / f"bad-{number}" for number in range(len(bodies))]
-    for path, body in zip(paths, bodies):
-        path.write_bytes(body)
-    return paths
+def make_bodies() -> list[bytes]:
+    """Each kind of bad and hostile item after some photographs."""
+    bad = [body for body, *_ in rejected().values() if len(body) < MOST_BAD_BYTES]
+    hostile = [
+        costly.progressive_jpeg(1000, more_scans=2000),
+        costly.tiff_around(costly.progressive_jpeg(1000, more_scans=2000), 1000),
+        costly.png_of_chunks(50_000),
+        costly.gif_of_comments(200_000),
+        costly.bmp_of_runs(1000, 400_000),
+    ]
+    bodies: list[bytes] = []
+    good = load_workload("photos-55k").read()
+    for number, body in enumerate([*bad, *hostile]):
+        bodies += [good[(3 * number + more) % len(good)] for more in range(3)]
+        bodies.append(body)
+    return bodies
 
 
-def test_minutes_of_good_and_bad_items_cost_no_worker_and_no_memory(
-    tmp_path: Path,
+class Samples:
+    """What the processes, the spool and the logs hold, over time."""
+
+    def __init__(self, door: FrontProcess, trial: LogTrial) -> None:
+        self.rows: list[tuple[float, dict[str, float]]] = []
+        self.is_reloading = False
+        self._door, self._spool = door, trial.spool
+
+    def take(self, at_s: float) -> None:
+        """One row; none while two servers run side by side."""
+        if not self.is_reloading:
+            with _processes_may_end():
+                self.rows.append((at_s, self._measure()))
+
+    def _measure(self) -> dict[str, float]:
+        door = self._door
+        javas = door.children("java")
+        helpers = [pid for java in javas for pid in find_fork_helpers(java)]
+        groups = {
+            "workers MB": door.python_workers() + helpers,
+            "Java MB": javas,
+            "door MB": [
+                door.process.pid,
+                *door.children("nginx"),
+                *door.nginx_workers(),
+            ],
+        }
+        everybody = [psutil.Process(pid) for pids in groups.values() for pid in pids]
+        return {
+            **{name: _rss_mb(pids) for name, pids in groups.items()},
+            "descriptors": sum(process.num_fds() for process in everybody),
+            "threads": sum(process.num_threads() for process in everybody),
+            "spool MB": _folder_mb(self._spool),
+            "logs MB": _folder_mb(door.log_dir),
+            "bodies": len([path for path in door.bodies.rglob("*") if path.is_file()]),
+        }
+
+    def judge(self) -> list[str]:
+        """Prints the rows and a verdict on each column; the columns that grow."""
+        rows = [row for row in self.rows if row[0] >= SETTLED_AFTER_S]
+        names = list(LIMITS)
+        print("\n| minute | " + " | ".join(names) + " |")
+        print("|---" * (len(names) + 1) + "|")
+        for at_s, row in rows[:: max(1, len(rows) // SHOWN_ROWS)]:
+            cells = " | ".join(f"{row[name]:,.1f}" for name in names)
+            print(f"| {at_s / 60:.1f} | {cells} |")
+        if not rows or rows[-1][0] - rows[0][0] < LEAST_SETTLED_S:
+            print("too short for slopes")
+            return []
+        hours = np.array([at_s for at_s, _ in rows]) / 3600
+        slopes = {
+            n: np.polyfit(hours, [row[n] for _, row in rows], 1)[0] for n in names
+        }
+        growing = [name for name in names if slopes[name] > LIMITS[name]]
+        cells = " | ".join(
+            f"{slope:+,.1f}/h, {'growing' if name in growing else 'flat'}"
+            for name, slope in slopes.items()
+        )
+        print(f"| slope | {cells} |")
+        return growing
+
+
+@contextmanager
+def _processes_may_end() -> Iterator[None]:
+    try:
+        yield
+    except (psutil.Error, FileNotFoundError):
+        # A row less.
+        pass
+
+
+def _rss_mb(pids: list[int]) -> float:
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+
+
+def _folder_mb(folder: Path) -> float:
+    return sum(path.lstat().st_size for path in folder.rglob("*")) / 1e6
+
+
+def run_minutes(door: FrontProcess, samples: Samples) -> Seen:
+    """The load, with its reloads."""
+    url = f"{door.url}/predictions/{archives.NAME}"
+    end_s = time.monotonic() + 60 * MINUTES
+    next_reload_s = time.monotonic() + 60 * RELOAD_MINUTES
+    with Ticker(SAMPLE_EVERY_S, samples.take):
+        with load(url, make_bodies(), clients=CLIENTS, pause_s=PAUSE_S) as seen:
+            while time.monotonic() < end_s:
+                time.sleep(1.0)
+                if time.monotonic() > next_reload_s:
+                    next_reload_s += 60 * RELOAD_MINUTES
+                    samples.is_reloading = True
+                    done = door.reload()
+                    samples.is_reloading = False
+                    assert done.returncode == 0, done.stderr
+    return seen
+
+
+def test_minutes_of_good_bad_and_hostile_items_grow_nothing_and_lose_nothing(
+    trial: LogTrial, tmp_path: Path
 ) -> None:
-    good, bad = load_workload("photos-55k").paths, write_bad_items(tmp_path)
-    server = make_offpath(load_model("near-free"), count_cores())
-    server.prepare(tmp_path / "store")
-    memory: Memory = []
-    with server.running() as running:
-
-        def sample_memory(at_s: float) -> None:
-            pids = running.groups()["workers"]
-            memory.append((at_s, {pid: process_rss_bytes(pid) for pid in pids}))
-
-        plan = LoadPlan(running.predict_url, (*good, *bad), CLIENTS, 3, 60 * MINUTES)
-        with Ticker(SAMPLE_EVERY_S, sample_memory):
-            sample = find_generator("locust").run(plan, SilentWatcher())
-        log = running.log_path().read_text(errors="replace")[-2000:]
-    total = sum(sample.statuses.values())
+    env = {**trial.s3.environ, "OFFPATH_SPOOL_DIR": str(trial.spool)}
+    store = trial.archive.parent
+    with front(store, tmp_path / "logs", archives.NAME, **env) as door:
+        samples = Samples(door, trial)
+        seen = run_minutes(door, samples)
+        door.terminate()
+    trial.ship()
+    answered = set(seen.answered)
+    verdict = compare(trial.bucket.event_counts().elements(), answered)
     print(
-        f"\n{total:,} replies in {sample.elapsed_s / 60:.1f} min"
-        f" ({total / sample.elapsed_s:.0f}/s), {len(good)} good items in turn with"
-        f" {len(bad)} bad ones: {dict(sorted(sample.statuses.items()))}"
+        f"\n{MINUTES:g} minutes, {CLIENTS} clients pausing {PAUSE_S:g} s: {seen};"
+        f" {verdict.records:,} records, {len(verdict.missing)} lost,"
+        f" {len(verdict.double)} double"
     )
-    assert all(s == "200" or s.startswith("4") for s in sample.statuses), log
-    # Items go in turn: each good one was answered, and each bad one refused.
-    share = len(good) / (len(good) + len(bad))
-    assert sample.ok / total == pytest.approx(share, abs=0.01)
-    assert len({frozenset(team) for _, team in memory}) == 1, "a worker restarted"
-    check_memory(memory)
-
-
-def check_memory(memory: Memory) -> None:
-    """The workers together, after the first minute."""
-    times_s, totals_mb = np.array(
-        [(at_s, sum(team.values()) / 1e6) for at_s, team in memory]
-    ).T
-    if times_s[-1] - SETTLED_AFTER_S < LEAST_SETTLED_S:
-        print(f"workers' memory: {totals_mb[0]:,.1f} to {totals_mb[-1]:,.1f} MB")
-        return
-    settled = times_s >= SETTLED_AFTER_S
-    times_s, totals_mb = times_s[settled], totals_mb[settled]
-    slope = np.polyfit(times_s / 60, totals_mb, 1)[0]
-    print(
-        f"workers' memory: {totals_mb[0]:,.1f} MB after {times_s[0]:.0f} s,"
-        f" {totals_mb[-1]:,.1f} MB after {times_s[-1]:.0f} s, slope {slope:+.3f} MB/min"
-    )
-    assert slope <= MOST_MB_PER_MIN
+    growing = samples.judge()
+    assert (verdict.missing, verdict.double) == ([], [])
+    assert not seen.broken and not seen.refused
+    assert not {status for status in seen.statuses if status >= 500}
+    assert growing == []
