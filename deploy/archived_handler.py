@@ -70,6 +70,7 @@ class ArchivedHandler:
         folder: where the archive's content lies.
         batch_size: the largest batch that will come; None for the archive's own setting.
         gpu: index of the CUDA device; None for the CPU.
+        threads: of this process; None for the archive's own setting.
         make_series: where the handler's metrics go; None for nowhere.
 
     Raises:
@@ -81,11 +82,14 @@ class ArchivedHandler:
         folder: Path,
         batch_size: int | None = None,
         gpu: int | None = None,
+        threads: int | None = None,
         make_series: MakeSeries | None = None,
     ) -> None:
         manifest = json.loads((folder / MANIFEST).read_text())
         model = manifest["model"]
         config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
+        if threads is not None:
+            config["handler"] = {**(config.get("handler") or {}), "threads": threads}
         self._context = Context(
             model["modelName"],
             str(folder),
@@ -108,7 +112,7 @@ class ArchivedHandler:
         context.request_processor = [
             RequestProcessor(dict(request.headers)) for request in requests
         ]
-        rows = [{"body": request.body} for request in requests]
+        rows = [self._make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
         return [
             Answer(
@@ -118,6 +122,18 @@ class ArchivedHandler:
             )
             for idx, body in enumerate(bodies)
         ]
+
+    @staticmethod
+    def _make_row(request: Request) -> dict[str, Any]:
+        """The row that TorchServe would have made of a request."""
+        # The archive's own copy, which is there once the handler is.
+        from offpath.handler.handed_over import FORM, MULTIPART, HandedOver
+
+        content_type = request.headers.get("content-type", "")
+        row: dict[str, Any] = {"body": request.body}
+        if not content_type.lower().startswith((FORM, MULTIPART)):
+            return row
+        return {"body": HandedOver(None, row, None, content_type)}
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log ships what it can in a few seconds."""

@@ -44,7 +44,7 @@ class HandedOver:
     """What one request through the door carries; a named body is opened when first asked for.
 
     Args:
-        door: whose it is.
+        door: whose it is; None where the row has the body.
         row: TorchServe's parameters: the body of a small request, the URL's.
         path: of the file with the body, as the door names it; None: the row has the body.
         content_type: what the client said; TorchServe got another, to leave forms alone.
@@ -52,7 +52,7 @@ class HandedOver:
 
     def __init__(
         self,
-        door: FrontDoor,
+        door: FrontDoor | None,
         row: Mapping[str, Any],
         path: str | None,
         content_type: str,
@@ -68,8 +68,9 @@ class HandedOver:
             BodyGone, BodyUnreadable, BadEnvelope: this item gets an error.
         """
         if self._fields is None:
-            path = self._path
-            body = self._row.get("body") if path is None else self._door.map_body(path)
+            body = self._row.get("body")
+            if self._door is not None and self._path is not None:
+                body = self._door.map_body(self._path)
             parsed = parse_body(body or b"", self._content_type)
             self._fields = {**self._row, "body": b"", **parsed}
         return self._fields

@@ -54,3 +54,58 @@ def triton(**asked: Any) -> None:
 
     for line in export_triton(TritonChoices(**asked)):
         click.echo(line)
+
+
+@command.command("ray")
+@ARCHIVE
+@OUTPUT
+@FORCE
+@click.option(
+    "--replicas",
+    metavar="N|LOW-HIGH",
+    help="Fixed, or scaled by what is in flight.  [default: the archive's workers]",
+)
+@click.option(
+    "--cpus",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of each replica: what Ray reserves, and its threads.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where HTTP listens; Ray's own control ports listen on all addresses.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option(
+    "--image",
+    default="REGISTRY/offpath-ray:TAG",
+    show_default=True,
+    help="Container image that rayservice.yaml names.",
+)
+def ray(replicas: str | None, **asked: Any) -> None:
+    """A Ray Serve application: for `serve run`, and a manifest for KubeRay.
+
+    \b
+    Example:
+      offpath export ray .offpath/model-store/classifier.mar --output application --replicas 1-4
+      cd application && PYTHONPATH=. serve run config.yaml
+    """
+    from offpath.deploy.ray.export import RayChoices, export_ray
+
+    chosen = RayChoices(**asked, replicas=read_replicas(replicas))
+    for line in export_ray(chosen):
+        click.echo(line)
+
+
+def read_replicas(text: str | None) -> tuple[int, int] | None:
+    """`3` or `1-4`."""
+    if text is None:
+        return None
+    low, _, high = text.partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError as error:
+        raise click.UsageError(f"--replicas {text!r}: expected 3 or 1-4") from error

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.deploy.triton.export import TritonChoices, export_triton
 from offpath.profiling.load.call import JPEG, Call
-from offpath.profiling.servers.archives import build_offpath, offpath_config
+from offpath.profiling.servers.adapter import Adapter, Start
+from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
+from offpath.profiling.servers.confined import confine
+from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.triton import MODEL, RAW_BODY, Triton, read_outputs
+
+# In a namespace of its own every port is free.
+RAY_PORT = 8000
+
+
+def build_archive(server: Adapter, folder: Path) -> Path:
+    """The archive that `offpath` serves."""
+    config = {
+        **offpath_config(server.model, server.workers),
+        "batchSize": server.batch_size,
+    }
+    store = folder / "store"
+    store.mkdir()
+    return build_offpath(server.model, config, store)
 
 
 class OffpathExportTriton(Triton):
-    """`offpath export triton` of the archive that `offpath` serves."""
+    """`offpath export triton`."""
 
-    name = "offpath-export-triton"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
-        return super().settings | {"archive": offpath_config(self.model, self.workers)}
+    name, kind = "offpath-export-triton", "offpath"
 
     def make_call(self) -> Call:
         """The photograph's bytes and nothing else."""
@@ -27,10 +39,35 @@ class OffpathExportTriton(Triton):
 
     def write_models(self, folder: Path) -> None:
         """The exported repository instead of one of our own making."""
-        store = folder / "store"
-        store.mkdir()
-        config = offpath_config(self.model, self.workers)
-        archive = build_offpath(
-            self.model, {**config, "batchSize": self.batch_size}, store
-        )
+        archive = build_archive(self, folder)
         export_triton(TritonChoices(archive, folder / "models", name=MODEL))
+
+
+class OffpathRay(RayServe):
+    """`offpath export ray`, behind Ray's HAProxy."""
+
+    name, kind = "offpath-ray", "offpath"
+    predict_path, ready_path = f"/predictions/{NAME}", "/ping"
+
+    def build(self, folder: Path) -> None:
+        """The exported application."""
+        archive = build_archive(self, folder)
+        export_ray(RayChoices(archive, folder / "application", port=RAY_PORT))
+
+    def make_command(self, start: Start) -> list[str]:
+        """`serve run`, in a namespace: HAProxy and Ray listen on all addresses."""
+        config = start.folder / "application" / "config.yaml"
+        command = [str(start.python), "-m", "ray.serve.scripts", "run", str(config)]
+        return confine(start.python, start.port, RAY_PORT, command)
+
+    def make_environment(self, start: Start) -> dict[str, str]:
+        """The proxy that Ray recommends for throughput; replicas import the application."""
+        return super().make_environment(start) | {
+            "PYTHONPATH": str(start.folder / "application"),
+            "RAY_SERVE_ENABLE_HA_PROXY": "1",
+            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        }
+
+    def is_ready(self, start: Start) -> bool:
+        """A replica answers through the proxy."""
+        return Adapter.is_ready(self, start)

@@ -10,7 +10,7 @@ from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.servers import torchserve
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.exported import OffpathExportTriton
+from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
 from offpath.profiling.servers.front import make_offpath_front
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
@@ -36,6 +36,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "triton-offpath-decode": TritonOffpathDecode,
     "triton-thin": TritonThin,
     "offpath-export-triton": OffpathExportTriton,
+    "offpath-ray": OffpathRay,
     "bentoml": BentoML,
     "ray-serve": RayServe,
     "litserve": LitServe,

@@ -1,0 +1,1 @@
+"""A Ray Serve application from a .mar."""

@@ -1,0 +1,114 @@
+"""`offpath export ray`: what it writes and refuses; in a real Ray where one is set up (`slow`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import httpx
+import pytest
+import yaml
+
+from offpath.commands.export import read_replicas
+from offpath.deploy.ray.export import RayChoices, export_ray
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.exported import OffpathRay
+from offpath.serving.mar_file import read_mar
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+
+@pytest.fixture
+def archive(model_store: Path) -> Path:
+    return model_store / "near-free.mar"
+
+
+def read_config(folder: Path):
+    return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_the_application_has_the_archives_settings(archive, tmp_path):
+    export_ray(RayChoices(archive, tmp_path / "app", cpus=2))
+    config = read_mar(archive).model_config
+    settings = json.loads((tmp_path / "app" / "settings.json").read_text())
+    assert settings["batch_size"] == config["batchSize"]
+    assert settings["max_batch_delay_ms"] == config["maxBatchDelay"]
+    assert (settings["name"], settings["threads"]) == ("near-free", 2)
+    served = read_config(tmp_path / "app")
+    assert served["http_options"]["host"] == "127.0.0.1"
+    (application,) = served["applications"]
+    (deployment,) = application["deployments"]
+    assert deployment["num_replicas"] == config["maxWorkers"]
+    assert deployment["max_ongoing_requests"] > config["batchSize"]
+    assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
+    assert "ray[serve]" in (tmp_path / "app" / "requirements.txt").read_text()
+
+
+def test_replicas_scale_between_two_numbers_by_what_is_in_flight(archive, tmp_path):
+    export_ray(RayChoices(archive, tmp_path / "app", replicas=(1, 3)))
+    (application,) = read_config(tmp_path / "app")["applications"]
+    scaling = application["deployments"][0]["autoscaling_config"]
+    assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 3)
+    batch_size = read_mar(archive).model_config["batchSize"]
+    assert scaling["target_ongoing_requests"] == 2 * batch_size
+
+
+def test_kuberay_gets_the_same_application(archive, tmp_path):
+    export_ray(RayChoices(archive, tmp_path / "app", image="mine:1"))
+    service = yaml.safe_load((tmp_path / "app" / "rayservice.yaml").read_text())
+    assert service["kind"] == "RayService"
+    assert yaml.safe_load(service["spec"]["serveConfigV2"]) == read_config(
+        tmp_path / "app"
+    )
+    text = json.dumps(service)
+    assert "mine:1" in text and "runAsNonRoot" in text and "{" not in service["kind"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
+def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
+    with pytest.raises(click.UsageError, match="expected 3 or 1-4"):
+        read_replicas(text)
+
+
+@pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
+def test_replicas_out_of_order_are_refused_before_anything_is_written(
+    replicas, archive, tmp_path
+):
+    with pytest.raises(ExpectedError, match="expected 1 or more, ascending"):
+        export_ray(RayChoices(archive, tmp_path / "app", replicas=replicas))
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    server = OffpathRay(load_model("near-free"), 2)
+    if server.why_not() is not None:
+        pytest.skip(server.why_not())
+    server.prepare(tmp_path_factory.mktemp("ray") / "folder")
+    with server.running() as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_ray_answers_as_torchserve_does(running, server):
+    """Near-free in both: every kind of body, and each kind of refusal."""
+    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
+    url = running.predict_url
+    mine = f"{server.inference_url}/predictions/near-free"
+    raw, form = httpx.post(url, content=jpeg), httpx.post(url, files={"data": jpeg})
+    assert raw.json() == form.json() == httpx.put(url, content=jpeg).json()
+    expected = httpx.post(mine, content=jpeg).json()
+    assert raw.json() == pytest.approx(expected, abs=1e-4)
+    assert list(raw.json()) == list(expected)
+    assert "decode" in raw.headers["server-timing"]
+    assert len(raw.headers.get_list("x-request-id")) == 1
+    for body in (b"", b"no picture", jpeg[:200]):
+        theirs, ours = httpx.post(url, content=body), httpx.post(mine, content=body)
+        assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
+    root = url.removesuffix("/predictions/classifier")
+    assert httpx.get(f"{root}/ping").json() == {"status": "Healthy"}
+    assert httpx.get(url).json()["code"] == 405
+    assert httpx.post(f"{root}/predictions/other", content=jpeg).status_code == 404
+    assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
