@@ -79,7 +79,7 @@ class OffpathClassifier(ImageClassifier):
             self.config.metrics_interval_s,
             None if self.config.prediction_log.is_off else self._log.counters,
         )
-        self._metrics.start()
+        self._metrics.start(len(self._choice.refused))
         say_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:

@@ -64,8 +64,20 @@ class MetricsEmitter:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
-    def start(self) -> None:
-        """Starts the writing thread."""
+    def start(self, refused_engines: int = 0) -> None:
+        """Counts this worker's start and starts the writing thread.
+
+        Zeros are written too: a counter that appears with its first event shows Prometheus no
+        increase.
+        """
+        counts = {
+            "offpath_worker_starts_total": 1,
+            "offpath_engine_refusals_total": refused_engines,
+        }
+        if self._read_log is not None:
+            counts |= {f"offpath_log_{name}_total": 0 for name in LOG_COUNTERS}
+        for name, count in counts.items():
+            self._emit(name, (), count, MetricTypes.COUNTER)
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,0 +1,134 @@
+"""Alerts and dashboard on a real Prometheus that scrapes a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
+from tests.conftest import build
+from tests.support.monitoring import (
+    DASHBOARD,
+    DEPLOY,
+    Prometheus,
+    list_queries,
+    run_prometheus,
+)
+from tests.support.pictures import jpeg
+
+RULES = DEPLOY / "prometheus" / "alerts_test.yml"
+# Its readings need a GPU.
+GPU_PANEL = "GPU"
+
+
+def need(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here: apt install prometheus brings it")
+
+
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    need("promtool")
+    done = subprocess.run(
+        ["promtool", "test", "rules", RULES], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_has_a_panel_once_and_no_overlap() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in panels}) == len(panels)
+    places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}
+    assert len(places) == len(panels)
+
+
+class Watched(NamedTuple):
+    server: TorchServe
+    prometheus: Prometheus
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A server with a prediction log, after ten seconds of good and bad requests."""
+    need("prometheus")
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "log").mkdir()
+    log = {"uri": f"file://{folder}/log", "segment_max_age_s": 1.0}
+    build(folder / "store", "near-free", "near-free", prediction_log=log)
+    settings = ServerSettings(
+        model_store=folder / "store",
+        models=("near-free.mar",),
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+        log_dir=folder / "logs",
+        env={"OFFPATH_SPOOL_DIR": str(folder / "spool")},
+    )
+    with (
+        TorchServe(settings) as server,
+        run_prometheus(folder, server.metrics_url) as prometheus,
+    ):
+        prometheus.wait_until('up{job="offpath"} == 1')
+        send(server, 10)
+        yield Watched(server, prometheus)
+
+
+def send(server: TorchServe, seconds: float) -> None:
+    with httpx.Client(base_url=server.inference_url, timeout=60) as http:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            for body in (jpeg(), b"no picture at all"):
+                http.post("/predictions/near-free", content=body)
+            time.sleep(0.05)
+
+
+@pytest.mark.server
+def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
+    empty = []
+    for panel, legend, query in list_queries("8s"):
+        result = watched.prometheus.ask("query", query=query)["result"]
+        values = [float(series["value"][1]) for series in result]
+        if not any(value >= 0 for value in values) and panel != GPU_PANEL:
+            empty.append((panel, legend))
+    assert empty == []
+
+
+@pytest.mark.server
+def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
+    watched: Watched,
+) -> None:
+    server, prometheus = watched
+    for _ in range(2):
+        before = server.worker_pids()
+        for worker in before:
+            os.kill(worker, signal.SIGKILL)
+        wait_for_others(server, set(before))
+        prometheus.wait_until("increase(offpath_worker_starts_total[1m]) > 0")
+    prometheus.wait_until('ALERTS{alertname="OffpathWorkerRestarts"}')
+    (group,) = prometheus.ask("rules")["groups"]
+    assert len(group["rules"]) == 8
+    assert {rule["health"] for rule in group["rules"]} == {"ok"}
+    firing = {rule["name"] for rule in group["rules"] if rule["state"] == "firing"}
+    # Half of the requests were no pictures; that one waits for its five minutes.
+    assert firing == {"OffpathWorkerRestarts"}
+    (share,) = (rule for rule in group["rules"] if rule["name"] == "OffpathErrorShare")
+    assert share["state"] == "pending"
+
+
+def wait_for_others(server: TorchServe, before: set[int]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(set(server.worker_pids()) - before) == len(before):
+            return
+        time.sleep(0.2)
+    pytest.fail("the workers did not come back")

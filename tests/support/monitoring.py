@@ -1,0 +1,92 @@
+"""A real Prometheus that scrapes a server once a second, and what its API answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from offpath.serving.ports import resolve_ports
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = DEPLOY / "grafana" / "offpath.json"
+
+
+class Prometheus:
+    """A running one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        """`data` of an answer of its API."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def wait_until(self, expression: str, seconds: float = 30) -> None:
+        """Until it is true of some series."""
+        deadline = time.monotonic() + seconds
+        while not self.ask("query", query=expression)["result"]:
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.5)
+
+
+@contextmanager
+def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
+    """Ours of deploy/ with the server's address and a scrape a second."""
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    target = metrics_url.removeprefix("http://")
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    shutil.copy(DEPLOY / "prometheus" / "alerts.yml", folder)
+    (port,) = resolve_ports("127.0.0.1", [0])
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        while not is_ready(url):
+            assert time.monotonic() < deadline, (folder / "prometheus.log").read_text()
+            time.sleep(0.2)
+        yield Prometheus(url)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def is_ready(url: str) -> bool:
+    """Whether it answers queries."""
+    try:
+        return httpx.get(f"{url}/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def list_queries(window: str) -> list[tuple[str, str, str]]:
+    """Panel, legend and query of the dashboard's targets, with its variables filled in."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [
+        (
+            panel["title"],
+            target["legendFormat"],
+            target["expr"].replace("$__rate_interval", window).replace("$model", ".*"),
+        )
+        for panel in panels
+        for target in panel["targets"]
+    ]
