@@ -165,11 +165,14 @@ class MetricsCache:
         self._make_series = make_series
         self._metrics: dict[str, Metric] = {}
 
-    def get_metric(self, name: str, kind: Any) -> Metric:
-        """A metric that was added before; MetricsCacheKeyError for another."""
-        if name not in self._metrics:
+    def get_metric(self, name: str, kind: Any = None) -> Metric:
+        """A metric that was added before; MetricsCacheKeyError for another.
+
+        Without a kind somebody asks whether the server takes that name: this one takes all.
+        """
+        if name not in self._metrics and kind is not None:
             raise MetricsCacheKeyError(name)
-        return self._metrics[name]
+        return self._metrics.get(name, Metric((), None))
 
     def add_metric_to_cache(
         self, name: str, unit: str, labels: Sequence[str], kind: Any
