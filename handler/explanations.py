@@ -21,7 +21,7 @@ from offpath.handler.response import Reply, encode_json
 
 # After an explanation none begins for so many times as long as it took: predictions keep more than
 # 60 % of a worker. Beside it no other one of the same batch.
-PAUSE_FACTOR = 2.0
+PAUSE_FACTOR = 3.0
 HEADER = "explain"
 
 # Item's place in the batch, class -> attributions as nested lists.

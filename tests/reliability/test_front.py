@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.serving.front.test_door_hostile import measure_beside_slow, send_randoms
+from tests.serving.front.test_door_hostile import (
+    LARGE,
+    measure_beside_slow,
+    send_randoms,
+)
 from tests.serving.front.test_door_lifecycle import (
     BODIES,
     KILLS,
@@ -23,7 +30,9 @@ from tests.support.front import FrontProcess, front, load, log_variables
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
 ROUNDS = 20
-RANDOM_REQUESTS = 10_000
+RANDOM_REQUESTS = int(os.environ.get("OFFPATH_RANDOM_REQUESTS", "10000"))
+# More than wait in TorchServe.
+CROWD = 300
 
 
 @pytest.fixture
@@ -100,3 +109,22 @@ def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS)
     print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
     assert not {s for s in statuses if s and s >= 500 and s != 501}
+
+
+def test_what_the_queue_cannot_hold_is_told_to_come_again(
+    model_store: Path, tmp_path: Path
+) -> None:
+    # Beside the least queue, job_queue_size of config.properties.
+    with front(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
+
+        def post(_: int) -> httpx.Response:
+            url = door.url + PATH
+            return httpx.post(url, content=LARGE, trust_env=False, timeout=60)
+
+        with ThreadPoolExecutor(CROWD) as pool:
+            answers = list(pool.map(post, range(CROWD)))
+    refused = [answer for answer in answers if answer.status_code != 200]
+    print(f"\n{CROWD} at a time: {len(refused)} refused")
+    assert {answer.status_code for answer in refused} == {503}
+    assert {answer.headers["Retry-After"] for answer in refused} == {"1"}
+    assert {answer.json()["type"] for answer in refused} == {"ServiceUnavailable"}
