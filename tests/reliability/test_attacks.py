@@ -24,8 +24,8 @@ from tests.support.front import front
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
 LEAST_RATE, MOST_P99 = 0.6, 2.0
-# What cannot be told from an honest picture costs what it costs, and at TorchServe's own port, which
-# is for known clients, Java copies what it is sent (docs/security.md).
+# What cannot be told from an honest picture costs what it costs; at TorchServe's own port, which is
+# for known clients, Java copies what it is sent (docs/security.md).
 NOT_HELD = {"PNG of 50 million pixels"}
 NOT_HELD_DIRECT = {"20 MB of fill bytes", "bodies over the limit"}
 
