@@ -35,6 +35,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
 from offpath.handler.errors import ExpectedError
 from offpath.handler.parity import Parity, ParitySet, measure_parity
+from offpath.handler.square import Square
 
 # Floating-point operations per picture from which OpenVINO's quicker kernels outweigh its call.
 HEAVY_FLOP = 50_000_000
@@ -64,13 +65,13 @@ class EngineBuild:
     device_type: str = "cpu"
     calibrate: Path | None = None
 
-    def resolve(self, model: torch.nn.Module, image_size: int) -> EngineBuild:
+    def resolve(self, model: torch.nn.Module, square: Square) -> EngineBuild:
         """With an engine in place of `auto`, and the precision that its artefact has.
 
         Raises:
             ExpectedError: an engine that the device or the precision rules out.
         """
-        chosen = self if self.engine != "auto" else self._choose(model, image_size)
+        chosen = self if self.engine != "auto" else self._choose(model, square)
         chosen._check()
         if chosen.precision != "auto" or chosen.engine in FOLLOWS_PROCESSOR:
             return chosen
@@ -78,7 +79,7 @@ class EngineBuild:
         on_gpu = chosen.device_type == "gpu"
         return replace(chosen, precision="fp16" if on_gpu and has_fp16 else "fp32")
 
-    def _choose(self, model: torch.nn.Module, image_size: int) -> EngineBuild:
+    def _choose(self, model: torch.nn.Module, square: Square) -> EngineBuild:
         if self.precision == "int8":
             return replace(self, engine="openvino")
         gains = (
@@ -86,7 +87,7 @@ class EngineBuild:
             and self.precision in ("auto", *PRECISIONS["openvino"])
             and importlib.util.find_spec("openvino") is not None
             and not isinstance(model, torch.jit.ScriptModule)
-            and count_flop(model, image_size) >= HEAVY_FLOP
+            and count_flop(model, square) >= HEAVY_FLOP
         )
         return replace(self, engine="openvino" if gains else "eager")
 
@@ -124,16 +125,16 @@ def plan_engine(
     handler = HandlerConfig.from_mapping(config["handler"], environ={})
     device_type = config.get("deviceType", "cpu")
     wanted = EngineBuild(handler.engine, handler.precision, device_type, calibrate)
-    build = wanted.resolve(model, handler.image_size)
+    build = wanted.resolve(model, handler.square)
     if handler.engine != "auto" and build.precision != handler.precision:
         config["handler"]["precision"] = build.precision
     return build
 
 
-def count_flop(model: torch.nn.Module, image_size: int) -> int:
+def count_flop(model: torch.nn.Module, square: Square) -> int:
     """Floating-point operations of convolutions and matrix products for one picture."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(torch.zeros(1, 3, image_size, image_size))
+        model.eval()(torch.zeros(1, square.channels, square.size, square.size))
     return int(counter.get_total_flops())
 
 
@@ -148,7 +149,7 @@ def build_engine_folder(
 
     Args:
         build: resolved.
-        model: maps normalised float32 [batch, 3, size, size] to logits; on the CPU.
+        model: maps normalised float32 [batch, channels, size, size] to logits; on the CPU.
         config: the `handler:` section.
         folder: made where it is missing.
         say: told what was measured or left out.
@@ -219,8 +220,8 @@ class _EngineFolder:
             )
         precision = path.name.split(".")[1]  # model.<precision>.<suffix>
         wrapped = wrap_model(self.model, self.config, precision, self._device)
-        size = self.config.image_size
-        pictures = torch.zeros((EXAMPLE_BATCH, size, size, 3), dtype=torch.uint8)
+        shape = self.config.square.shape
+        pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
         EXPORTS[self.build.engine](wrapped, pictures.to(self._device), path)
 
     def _quantise(self, path: Path, calibration: Pixels) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 
 from offpath.archive.artefacts import EngineBuild, Say, build_engine_folder
+from offpath.archive.definition import check_shadowing
 from offpath.archive.labels import check_label_count, format_index_to_name
 from offpath.archive.model_config import format_model_config
-from offpath.archive.model_source import ModelSource, check_shadowing, count_classes
+from offpath.archive.model_input import count_classes
+from offpath.archive.model_source import ModelSource
 from offpath.archive.own_handler import OwnHandler
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.config import HandlerConfig
@@ -96,9 +98,8 @@ def build_archive(
         raise ExpectedError(f"{target} is a folder; choose another --name or --output")
     if target.exists() and not force:
         raise ExpectedError(f"{target} exists; pass --force to replace it")
-    classes = count_classes(
-        spec.source.module, spec.config["handler"].get("image_size", 224)
-    )
+    handler = HandlerConfig.from_mapping(spec.config["handler"], environ={})
+    classes = count_classes(spec.source.module, handler.square)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
     _check_extra_files(spec)
@@ -143,6 +144,7 @@ def normalise_archive(source: Path, target: Path) -> None:
 
 def _check_extra_files(spec: ArchiveSpec) -> None:
     taken = {*OWN_FILES}
+    taken |= {name.partition("/")[0] for name in spec.source.files}
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
     if spec.handler is not None:
@@ -179,7 +181,6 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
     command = [
         sys.executable, "-m", "model_archiver.model_packaging",
         "--model-name", spec.name, "--version", spec.version,
-        "--serialized-file", str(serialized),
         "--handler", str(HANDLER_DIR / ENTRY_FILE),
         # The parent of offpath/: passing offpath/ itself would flatten it.
         "--extra-files", str(stage),
@@ -188,9 +189,12 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
     ]  # fmt: skip
     if spec.source.script_file is not None:
         shutil.copyfile(spec.source.script_file, serialized)
-    else:
+    elif spec.source.weights is not None:
         save_weights(spec.source, serialized)
-        command += ["--model-file", str(spec.source.model_file)]
+    if serialized.exists():
+        command += ["--serialized-file", str(serialized)]
+    if spec.source.model_file is not None:
+        command += ["--model-file", str(_find_definition(spec.source, folder))]
     # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
     env = {**os.environ, "TMPDIR": str(scratch)}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -198,6 +202,15 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
     if done.returncode != 0 or not built.is_file():
         raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
     return built
+
+
+def _find_definition(source: ModelSource, folder: Path) -> Path | None:
+    """The user's file, or the one that is written."""
+    if source.definition is None or source.model_file is None:
+        return source.model_file
+    written = folder / source.model_file.name
+    written.write_text(source.definition, encoding="utf-8")
+    return written
 
 
 def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
@@ -210,6 +223,9 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
     if spec.labels is not None:
         text = format_index_to_name(spec.labels)
         (stage / "index_to_name.json").write_text(text, encoding="utf-8")
+    for name, path in spec.source.files.items():
+        (stage / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, stage / name)
     for path in spec.extra_files:
         shutil.copyfile(path, stage / path.name)
 

@@ -33,7 +33,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class PhotographSets:
-    """Photographs as the model's uint8 squares, [n, image_size, image_size, 3] each.
+    """Photographs as the model's uint8 squares, [n, image_size, image_size, channels] each.
 
     Attributes:
         calibration: shown to the quantiser.
@@ -120,4 +120,4 @@ def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
     exact = config.decode == "exact"
     transform = transform_image if exact else transform_with_torch
     image = decode_image(payload, config.decode_options)
-    return transform(image, config.resize_size, config.image_size)
+    return transform(image, config.square)

@@ -15,6 +15,7 @@ import torch
 
 from offpath.archive.calibration import load_photographs
 from offpath.archive.checkpoint import Say
+from offpath.archive.model_input import count_classes
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
@@ -73,9 +74,11 @@ def settle_head(
         say: told what was decided, or what looks wrong; a line each.
 
     Raises:
+        ExpectedError: the model does not take the pictures that the settings make.
         WrongOption: `threshold` with what was decided.
     """
     handler = HandlerConfig.from_mapping(config["handler"], environ={})
+    count_classes(model, handler.square)  # or say why not, before it fails in here
     outputs = look_at_outputs(model, handler, find_pictures(calibrate, handler))
     if handler.activation != "auto":
         doubt = find_doubt(outputs, handler.activation)
@@ -123,8 +126,7 @@ def find_pictures(calibrate: Path | None, config: HandlerConfig) -> Pixels:
     except ExpectedError:
         if calibrate is not None:
             raise
-        size, channels = config.image_size, 3
-        shape = (PICTURES, size, size, channels)
+        shape = (PICTURES, *config.square.shape)
         return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     return found[:: -(-len(found) // PICTURES)]
 

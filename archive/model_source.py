@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import sys
+import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from offpath.archive.catalog import MODELS, RANDOM_SEED, StateDict, imagenet_labels
-from offpath.archive.checkpoint import Say, is_torchscript, read_state_dict
-from offpath.handler.errors import ExpectedError
-
-# Modules of the worker itself; an archive's folder comes first on its path.
-RESERVED_MODULES = frozenset(
-    """ts torch torchvision captum offpath classifier_entry numpy PIL simplejpeg yaml psutil
-    packaging aiobotocore aiohttp botocore zstandard""".split()
+from offpath.archive.catalog import (
+    MODELS,
+    MODELS_DIR,
+    RANDOM_SEED,
+    StateDict,
+    imagenet_labels,
 )
-# What Python imports as a module (importlib.machinery.all_suffixes() of any platform).
-MODULE_SUFFIXES = (".py", ".pyc", ".so")
+from offpath.archive.checkpoint import Say, is_torchscript, read_state_dict
+from offpath.archive.definition import Definition, read_definition
+from offpath.archive.model_input import format_error
+from offpath.archive.model_packages import PACKAGES, define_model, describe_model
+from offpath.archive.models.exported import PROGRAM, Exported
+from offpath.handler.errors import ExpectedError, WrongOption
+
 KEYS_SHOWN = 5
+EXPORTED_FILE = MODELS_DIR / "exported.py"
+# What a torch.export program keeps pickled beside its weights: objects of classes of one's own.
+PICKLED = ("custom_obj_", "opaque_obj_")
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,15 @@ class ModelSource:
     """A model that loads, with what the archive needs of it.
 
     Attributes:
-        module: the model; evaluated once to count its classes.
-        model_file: its definition, None for TorchScript.
-        weights: state dict, None for TorchScript.
+        module: the model.
+        model_file: its definition, None for TorchScript; the user's file, or one that is written
+            (`definition`), and then a name alone.
+        weights: state dict, None for TorchScript and torch.export.
         script_file: the TorchScript file, None otherwise.
         labels: names by class index where the model brings its own.
         handler: its preprocessing as `handler:` settings.
+        definition: content of `model_file` where it is not the user's.
+        files: name in the archive -> further file: what the definition imports, a program.
     """
 
     module: torch.nn.Module
@@ -44,6 +52,8 @@ class ModelSource:
     script_file: Path | None = None
     labels: list[str] | None = None
     handler: dict[str, Any] = field(default_factory=dict)
+    definition: str | None = None
+    files: dict[str, Path] = field(default_factory=dict)
 
 
 def load_model_source(
@@ -52,77 +62,71 @@ def load_model_source(
     """Resolves and loads what the user named.
 
     Args:
-        model: an embedded model's name, a Python file with one torch.nn.Module class, or a
-            TorchScript file.
+        model: an embedded model's name; `torchvision:NAME` or `timm:NAME`; a Python file, alone or
+            with `:NAME` (see `archive.definition`); a torch.export program; a TorchScript file.
         weights: a state dict or a checkpoint around one (see `archive.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
-        say: told what was taken off around the weights.
+        say: told what was taken off around the weights, and which files go along.
 
     Raises:
         ExpectedError: a missing file, a file of another kind, weights that do not fit.
     """
     if model in MODELS:
         return _load_embedded(model, weights, say)
-    path = Path(model)
+    if model.partition(":")[0] in PACKAGES and ":" in model:
+        return _load_packaged(model, weights, say)
+    path, attribute = _split_name(model)
     if not path.is_file():
-        known = ", ".join(MODELS)
-        raise ExpectedError(f"--model {model!r} is neither a file nor one of {known}")
+        raise ExpectedError(
+            f"--model {model!r} is neither a file nor one of {', '.join(MODELS)}, torchvision:NAME,"
+            " timm:NAME"
+        )
     if path.suffix == ".py":
-        return _load_python(path, weights, say)
+        return _load_python(path, attribute, weights, say)
     if is_torchscript(path):
-        if weights is not None:
-            raise ExpectedError(
-                "a TorchScript file holds its weights; leave --weights out"
-            )
+        _refuse_weights(weights, "a TorchScript file")
         return ModelSource(_load_script(path), None, None, script_file=path)
+    if is_exported_program(path):
+        _refuse_weights(weights, "a torch.export program")
+        program = {PROGRAM.name: path}
+        return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
     raise ExpectedError(
-        f"--model {model!r} is neither Python nor TorchScript; a state dict goes to --weights, "
-        "beside --model with its class"
+        f"--model {model!r} is neither Python nor TorchScript nor a torch.export program; a state "
+        "dict goes to --weights, beside --model with its class"
     )
 
 
-def count_classes(module: torch.nn.Module, image_size: int) -> int:
-    """Runs one black picture through the model and returns the width of its output."""
-    module.eval()
+def _split_name(model: str) -> tuple[Path, str | None]:
+    """`net.py:Net` -> the file and the name in it."""
+    file, colon, attribute = model.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        return Path(model), None
+    if not attribute.isidentifier():
+        raise WrongOption(
+            f"--model {model!r}: {attribute!r} is no name; expected {file}:NAME, a class or a "
+            "function in the file"
+        )
+    return Path(file), attribute
+
+
+def is_exported_program(path: Path) -> bool:
+    """Whether torch.export.save wrote it."""
     try:
-        with torch.inference_mode():
-            output = module(torch.zeros(1, 3, image_size, image_size))
-    except Exception as error:
-        raise ExpectedError(
-            f"the model does not take a float32 [1, 3, {image_size}, {image_size}]: {error}"
-        ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim != 2:
-        shape = (
-            list(output.shape)
-            if isinstance(output, torch.Tensor)
-            else type(output).__name__
-        )
-        raise ExpectedError(
-            f"a classifier returns logits [batch, classes]; this returned {shape}"
-        )
-    return int(output.shape[1])
-
-
-def check_shadowing(path: Path) -> None:
-    """Refuses a file whose module name would hide one that the worker imports."""
-    if path.suffix not in MODULE_SUFFIXES:
-        return
-    name = path.name.partition(".")[0]
-    if name in RESERVED_MODULES or name in sys.stdlib_module_names:
-        raise ExpectedError(
-            f"{path.name} would shadow the module {name!r} in the worker (the archive's folder "
-            "comes first on its path); rename the file"
-        )
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith("/models/model.json") for name in file.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def _load_embedded(name: str, weights: str | None, say: Say) -> ModelSource:
     embedded = MODELS[name]
-    module = _instantiate(embedded.file)
+    definition = read_definition(embedded.file, None)
+    module = definition.make()
     chosen = weights or embedded.default_weights
     if chosen == "pretrained":
         state_dict = embedded.load_pretrained()
     else:
-        state_dict = _resolve_weights(embedded.file, module, chosen, say)
+        state_dict = _resolve_weights(definition.make, module, chosen, say)
     _fit(module, state_dict, chosen)
     labels = imagenet_labels()
     return ModelSource(
@@ -130,63 +134,78 @@ def _load_embedded(name: str, weights: str | None, say: Say) -> ModelSource:
     )
 
 
-def _load_python(path: Path, weights: str | None, say: Say) -> ModelSource:
-    check_shadowing(path)
-    if "." in path.stem:
-        # ts/torch_handler/base_handler.py imports what comes before the first dot.
-        raise ExpectedError(
-            f"--model {path.name}: TorchServe cannot import a name with dots; rename the file"
-        )
+def _load_python(
+    path: Path, attribute: str | None, weights: str | None, say: Say
+) -> ModelSource:
     if weights is None or weights == "pretrained":
         raise ExpectedError(
             f"--model {path.name} needs --weights FILE (or `random` for a trial)"
         )
-    module = _instantiate(path)
-    state_dict = _resolve_weights(path, module, weights, say)
+    definition = read_definition(path, attribute)
+    module = definition.make()
+    state_dict = _resolve_weights(definition.make, module, weights, say)
     _fit(module, state_dict, weights)
-    return ModelSource(module, path, state_dict)
+    if len(definition.files) > 1:
+        say(f"{path.name} brings along: {', '.join(sorted(definition.files))}")
+    return _from_definition(definition, module, state_dict, path)
+
+
+def _load_packaged(named: str, weights: str | None, say: Say) -> ModelSource:
+    """A model of torchvision or timm, with its own weights or the user's."""
+    if weights is None:
+        raise ExpectedError(
+            f"--model {named} needs --weights FILE, pretrained or random"
+        )
+    published = describe_model(named)
+    if weights in ("pretrained", "random"):
+        definition = define_model(named, None)
+        load = published.load_weights
+        state_dict = load() if weights == "pretrained" else _seed(definition.make)
+    else:
+        names = frozenset(define_model(named, None).make().state_dict())
+        state_dict = read_state_dict(Path(weights), names, say)
+        definition = define_model(named, state_dict)
+    module = definition.make()
+    _fit(module, state_dict, weights)
+    said = ", ".join(f"{key} {value}" for key, value in published.handler.items())
+    say(f"{named}: input as its published weights have it ({said}); --set changes it")
+    is_published = weights == "pretrained"
+    return ModelSource(
+        module,
+        Path(definition.name),
+        state_dict,
+        labels=published.labels if is_published else None,
+        handler=published.handler,
+        definition=definition.text,
+    )
+
+
+def _from_definition(
+    definition: Definition, module: torch.nn.Module, weights: StateDict, path: Path
+) -> ModelSource:
+    files = dict(definition.files)
+    if definition.text is None:
+        del files[definition.name]
+        return ModelSource(module, path, weights, files=files)
+    name = Path(definition.name)
+    return ModelSource(module, name, weights, definition=definition.text, files=files)
 
 
 def _resolve_weights(
-    file: Path, module: torch.nn.Module, weights: str, say: Say
+    make: Callable[[], torch.nn.Module],
+    module: torch.nn.Module,
+    weights: str,
+    say: Say,
 ) -> StateDict:
     if weights == "random":
-        # Seeded again: the instance at hand drew from whatever state the generator was in.
-        torch.manual_seed(RANDOM_SEED)
-        return _instantiate(file).state_dict()
+        return _seed(make)
     return read_state_dict(Path(weights), frozenset(module.state_dict()), say)
 
 
-def _instantiate(path: Path) -> torch.nn.Module:
-    """Imports the definition and builds its one class, as ts/torch_handler/base_handler.py does."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ExpectedError(f"{path} cannot be imported as Python")
-    definition = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(definition)
-    except (Exception, SystemExit) as error:
-        raise ExpectedError(
-            f"{path} fails on import: {type(error).__name__}: {error}"
-        ) from error
-    classes = [
-        member
-        for _, member in inspect.getmembers(definition, inspect.isclass)
-        if member.__module__ == definition.__name__
-    ]
-    if len(classes) != 1 or not issubclass(classes[0], torch.nn.Module):
-        found = ", ".join(c.__name__ for c in classes) or "none"
-        raise ExpectedError(
-            f"{path.name} must define exactly one class, a torch.nn.Module (TorchServe's rule); "
-            f"found: {found}"
-        )
-    try:
-        module: torch.nn.Module = classes[0]()
-    except Exception as error:
-        raise ExpectedError(
-            f"{classes[0].__name__}() in {path.name} fails without arguments: {error}"
-        ) from error
-    return module
+def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
+    """The same random weights each time, whatever was drawn before."""
+    torch.manual_seed(RANDOM_SEED)
+    return make().state_dict()
 
 
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
@@ -216,11 +235,33 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
     module.load_state_dict(dict(state_dict))
 
 
+def _refuse_weights(weights: str | None, what: str) -> None:
+    if weights is not None:
+        raise ExpectedError(f"{what} holds its weights; leave --weights out")
+
+
 def _load_script(path: Path) -> torch.nn.Module:
     try:
         module: torch.nn.Module = torch.jit.load(str(path), map_location="cpu")
     except RuntimeError as error:
         raise ExpectedError(
-            f"{path.name} cannot be loaded as TorchScript: {error}"
+            f"{path.name} cannot be loaded as TorchScript: {format_error(error)}"
         ) from error
     return module
+
+
+def _load_program(path: Path) -> torch.nn.Module:
+    with zipfile.ZipFile(path) as file:
+        names = [Path(name).name for name in file.namelist()]
+    if any(name.startswith(PICKLED) for name in names):
+        raise ExpectedError(
+            f"{path.name} holds pickled objects, which could run code; export the model without "
+            "classes of its own"
+        )
+    try:
+        return Exported(path)
+    except Exception as error:  # torch.export.load raises what it meets
+        raise ExpectedError(
+            f"{path.name} cannot be loaded as a torch.export program without unpickling code: "
+            f"{format_error(error)}"
+        ) from error

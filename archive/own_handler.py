@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.archive.model_source import check_shadowing
+from offpath.archive.definition import check_shadowing
 from offpath.handler.errors import ExpectedError
 from offpath.handler.lazy_imports import unused_imports_deferred
 

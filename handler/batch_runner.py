@@ -72,7 +72,7 @@ class BatchRunner:
         self.device = device
         # Known from the first batch on, which is the warm-up.
         self.classes = 0
-        self._size, self._activation = config.image_size, config.activation
+        self._square, self._activation = config.square, config.activation
         self._top_k = config.top_k if config.threshold is None else sys.maxsize
         self._is_cuda = device.type == "cuda"
         self._has_graphs = (
@@ -103,7 +103,7 @@ class BatchRunner:
         """The buffers that every batch reuses: pixels on the host and on the device."""
         self._graphs.clear()  # they hold the old buffer's address
         self._host = torch.zeros(
-            (batch, self._size, self._size, 3),
+            (batch, *self._square.shape),
             dtype=torch.uint8,
             pin_memory=self._is_cuda,
         )
@@ -115,19 +115,19 @@ class BatchRunner:
         )
 
     def put(self, index: int, pixels: Pixels) -> None:
-        """Puts one picture, uint8 [size, size, 3], into the batch buffer."""
+        """Puts one picture, uint8 [size, size, channels], into the batch buffer."""
         self._host_array[index] = pixels
         if self._copies is not None:
             with torch.cuda.stream(self._copies):
                 self._pictures[index].copy_(self._host[index], non_blocking=True)
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
-        """Puts one picture that is on the device already, uint8 [size, size, 3]."""
+        """Puts one picture that is on the device already, uint8 [size, size, channels]."""
         # On the stream of the forward, which therefore comes after it.
         self._pictures[index].copy_(pixels)
 
     def picture(self, index: int) -> torch.Tensor:
-        """One picture of the batch, on the device, uint8 [1, size, size, 3]; for explanations."""
+        """One picture of the batch, uint8 [1, size, size, channels], for explanations."""
         return self._pictures[index : index + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
@@ -156,7 +156,7 @@ class BatchRunner:
         return top_k
 
     def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """uint8 [batch, size, size, 3] on the device -> scores and classes [batch, k]."""
+        """uint8 [batch, size, size, channels] on the device -> scores and classes [batch, k]."""
         scores = activate(self.backend(pictures), self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)

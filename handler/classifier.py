@@ -21,7 +21,7 @@ from offpath.handler.allocator import keep_freed_memory
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.batch_runner import BatchRunner
-from offpath.handler.config import HandlerConfig
+from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.explanations import Explainer, is_explanation
 from offpath.handler.handed_over import FrontDoor
@@ -163,10 +163,7 @@ class OffpathClassifier(ImageClassifier):
             "activation": self.config.activation,
             "threshold": self.config.threshold,
             "decode": self.pipeline.decode_mode,
-            "mean": list(self.config.mean),
-            "std": list(self.config.std),
-            "image_size": self.config.image_size,
-            "resize_size": self.config.resize_size,
+            **{key: getattr(self.config, key) for key in INPUT_SETTINGS},
             "prediction_log": self.config.prediction_log.uri,
             "spool": str(self.config.prediction_log.spool_dir),
         }
@@ -266,11 +263,11 @@ class OffpathClassifier(ImageClassifier):
         """Integrated gradients by captum, as in VisionHandler but without its line on stdout.
 
         Args:
-            tensor_data: float32 [batch, 3, size, size], normalised.
+            tensor_data: float32 [batch, channels, size, size], normalised.
             target: class index.
 
         Returns:
-            attributions as nested lists [batch][3][size][size].
+            attributions as nested lists [batch][channels][size][size].
         """
         attributions = self.ig.attribute(tensor_data, target=target, n_steps=15)
         return list(attributions.tolist())

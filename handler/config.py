@@ -20,12 +20,14 @@ from offpath.handler.settings import (
     integer,
     mapping,
     number,
+    one_that,
     optional,
+    per_channel,
     positive,
     read_section,
     setting,
-    three,
 )
+from offpath.handler.square import CHANNELS, INTERPOLATIONS, RESIZES, Square
 
 SECTION = "handler"
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
@@ -34,6 +36,11 @@ ACTIVATIONS = ("softmax", "sigmoid", "none", "auto")
 # `auto`: backends/choose.py says what it stands for.
 ENGINE_NAMES = ("auto", *ENGINES)
 PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}))
+# What a model's input is made by; a thin client and other servers need the same.
+INPUT_SETTINGS = (
+    *("image_size", "resize_size", "resize", "interpolation"),
+    *("channels", "mean", "std", "fill"),
+)
 # Pillow refuses more, whatever we allow (twice PIL.Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = 178_956_970
 # A float32 as JSON writes it, with its comma.
@@ -45,12 +52,24 @@ class HandlerConfig:
     """Everything the request path may be told; lengths in pixels, sizes in bytes."""
 
     image_size: int = setting(224, integer(16, 2048))
+    # Where it is not given it follows from `resize` and `image_size`: `_complete_input`.
     resize_size: int = setting(256, integer(16, 4096))
-    mean: tuple[float, float, float] = setting(
-        (0.485, 0.456, 0.406), three("three numbers from 0 to 1", number(0, 1))
+    resize: str = setting("shorter", choice(RESIZES))
+    interpolation: str = setting("bilinear", choice(INTERPOLATIONS))
+    channels: int = setting(
+        3, one_that("1 or 3", lambda value: type(value) is int and value in CHANNELS)
     )
-    std: tuple[float, float, float] = setting(
-        (0.229, 0.224, 0.225), three("three numbers above 0, up to 1", positive(1))
+    mean: tuple[float, ...] = setting(
+        (0.485, 0.456, 0.406),
+        per_channel("one number a channel, from 0 to 1", number(0, 1)),
+    )
+    std: tuple[float, ...] = setting(
+        (0.229, 0.224, 0.225),
+        per_channel("one number a channel, above 0, up to 1", positive(1)),
+    )
+    fill: tuple[int, ...] = setting(
+        (0, 0, 0),
+        per_channel("one integer a channel, from 0 to 255", integer(0, 255)),
     )
     activation: str = setting("softmax", choice(ACTIVATIONS))
     # Several labels a picture: all classes that reach it, instead of the best `top_k`.
@@ -87,9 +106,24 @@ class HandlerConfig:
     @property
     def decode_options(self) -> DecodeOptions:
         """How these settings have a picture decoded."""
-        exact = self.decode == "exact"
-        min_size = 0 if exact else int(self.resize_size * self.scale_margin)
-        return DecodeOptions(min_size, self.exif_orientation, self.max_pixels)
+        return DecodeOptions.for_square(
+            self.square,
+            0.0 if self.decode == "exact" else self.scale_margin,
+            exif_orientation=self.exif_orientation,
+            max_pixels=self.max_pixels,
+        )
+
+    @property
+    def square(self) -> Square:
+        """How these settings have a picture made into the model's input."""
+        return Square(
+            self.image_size,
+            self.resize_size,
+            self.resize,
+            self.interpolation,
+            self.channels,
+            self.fill,
+        )
 
     @classmethod
     def from_mapping(
@@ -111,12 +145,9 @@ class HandlerConfig:
             os.environ if environ is None else environ,
             f"{SECTION}.prediction_log",
         )
+        _complete_input(values)
         config = cls(**values)
-        if config.resize_size < config.image_size:
-            raise ConfigError(
-                f"handler.resize_size {config.resize_size} is below handler.image_size "
-                f"{config.image_size}: the crop would leave the picture"
-            )
+        _check_sizes(config)
         if config.activation == "softmax" and config.threshold is not None:
             raise ConfigError(
                 f"handler.threshold is {config.threshold} and handler.activation softmax; "
@@ -130,13 +161,54 @@ class HandlerConfig:
 
 
 def _check_explanation_size(config: HandlerConfig) -> None:
-    most = 3 * config.image_size**2 * EXPLANATION_NUMBER_BYTES
+    most = config.channels * config.image_size**2 * EXPLANATION_NUMBER_BYTES
     if most > config.max_response_bytes:
         raise ConfigError(
             f"handler.explanations: a reply for handler.image_size {config.image_size} takes up to "
             f"{most} bytes, over handler.max_response_bytes {config.max_response_bytes}; raise it, "
             "and max_response_size of config.properties to the same, or leave explanations off"
         )
+
+
+def _complete_input(values: dict[str, Any]) -> None:
+    """Fills in what follows from other settings of the input: one value for all channels, and the
+    size that a picture is resized to before the crop (the centre's 87.5 %, as ImageNet's).
+    """
+    channels = values.get("channels", 3)
+    if channels == 1:
+        for key in ("mean", "std"):
+            if key not in values:
+                raise ConfigError(
+                    f"handler.channels is 1 and handler.{key} is not given; it needs one number, "
+                    "as the model was trained, for instance 0.5"
+                )
+        values.setdefault("fill", (0,))
+    for key in ("mean", "std", "fill"):
+        given = values.get(key, (0,))
+        if len(given) == 1 and key in values:
+            values[key] = given * channels
+        elif len(given) not in (1, channels):
+            raise ConfigError(
+                f"handler.{key} has {len(given)} numbers and handler.channels is {channels}; "
+                "accepted: one number a channel"
+            )
+    if "resize_size" not in values:
+        size, is_cropped = (
+            values.get("image_size", 224),
+            values.get("resize", "shorter") == "shorter",
+        )
+        values["resize_size"] = size * 8 // 7 if is_cropped else size
+
+
+def _check_sizes(config: HandlerConfig) -> None:
+    sizes = (
+        f"handler.resize_size is {config.resize_size} and handler.image_size "
+        f"{config.image_size}"
+    )
+    if config.resize == "letterbox" and config.resize_size != config.image_size:
+        raise ConfigError(f"{sizes}; a letterbox has one size: leave resize_size out")
+    if config.resize_size < config.image_size:
+        raise ConfigError(f"{sizes}: the crop would leave the picture")
 
 
 def _check_precision(engine: str, precision: str) -> None:

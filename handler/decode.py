@@ -7,6 +7,7 @@ Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from offpath.handler.errors import (
 )
 from offpath.handler.formats import FORMATS
 from offpath.handler.payload import Payload
+from offpath.handler.square import Square
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -71,6 +73,7 @@ class DecodeOptions:
 
     Attributes:
         min_size: shorter side in pixels that a scaled decode keeps at least; 0 decodes in full.
+        by_longer: `min_size` is of the longer side: what a letterbox resizes by.
         exif_orientation: turn the picture as its EXIF tag says; the stock handler does not.
         max_pixels: limit on width x height as the header states it.
     """
@@ -78,6 +81,16 @@ class DecodeOptions:
     min_size: int = 0
     exif_orientation: bool = False
     max_pixels: int = 50_000_000
+    by_longer: bool = False
+
+    @classmethod
+    def for_square(
+        cls, square: Square, scale_margin: float, **others: Any
+    ) -> DecodeOptions:
+        """What a square needs, resized from `scale_margin` times as many pixels at least."""
+        by_longer = square.resize == "letterbox"
+        size = int(square.resize_size * scale_margin)
+        return cls(min_size=size, by_longer=by_longer, **others)
 
 
 @dataclass(frozen=True)
@@ -120,12 +133,13 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
     return _decode_with_pillow(payload, options)
 
 
-def choose_scale(height: int, width: int, min_size: int) -> int:
-    """Denominator 8, 4, 2 or 1 at which the shorter side still has `min_size` pixels."""
-    if min_size <= 0:
+def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
+    """Denominator 8, 4, 2 or 1 at which the side that counts still has `min_size` pixels."""
+    least = options.min_size
+    if least <= 0:
         return 1
-    short = min(height, width)
-    return next((d for d in SCALE_DENOMINATORS if -(-short // d) >= min_size), 1)
+    side = max(height, width) if options.by_longer else min(height, width)
+    return next((d for d in SCALE_DENOMINATORS if -(-side // d) >= least), 1)
 
 
 def check_pixels(height: int, width: int, max_pixels: int) -> None:
@@ -177,7 +191,7 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
     check_pixels(height, width, options.max_pixels)
     if colorspace in ("CMYK", "YCCK"):
         return None  # Pillow knows Adobe's inverted inks
-    denominator = choose_scale(height, width, options.min_size)
+    denominator = choose_scale(height, width, options)
     try:
         pixels = simplejpeg.decode_jpeg(
             payload,

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-CHANNELS = 3
 PIXEL_MAX = 255.0
 
 
 def scale_and_bias(
     mean: Sequence[float], std: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per channel, float32 [3] each: `pixel * scale + bias` is the normalised value."""
+    """Per channel, float32 [channels] each: `pixel * scale + bias` is the normalised value."""
     deviation = torch.tensor(std, dtype=torch.float32)
     scale = 1.0 / (PIXEL_MAX * deviation)
     return scale, -torch.tensor(mean, dtype=torch.float32) / deviation
@@ -23,7 +22,7 @@ class Normaliser:
     """Normalises batches into a buffer that it keeps.
 
     Args:
-        mean, std: per channel, of pixels scaled to 0..1.
+        mean, std: one for each channel, of pixels scaled to 0..1.
         size: side of the pictures, in pixels.
         device: where pictures and results live.
     """
@@ -35,16 +34,18 @@ class Normaliser:
         size: int,
         device: torch.device,
     ) -> None:
-        self._size = size
+        self._size, self._channels = size, len(mean)
         scale, bias = scale_and_bias(mean, std)
         # Repeated along a row of pixels: an inner dimension of 3 would not vectorise (4.3 ms
         # against 0.7 ms for 8 pictures).
         self._row_scale = scale.repeat(size).to(device)
         self._row_bias = bias.repeat(size).to(device)
-        self._buffer = torch.zeros((0, size, size * CHANNELS), device=device)
+        self._buffer = torch.zeros((0, size, size * len(mean)), device=device)
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """uint8 [batch, size, size, 3] -> float32 [batch, 3, size, size], channels last.
+        """uint8 [batch, size, size, channels] -> float32 [batch, channels, size, size].
+
+        Channels last in memory.
 
         The result is a view of a buffer that the next call overwrites.
         """
@@ -53,6 +54,6 @@ class Normaliser:
             self._buffer = self._buffer.new_zeros((batch, *self._buffer.shape[1:]))
         rows = self._buffer[:batch]
         # Converted first: a multiply-add of mixed types does not vectorise.
-        rows.copy_(pictures.reshape(batch, size, size * CHANNELS))
+        rows.copy_(pictures.reshape(batch, size, size * self._channels))
         torch.addcmul(self._row_bias, rows, self._row_scale, out=rows)
-        return rows.view(batch, size, size, CHANNELS).permute(0, 3, 1, 2)
+        return rows.view(batch, size, size, self._channels).permute(0, 3, 1, 2)

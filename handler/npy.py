@@ -31,13 +31,13 @@ def is_npy(payload: Payload) -> bool:
     return bytes(payload[:6]) == NPY_MAGIC
 
 
-def read_npy(payload: Payload, image_size: int) -> Pixels:
-    """Reads a thin client's array: uint8 [image_size, image_size, 3], never pickled.
+def read_npy(payload: Payload, image_size: int, channels: int = 3) -> Pixels:
+    """Reads a thin client's array: uint8 [image_size, image_size, channels], never pickled.
 
     Raises:
         BadTensor: another shape or dtype, pickled objects, or broken data.
     """
-    expected = (image_size, image_size, 3)
+    expected = (image_size, image_size, channels)
     try:
         shape, is_fortran, dtype, offset = _read_npy_header(payload)
     except Exception as error:

@@ -48,7 +48,7 @@ class Parity:
         return self.top1_changes == 0 and self.largest_move <= bound
 
 
-def load_parity_set(path: Path, image_size: int) -> ParitySet:
+def load_parity_set(path: Path, image_size: int, channels: int = 3) -> ParitySet:
     """Reads an archive's parity file.
 
     Raises:
@@ -61,10 +61,11 @@ def load_parity_set(path: Path, image_size: int) -> ParitySet:
         raise ConfigError(
             f"{path.name} cannot be read ({error}); build the archive anew"
         ) from error
-    if pictures.shape[1:] != (image_size, image_size, 3):
+    expected = (image_size, image_size, channels)
+    if pictures.shape[1:] != expected:
         raise ConfigError(
             f"{path.name} holds pictures of shape {list(pictures.shape[1:])}, the handler's are "
-            f"[{image_size}, {image_size}, 3]; build the archive anew"
+            f"{list(expected)}; build the archive anew"
         )
     return ParitySet(pictures, probabilities)
 

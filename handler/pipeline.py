@@ -91,7 +91,7 @@ class Pipeline:
         threshold = config.threshold
         self._least = -math.inf if threshold is None else threshold
         exact = config.decode == "exact"
-        self._options = config.decode_options
+        self._options, self._square = config.decode_options, config.square
         self._batch_s = batch_s or math.inf
         self._end_s = math.inf
         self._transform = transform_image if exact else transform_with_torch
@@ -189,14 +189,15 @@ class Pipeline:
         shares: dict[Stage, float],
     ) -> list[Item]:
         """Decodes, resizes and puts what the device can; returns the items that it left."""
-        sizes = self.config.resize_size, self.config.image_size
         start = time.perf_counter()
         payloads = [item.payload or b"" for item in items]
         pictures = decode_on_device(payloads, self._options, decode)
         decoded = time.perf_counter()
         left = []
         for item, picture in zip(items, pictures):
-            square = None if picture is None else transform_on_device(picture, *sizes)
+            square = (
+                None if picture is None else transform_on_device(picture, self._square)
+            )
             if square is None or item.index is None:
                 left.append(item)
             else:
@@ -220,7 +221,6 @@ class Pipeline:
         return decoded - start, time.perf_counter() - decoded
 
     def _decode_into_batch(self, item: Item, start: float) -> float:
-        size = self.config.image_size
         payload, index = item.payload, item.index
         if payload is None or index is None:
             raise RuntimeError(
@@ -229,11 +229,12 @@ class Pipeline:
         if start > self._end_s:
             raise BatchOutOfTime("the pictures beside it took too long; send it again")
         if is_npy(payload):
-            self.runner.put(index, read_npy(payload, size))
+            size, channels = self._square.size, self._square.channels
+            self.runner.put(index, read_npy(payload, size, channels))
             return time.perf_counter()
         image = decode_image(payload, self._options)
         decoded = time.perf_counter()
-        self.runner.put(index, self._transform(image, self.config.resize_size, size))
+        self.runner.put(index, self._transform(image, self._square))
         return decoded
 
 

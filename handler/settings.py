@@ -121,13 +121,14 @@ def optional(reader: Reader) -> Reader:
     return lambda value, key: None if value is None else reader(value, key)
 
 
-def three(accepted: str, reader: Reader) -> Reader:
-    """A list with a value for each channel."""
+def per_channel(accepted: str, reader: Reader) -> Reader:
+    """A list with a value for each channel, or one value for all; always read as a tuple."""
 
     def read(value: Any, key: str) -> tuple[Any, ...]:
+        values = value if isinstance(value, (list, tuple)) else [value]
         try:
-            if isinstance(value, (list, tuple)) and len(value) == 3:
-                return tuple(reader(one, key) for one in value)
+            if len(values) in (1, 3):
+                return tuple(reader(one, key) for one in values)
         except ConfigError:
             pass  # said of the whole list
         raise wrong(key, value, accepted)

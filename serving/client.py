@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 
 from offpath.handler.decode import SCALE_MARGIN, DecodeOptions, decode_image
+from offpath.handler.square import Square
 from offpath.handler.transform import transform_image
 
 INVOCATIONS = "/invocations"
@@ -104,7 +105,7 @@ class Client:
         base_url: TorchServe's inference address.
         model: its name; None: the server's only one.
         thin: decode and resize here and send uint8 pixels (150 kB for 224 px) instead of the file.
-        image_size, resize_size: the model's preprocessing, for `thin`; pixels.
+        square: the model's preprocessing, for `thin`.
         timeout_s: for one answer.
         headers: sent with each request, for instance an authorization.
         verify: whether a TLS certificate must be trusted and fit the host.
@@ -115,14 +116,13 @@ class Client:
         base_url: str = "http://127.0.0.1:8080",
         model: str | None = None,
         thin: bool = False,
-        image_size: int = 224,
-        resize_size: int = 256,
+        square: Square = Square(),
         timeout_s: float = 60.0,
         headers: dict[str, str] | None = None,
         verify: bool = True,
     ) -> None:
         self.thin = thin
-        self._sizes = (resize_size, image_size)
+        self._square = square
         # SageMaker's path: TorchServe takes the model that it was started with.
         self._path = f"/predictions/{model}" if model else INVOCATIONS
         self._http = httpx.Client(
@@ -166,7 +166,7 @@ class Client:
         payload = image if isinstance(image, bytes) else Path(image).read_bytes()
         content_type = IMAGE_CONTENT_TYPE
         if self.thin:
-            payload, content_type = make_npy(payload, *self._sizes), NPY_CONTENT_TYPE
+            payload, content_type = make_npy(payload, self._square), NPY_CONTENT_TYPE
         prediction = self._send(self._path, payload, content_type)
         if self._path != INVOCATIONS or prediction.status not in (400, 404):
             return prediction
@@ -207,16 +207,14 @@ class Client:
         return []
 
 
-def make_npy(payload: bytes, resize_size: int = 256, image_size: int = 224) -> bytes:
-    """Preprocesses as the server would, to a uint8 [image_size, image_size, 3] npy file.
+def make_npy(payload: bytes, square: Square = Square()) -> bytes:
+    """Preprocesses as the server would, to a uint8 [size, size, channels] npy file.
 
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
-    image = decode_image(
-        payload, DecodeOptions(min_size=int(resize_size * SCALE_MARGIN))
-    )
+    image = decode_image(payload, DecodeOptions.for_square(square, SCALE_MARGIN))
     file = io.BytesIO()
-    np.save(file, transform_image(image, resize_size, image_size), allow_pickle=False)
+    np.save(file, transform_image(image, square), allow_pickle=False)
     return file.getvalue()
 
 

@@ -155,7 +155,7 @@ def _check(
             logger.warning("%s: no photographs in the archive to check it with", label)
             return None, None
         return f"{label}: no photographs in the archive to check it with", None
-    reference = load_parity_set(path, config.image_size)
+    reference = load_parity_set(path, config.image_size, config.channels)
     parity = measure_parity(backend, reference, config, device)
     if parity.holds(config.parity_bound):
         return None, parity

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from offpath.handler.normalise import CHANNELS, scale_and_bias
+from offpath.handler.normalise import scale_and_bias
 
 
 class PictureModel(torch.nn.Module):
-    """uint8 [batch, size, size, 3] -> logits, float32 [batch, classes].
+    """uint8 [batch, size, size, channels] -> logits, float32 [batch, classes].
 
     Args:
-        model: maps normalised [batch, 3, size, size] to logits.
-        mean, std: per channel, of pixels scaled to 0..1.
+        model: maps normalised [batch, channels, size, size] to logits.
+        mean, std: one for each channel, of pixels scaled to 0..1.
         dtype: what the model computes in; its weights are converted by the caller.
     """
 
@@ -32,11 +32,11 @@ class PictureModel(torch.nn.Module):
         self.model = model
         self._dtype = dtype
         scale, bias = scale_and_bias(mean, std)
-        self.register_buffer("scale", scale.view(1, CHANNELS, 1, 1))
-        self.register_buffer("bias", bias.view(1, CHANNELS, 1, 1))
+        self.register_buffer("scale", scale.view(1, -1, 1, 1))
+        self.register_buffer("bias", bias.view(1, -1, 1, 1))
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """uint8 [batch, size, size, 3] -> float32 [batch, classes]."""
+        """uint8 [batch, size, size, channels] -> float32 [batch, classes]."""
         # Permuted, not copied: pixels lie as channels last wants them.
         planes = pictures.permute(0, 3, 1, 2).float()
         normalised = (planes * self.scale + self.bias).to(self._dtype)

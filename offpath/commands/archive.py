@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from offpath.handler.errors import ExpectedError
+from offpath.commands.settings_option import read_settings
+from offpath.handler.errors import ExpectedError, WrongOption
 
 
 @click.command("archive")
@@ -17,8 +18,8 @@ from offpath.handler.errors import ExpectedError
     "--model",
     default="efficientnet-lite0",
     show_default=True,
-    help="efficientnet-lite0, resnet50, near-free, a Python file with one torch.nn.Module class, "
-    "or a TorchScript file.",
+    help="efficientnet-lite0, resnet50, near-free, torchvision:NAME, timm:NAME, a Python file "
+    "(net.py, net.py:Net, net.py:make_model), a torch.export program or a TorchScript file.",
 )
 @click.option(
     "--weights",
@@ -45,6 +46,13 @@ from offpath.handler.errors import ExpectedError
 @click.option(
     "--startup-timeout-s", type=int, help="How long a worker may take to load."
 )
+@click.option(
+    "--mean",
+    metavar="N,N,N",
+    help="Subtracted from pixels scaled to 0..1: a number a channel, or one for all. "
+    "Default: ImageNet's.",
+)
+@click.option("--std", metavar="N,N,N", help="Divided by after that; as --mean.")
 @click.option(
     "--set",
     "settings",
@@ -108,6 +116,8 @@ def command(**options: Any) -> None:
       offpath archive
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
+      offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
+      offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
@@ -186,26 +196,27 @@ def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """`--set KEY=VALUE` (VALUE read as YAML, so numbers, lists and booleans work)."""
-    import yaml
-
-    settings: dict[str, Any] = {}
-    for text in options["settings"]:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ExpectedError(f"--set {text!r}; expected KEY=VALUE")
-        try:
-            settings[key] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-45
-            # YAML's own message draws the place over several lines.
-            problem = getattr(error, "problem", error)
-            raise ExpectedError(f"--set {text!r}: {problem}") from error
+    """`--set`, and the options that have a name of their own."""
+    settings = read_settings(options["settings"])
     for key in ("engine", "precision"):
         if options[key]:
             settings[key] = options[key]
+    for key in ("mean", "std"):
+        if options[key]:
+            settings[key] = _read_numbers(f"--{key}", options[key])
     if options["prediction_log"]:
         section = settings.get("prediction_log", {})
         if not isinstance(section, dict):
             raise ExpectedError(f"--set prediction_log={section!r}: not a mapping")
         settings["prediction_log"] = {**section, "uri": options["prediction_log"]}
     return settings
+
+
+def _read_numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.strip("[] ").split(",")]
+    except ValueError as error:
+        raise WrongOption(
+            f"{option} {text!r}; expected one number, or one a channel with commas, as in "
+            f"{option} 0.485,0.456,0.406"
+        ) from error

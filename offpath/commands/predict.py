@@ -15,7 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.commands.bar import counting_bar
-from offpath.handler.errors import ExpectedError, ItemError
+from offpath.commands.settings_option import read_settings
+from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
+from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
+from offpath.handler.square import Square
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
 
 IMAGE_SUFFIXES = frozenset(
@@ -35,18 +38,12 @@ BODY_SHOWN = 60
 @click.option("--model", help="Model name [default: the server's only one].")
 @click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
 @click.option(
-    "--image-size",
-    default=224,
-    show_default=True,
-    type=click.IntRange(16, 2048),
-    help="Model's side, for --thin.",
-)
-@click.option(
-    "--resize-size",
-    default=256,
-    show_default=True,
-    type=click.IntRange(16, 4096),
-    help="Shorter side, for --thin.",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For --thin, a setting of the model's input as its archive has it: image_size, "
+    "resize_size, resize, interpolation, channels, fill; repeatable.",
 )
 @click.option(
     "--clients",
@@ -76,12 +73,11 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict photos/ --clients 8 --json > predictions.jsonl
       offpath predict 'photos/*.png' --thin
     """
-    if options["resize_size"] < options["image_size"]:
-        raise click.UsageError("--resize-size must not be below --image-size")
+    square = read_square(options["settings"])
     if not (options["token"] or "").isascii():
         raise click.UsageError("--token must be ASCII")
     paths = list(find_images(images))
-    results = _send_all(paths, options)
+    results = _send_all(paths, square, options)
     failed = 0
     table = Table("picture", "label", "p", "ms", "server ms by stage")
     for path, outcome in results:
@@ -95,6 +91,28 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         Console(markup=False).print(table)
     if failed:
         raise ExpectedError(f"{failed} of {len(paths)} pictures were not classified")
+
+
+def read_square(texts: tuple[str, ...]) -> Square:
+    """What a thin client makes of each picture.
+
+    Raises:
+        WrongOption: a setting that is none of the input's, or a wrong value.
+    """
+    settings = read_settings(texts)
+    for key in settings:
+        if key not in INPUT_SETTINGS:
+            raise WrongOption(
+                f"--set {key}: not a setting of the model's input; accepted: "
+                f"{', '.join(INPUT_SETTINGS)}"
+            )
+    if settings.get("channels") == 1:
+        # The server normalises; the section is not complete without.
+        settings = {"mean": 0.5, "std": 0.5, **settings}
+    try:
+        return HandlerConfig.from_mapping(settings, environ={}).square
+    except ConfigError as error:
+        raise WrongOption(str(error)) from error
 
 
 def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
@@ -122,7 +140,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _send_all(
-    paths: list[Path], options: dict[str, Any]
+    paths: list[Path], square: Square, options: dict[str, Any]
 ) -> list[tuple[Path, Prediction | str]]:
     """Sends all pictures; an outcome that is a text says why a picture was not sent."""
     headers = (
@@ -133,8 +151,7 @@ def _send_all(
             options["url"],
             options["model"],
             options["thin"],
-            options["image_size"],
-            options["resize_size"],
+            square,
             headers=headers,
         )
     except httpx.InvalidURL as error:

@@ -141,7 +141,8 @@ class EngineProcess:
         }
 
     def _read_reference(self, file: str) -> ParitySet:
-        return load_parity_set(self._folder / file, self._config.image_size)
+        config = self._config
+        return load_parity_set(self._folder / file, config.image_size, config.channels)
 
     def warm_up(self, order: Order) -> Answer:
         """A few batches of the size that comes next."""

@@ -14,15 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpath.archive.labels import check_label_count, read_labels
-from offpath.archive.model_source import ModelSource, count_classes, load_model_source
-from offpath.handler.config import HandlerConfig
+from offpath.archive.model_input import count_classes
+from offpath.archive.model_source import ModelSource, load_model_source
+from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.workload import cache_folder
 from offpath.serving.mar_file import MANIFEST, read_mar
 
 LABELS = "index_to_name.json"
 # What of `handler:` belongs to the model; the rest is how our server runs it.
-PREPROCESSING = ("image_size", "resize_size", "mean", "std", "activation")
+PREPROCESSING = (*INPUT_SETTINGS, "activation")
 # Enough to tell archives apart.
 DIGITS = 12
 
@@ -43,8 +44,8 @@ def load_archived_model(path: Path) -> ModelSource:
     source = load_model_source(str(model_file), str(weights))
     handler = {key: section[key] for key in PREPROCESSING if key in section}
     labels = read_labels(labels_file)
-    image_size = HandlerConfig.from_mapping(handler, environ={}).image_size
-    classes = count_classes(source.module, image_size)
+    square = HandlerConfig.from_mapping(handler, environ={}).square
+    classes = count_classes(source.module, square)
     check_label_count(labels, classes, f"{path.name}: {LABELS}")
     return replace(source, labels=labels, handler=handler)
 

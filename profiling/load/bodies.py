@@ -25,8 +25,7 @@ class Bodies:
         """One body."""
         content = photograph
         if call.content == NPY:
-            config = self._config
-            content = make_npy(photograph, config.resize_size, config.image_size)
+            content = make_npy(photograph, self._config.square)
         return call.wrap(content) if call.wrap else content
 
     def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:

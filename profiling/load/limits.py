@@ -157,7 +157,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
             raise ExpectedError(
                 f"photograph {str(path)!r} cannot be decoded: {error}"
             ) from error
-        transform_with_torch(image, config.resize_size, config.image_size)
+        transform_with_torch(image, config.square)
         return 1
 
     return run_for(seconds, step)

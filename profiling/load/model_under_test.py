@@ -59,15 +59,29 @@ class ModelUnderTest:
         return self.source.model_file
 
     def make_transforms(self) -> transforms.Compose:
-        """torchvision's, from a Pillow picture: what the stock handler and all examples do."""
-        return transforms.Compose(
-            [
-                transforms.Resize(self.config.resize_size),
-                transforms.CenterCrop(self.config.image_size),
-                transforms.ToTensor(),
-                transforms.Normalize(self.config.mean, self.config.std),
-            ]
-        )
+        """torchvision's, from a Pillow picture: what the stock handler and all examples do.
+
+        Raises:
+            ExpectedError: a model fed by a letterbox, which none of them does.
+        """
+        square = self.config.square
+        if square.resize == "letterbox":
+            raise ExpectedError(
+                f"model {self.name!r} has resize: letterbox, which no other server's example does; "
+                "it cannot be compared"
+            )
+        sides = (square.resize_size, square.resize_size)
+        filtered = transforms.InterpolationMode(square.interpolation)
+        steps = [
+            transforms.Resize(
+                sides if square.resize == "stretch" else square.resize_size, filtered
+            ),
+            transforms.CenterCrop(square.size),
+            *([transforms.Grayscale()] if square.channels == 1 else []),
+            transforms.ToTensor(),
+            transforms.Normalize(self.config.mean, self.config.std),
+        ]
+        return transforms.Compose(steps)
 
     def save_weights(self, path: Path) -> None:
         """Writes the state dict as the stock handler reads it."""

@@ -36,6 +36,15 @@ STOCK_SETTINGS = {
 }
 
 
+# What no line of a stock handler's subclass changes.
+STOCK_FIXED = {
+    "activation": "softmax",
+    "channels": 3,
+    "resize": "shorter",
+    "interpolation": "bilinear",
+}
+
+
 def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
     """The cpu preset with one worker a core; `handler` has further settings of that section."""
     server = {"minWorkers": cores, "maxWorkers": cores}
@@ -88,11 +97,13 @@ def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
     Raises:
         ExpectedError: the model wants what that handler cannot do.
     """
-    if model.config.activation != "softmax":
-        raise ExpectedError(
-            f"model {model.name!r} has activation {model.config.activation}, and TorchServe's own "
-            "handler always takes the softmax; leave those servers out (--servers offpath)"
-        )
+    for key, fixed in STOCK_FIXED.items():
+        value = getattr(model.config, key)
+        if value != fixed:
+            raise ExpectedError(
+                f"model {model.name!r} has {key} {value}, and TorchServe's own handler {fixed}; "
+                "leave the stock servers out (--servers offpath)"
+            )
     own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
     return own | {"top_k": model.top_k}
 

@@ -25,6 +25,7 @@ from offpath.handler.backends.choose import make_backend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.handler.parity import load_parity_set
+from offpath.handler.square import Square
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
@@ -293,7 +294,7 @@ def test_what_is_left_open_is_decided_when_the_archive_is_built(
 def test_heavy_model_goes_to_openvino_where_it_is_installed(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
-    monkeypatch.setattr(artefacts, "HEAVY_FLOP", count_flop(model, 64))
+    monkeypatch.setattr(artefacts, "HEAVY_FLOP", count_flop(model, Square(64)))
     found = object() if is_installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
     build = plan_engine({"handler": {"image_size": 64}}, model, None)
@@ -321,7 +322,7 @@ def test_engine_that_the_device_rules_out_is_refused(
 
 def test_operations_are_counted_for_one_picture() -> None:
     layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.Flatten())
-    assert count_flop(layer, 16) == 2 * 3 * 8 * 16 * 16
+    assert count_flop(layer, Square(16)) == 2 * 3 * 8 * 16 * 16
 
 
 def test_nothing_reports_use_over_the_network() -> None:

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from offpath.archive.catalog import MODELS, imagenet_labels
+from offpath.archive.definition import read_definition
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import _instantiate, count_classes, load_model_source
+from offpath.archive.model_input import count_classes
+from offpath.archive.model_source import load_model_source
 from offpath.handler.errors import ExpectedError
+from offpath.handler.square import Square
 
 
 def test_imagenet_labels_are_a_thousand_different_ones() -> None:
@@ -18,7 +21,9 @@ def test_imagenet_labels_are_a_thousand_different_ones() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_embedded_model_has_one_class_and_a_thousand_answers(name: str) -> None:
-    assert count_classes(_instantiate(MODELS[name].file), 224) == 1000
+    assert (
+        count_classes(read_definition(MODELS[name].file, None).make(), Square()) == 1000
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

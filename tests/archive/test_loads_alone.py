@@ -113,6 +113,49 @@ def test_own_handler_wins_over_one_that_was_imported_before(
     assert answer_from(folder, first, path=[others, folder]) == set(LABELS)
 
 
+NEIGHBOURS = {
+    "net.py": "from layers import Head\nfrom parts.stem import pool\n"
+    "import torch\n"
+    "class Net(torch.nn.Module):\n"
+    "    def __init__(self, classes):\n"
+    "        super().__init__()\n"
+    "        self.head = Head(classes)\n"
+    "    def forward(self, pictures):\n"
+    "        return self.head(pool(pictures))\n"
+    "def make_model():\n    return Net(3)\n",
+    "layers.py": "import torch\nclass Head(torch.nn.Linear):\n"
+    "    def __init__(self, classes):\n        super().__init__(3, classes)\n",
+    "parts/__init__.py": "",
+    "parts/stem.py": "def pool(pictures):\n    return pictures.mean((2, 3))\n",
+}
+
+
+def test_factory_loads_with_the_modules_beside_it(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    for name, text in NEIGHBOURS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    model = f"{tmp_path / 'net.py'}:make_model"
+    spec = make_spec(labels=LABELS, model=model, weights="random")
+    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    assert all((folder / name).is_file() for name in NEIGHBOURS)
+    assert answer_from(folder, path=[folder]) == set(LABELS)
+
+
+def test_exported_program_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None:
+    program = torch.export.export(
+        make_spec().source.module.eval(),
+        (torch.zeros(2, 3, 224, 224),),
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )
+    torch.export.save(program, tmp_path / "tiny.pt2")
+    spec = make_spec(labels=LABELS, model=str(tmp_path / "tiny.pt2"))
+    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    assert not (folder / "weights.pt").exists()
+    assert answer_from(folder, path=[folder]) == set(LABELS)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None:
     module = make_spec().source.module.eval()

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from offpath.archive.model_source import (
-    check_shadowing,
-    count_classes,
-    load_model_source,
-)
+from offpath.archive.definition import check_shadowing
+from offpath.archive.model_input import count_classes
+from offpath.archive.model_source import load_model_source
 from offpath.handler.errors import ExpectedError
+from offpath.handler.square import Square
 
 
 def test_own_model_is_loaded_with_its_weights(
@@ -21,7 +20,7 @@ def test_own_model_is_loaded_with_its_weights(
 ) -> None:
     source = load_model_source(str(model_file), str(weights_file))
     assert source.model_file == model_file
-    assert count_classes(source.module, 224) == 3
+    assert count_classes(source.module, Square()) == 3
     answer = source.module(torch.full((1, 3, 8, 8), 2.0))
     assert answer.tolist() == [[2.0, 2.0, 2.0]]
 
@@ -138,7 +137,7 @@ def test_ordered_dict_and_half_precision_are_accepted(
     halves = OrderedDict((key, value.half()) for key, value in weights.items())
     torch.save(halves, tmp_path / "half.pt")
     source = load_model_source(str(model_file), str(tmp_path / "half.pt"))
-    assert count_classes(source.module, 32) == 3
+    assert count_classes(source.module, Square(32)) == 3
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,10 @@ def test_model_file_that_would_hide_a_module_is_refused(model_file: Path) -> Non
     ("forward", "message"),
     [
         ("return pictures.mean()", r"returned \[\]"),
-        ("return pictures", r"returned \[1, 3, 224, 224\]"),
+        ("return pictures", r"returned \[2, 3, 224, 224\]"),
+        ("return pictures[:1].mean((2, 3))", r"for 2 pictures this returned \[1, 3\]"),
+        ("return pictures.mean((2, 3)) > 0", "returned bool .class indices"),
+        ("raise ValueError('odd\\n\\nand long')", r"take a float32 .*: odd$"),
         ("return pictures.mean((2, 3)), 1", "returned tuple"),
         ("raise ValueError('odd')", r"does not take a float32 .*: odd"),
     ],
@@ -213,7 +215,7 @@ def test_model_that_is_no_classifier_is_refused(
     )
     source = load_model_source(str(tmp_path / "net.py"), "random")
     with pytest.raises(ExpectedError, match=message):
-        count_classes(source.module, 224)
+        count_classes(source.module, Square())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
@@ -225,7 +227,7 @@ def test_torchscript_is_accepted_as_the_model_only(
     torch.jit.save(torch.jit.trace(module.eval(), torch.zeros(1, 3, 32, 32)), script)
     source = load_model_source(str(script), None)
     assert (source.script_file, source.model_file) == (script, None)
-    assert count_classes(source.module, 224) == 3
+    assert count_classes(source.module, Square()) == 3
     with pytest.raises(ExpectedError, match="leave --weights out"):
         load_model_source(str(script), str(weights_file))
     with pytest.raises(ExpectedError, match="is TorchScript: pass it as --model"):

@@ -50,7 +50,6 @@ def test_yaml_lists_become_tuples() -> None:
         ("top_k", False),
         ("top_k", 1001),
         ("mean", None),
-        ("mean", 0.5),
         ("mean", "0.5"),
         ("mean", "abc"),
         ("mean", []),
@@ -67,6 +66,14 @@ def test_yaml_lists_become_tuples() -> None:
         ("std", [0.2, 0.2, INF]),
         ("std", [0.2, 0.2, NAN]),
         ("std", [[0.2], 0.2, 0.2]),
+        ("channels", 2),
+        ("channels", True),
+        ("channels", "3"),
+        ("resize", "crop"),
+        ("interpolation", "nearest"),
+        ("fill", 256),
+        ("fill", [0, 0]),
+        ("fill", 0.5),
         ("decode", "fast"),
         ("decode", None),
         ("decode", ["scaled"]),
@@ -115,9 +122,57 @@ def test_section_that_is_no_mapping_is_refused(section: Any) -> None:
 
 
 def test_crop_larger_than_the_resized_picture_is_refused() -> None:
-    with pytest.raises(ConfigError, match="resize_size 256 is below .*image_size 288"):
-        read({"image_size": 288})
+    for resize in ("shorter", "stretch"):
+        with pytest.raises(ConfigError, match="is 256 and .*image_size 288: the crop"):
+            read({"image_size": 288, "resize_size": 256, "resize": resize})
     assert read({"image_size": 288, "resize_size": 288}).image_size == 288
+
+
+@pytest.mark.parametrize(
+    ("settings", "resize_size"),
+    [
+        ({"image_size": 336}, 384),
+        ({"image_size": 32}, 36),
+        ({"image_size": 1024}, 1170),
+        ({"image_size": 300, "resize": "stretch"}, 300),
+        ({"image_size": 300, "resize": "letterbox"}, 300),
+        ({"resize": "stretch", "resize_size": 256}, 256),
+    ],
+)
+def test_resize_follows_from_the_models_size(
+    settings: dict[str, Any], resize_size: int
+) -> None:
+    assert read(settings).resize_size == resize_size
+
+
+def test_letterbox_has_one_size() -> None:
+    with pytest.raises(ConfigError, match="a letterbox has one size"):
+        read({"resize": "letterbox", "resize_size": 256})
+
+
+def test_one_number_is_for_all_channels() -> None:
+    config = read({"mean": 0.5, "std": [0.25], "fill": 114})
+    assert (config.mean, config.std) == ((0.5,) * 3, (0.25,) * 3)
+    assert config.fill == (114,) * 3
+    grey = read({"channels": 1, "mean": [0.5], "std": 0.25})
+    assert (grey.mean, grey.std, grey.fill) == ((0.5,), (0.25,), (0,))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "channels is 1 and handler.mean is not given"),
+        ({"mean": 0.5}, "channels is 1 and handler.std is not given"),
+        (
+            {"mean": [0.5] * 3, "std": 0.5},
+            "mean has 3 numbers and handler.channels is 1",
+        ),
+        ({"mean": 0.5, "std": 0.5, "fill": [1, 2, 3]}, "fill has 3 numbers"),
+    ],
+)
+def test_grey_needs_its_own_numbers(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read({"channels": 1, **settings})
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from offpath.handler.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from offpath.handler.square import Square
 from offpath.handler.transform import transform_image
 from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
@@ -161,7 +162,7 @@ def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
     assert scaled.denominator == 2
     assert (scaled.height, scaled.width) == (exact.height, exact.width)
     squares = [
-        transform_image(image, 256, 224).astype(float) for image in (exact, scaled)
+        transform_image(image, Square()).astype(float) for image in (exact, scaled)
     ]
     # A shift by half a decoded pixel alone makes 0.5 here.
     assert np.abs(squares[0] - squares[1]).mean() < 0.4
@@ -204,11 +205,17 @@ def test_broken_exif_is_no_reason_to_refuse() -> None:
         (4000, 4000, 0, 1),
     ],
 )
-def test_scale_keeps_the_shorter_side_above_the_minimum(
+def test_scale_keeps_the_side_that_counts_above_the_minimum(
     height: int, width: int, min_size: int, denominator: int
 ) -> None:
-    assert choose_scale(height, width, min_size) == denominator
-    assert choose_scale(width, height, min_size) == denominator
+    options = DecodeOptions(min_size)
+    assert choose_scale(height, width, options) == denominator
+    assert choose_scale(width, height, options) == denominator
+    by_longer = DecodeOptions(min_size, by_longer=True)
+    longer = max(height, width)
+    assert choose_scale(height, width, by_longer) == choose_scale(
+        longer, longer, options
+    )
 
 
 @pytest.mark.parametrize(

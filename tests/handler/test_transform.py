@@ -9,7 +9,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from offpath.handler.decode import DecodedImage, DecodeOptions, Pixels, decode_image
-from offpath.handler.transform import plan_resize, transform_image
+from offpath.handler.square import Square, plan_resize
+from offpath.handler.transform import transform_image
 from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
 
@@ -21,7 +22,7 @@ def assert_as_torchvision(
     image: Image.Image, resize_size: int = 256, image_size: int = 224
 ) -> None:
     """Equal but for rounding: one level, in one value of four at most."""
-    made = transform_image(decoded(image), resize_size, image_size).astype(int)
+    made = transform_image(decoded(image), Square(image_size, resize_size)).astype(int)
     difference = np.abs(made - stock(image, resize_size, image_size))
     assert difference.max() <= 1, image.size
     assert (difference > 0).mean() < 0.25, image.size
@@ -91,7 +92,7 @@ def test_other_model_sizes_are_transformed_as_by_torchvision(
 def test_plan_is_torchvisions(
     size: tuple[int, int], plan: tuple[int, int, int, int]
 ) -> None:
-    made = plan_resize(size[1], size[0], 256, 224)
+    made = plan_resize(size[1], size[0], Square())
     assert (made.height, made.width, made.top, made.left) == plan
 
 
@@ -107,7 +108,7 @@ def test_extreme_shapes_cost_no_more_than_others(size: tuple[int, int]) -> None:
     tracemalloc.start()
     start = time.process_time()
     try:
-        square = transform_image(image, 256, 224)
+        square = transform_image(image, Square())
         # Image.fromarray holds a copy of the pixels beside the result.
         assert tracemalloc.get_traced_memory()[1] < 5 * image.pixels.nbytes + 2**20
     finally:
@@ -122,9 +123,9 @@ def test_extreme_shape_through_the_decoder() -> None:
     )
     payload = encode(image, "PNG", compress_level=1)
     picture = decode_image(payload, DecodeOptions(384))
-    assert transform_image(picture, 256, 224).shape == (224, 224, 3)
+    assert transform_image(picture, Square()).shape == (224, 224, 3)
 
 
 def test_result_is_uint8_rgb_of_the_models_size() -> None:
-    square = transform_image(decoded(find_photograph("coffee").rgb), 256, 224)
+    square = transform_image(decoded(find_photograph("coffee").rgb), Square())
     assert (square.dtype, square.shape) == (np.uint8, (224, 224, 3))

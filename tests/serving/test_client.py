@@ -12,6 +12,7 @@ import pytest
 from offpath.handler.decode import DecodeOptions, decode_image
 from offpath.handler.errors import ItemError
 from offpath.handler.npy import read_npy
+from offpath.handler.square import Square
 from offpath.handler.transform import transform_image
 from offpath.serving import client as client_module
 from offpath.serving.client import (
@@ -69,13 +70,13 @@ def test_thin_client_sends_the_models_square(answers: Answers) -> None:
     (_, headers, body), *rest = answers.requests
     assert rest == []
     assert headers["content-type"] == "application/x-npy"
-    exact = transform_image(decode_image(JPEG, DecodeOptions()), 256, 224)
+    exact = transform_image(decode_image(JPEG, DecodeOptions()), Square())
     np.testing.assert_array_equal(read_npy(body, 224), exact)
 
 
 def test_thin_client_makes_the_square_that_the_model_wants() -> None:
     photograph = find_photograph("retina").rgb
-    square = read_npy(make_npy(encode(photograph, "JPEG"), 320, 300), 300)
+    square = read_npy(make_npy(encode(photograph, "JPEG"), Square(300, 320)), 300)
     assert square.shape == (300, 300, 3)
 
 

@@ -54,15 +54,14 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
-    """uint8 pixels [size, size, 3] that the client has made; normalisation and forward are left."""
+    """uint8 pixels [size, size, channels] of the client's; normalisation and forward are left."""
     config = model.config
-    size = config.image_size
     normalise = transforms.Normalize(config.mean, config.std)
     finish = Finish(model)
 
     def classify(pixels: Sequence[bytes]) -> list[Labels]:
         batch = np.frombuffer(b"".join(pixels), np.uint8)
-        pictures = torch.from_numpy(batch.reshape(-1, size, size, 3).copy())
+        pictures = torch.from_numpy(batch.reshape(-1, *config.square.shape).copy())
         return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
 
     return classify

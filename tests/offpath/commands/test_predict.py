@@ -74,7 +74,7 @@ def test_json_is_one_object_a_line(
 def test_model_token_and_thin_pixels_reach_the_server(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
-    sizes = ("--thin", "--image-size", 64, "--resize-size", 80)
+    sizes = ("--thin", "--set", "image_size=64", "--set", "resize_size=80")
     options = ("--url", answers.url, "--model", "cats", "--token", "secret")
     assert predict(photo, *options, *sizes)[0] == 0
     path, headers, body = answers.requests[0]
@@ -159,9 +159,12 @@ def test_server_that_cannot_be_reached_is_said(
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["--image-size", "300"], id="crop-above-resize"),
-        pytest.param(["--image-size", "0"], id="no-size"),
-        pytest.param(["--resize-size", "99999"], id="too-large"),
+        pytest.param(
+            ["--set", "image_size=300", "--set", "resize_size=256"],
+            id="crop-above-resize",
+        ),
+        pytest.param(["--set", "image_size=0"], id="no-size"),
+        pytest.param(["--set", "resize_size=99999"], id="too-large"),
         pytest.param(["--token", "ni\u00f1o"], id="token-beyond-ascii"),
         pytest.param(["--clients", "0"], id="no-clients"),
     ],
