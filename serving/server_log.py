@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from offpath.serving.printable import printable
+
 # Ours (conf/log4j2.xml), and what Java prints: with TorchServe's own logging that is everything.
 SERVER_LOG = "torchserve.log"
 CONSOLE_LOG = "console.log"
@@ -14,7 +16,6 @@ MAX_LINES = 25
 LAYOUT = re.compile(
     r"^\S+ \[(?P<level>[A-Z]+) *\] (?P<thread>\S+) (?P<logger>\S+) - (?P<message>.*?) *$"
 )
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 # Threads of one worker: W-9000-classifier_1.0, and that with -stdout or -stderr.
 WORKER_THREAD = re.compile(r"^W-\d+-")
 # ts/model_service_worker.py, WorkerThread.java; the last one stands for any death.
@@ -57,8 +58,8 @@ class LogLine:
 
 
 def parse_line(text: str) -> LogLine:
-    """Takes a log line apart; control characters, which a terminal would obey, as `\\x1b`."""
-    text = CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Takes a log line apart; what a client sent can be in it."""
+    text = printable(text)
     match = LAYOUT.match(text)
     return LogLine(**match.groupdict()) if match else LogLine("", "", "", text)
 

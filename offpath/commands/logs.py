@@ -19,6 +19,7 @@ from rich.table import Table
 from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
+from offpath.serving.printable import printable
 
 LISTED_IDS = 20
 
@@ -177,8 +178,9 @@ def read(limit: int | None, as_json: bool, **where: Any) -> None:
             # The id is there to be copied.
             table.add_column(head, no_wrap=head in ("inference time", "event id"))
         for record in chosen:
-            table.add_row(*_row(record))
-    Console().print(table)
+            # What a client called its user, or a model its label, is no markup.
+            table.add_row(*(printable(cell) for cell in _row(record)))
+    Console(markup=False).print(table)
 
 
 def _row(record: dict[str, Any]) -> list[str]:

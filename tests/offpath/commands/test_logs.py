@@ -197,6 +197,17 @@ def test_read_prints_a_table(logs: Logs, tmp_path: Path) -> None:
     assert "e1" in done.out and "espresso 0.960" in done.out
 
 
+def test_read_shows_a_terminal_nothing_that_it_would_obey(
+    logs: Logs, tmp_path: Path
+) -> None:
+    uri = write_log(tmp_path / "out", [record("e1", user_id="\x1b[2J\x9b[red]me")])
+
+    done = logs("read", uri)
+
+    assert "\x1b" not in done.out and "\x9b" not in done.out
+    assert "[red]" in done.out
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
 def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) -> None:
     now = time.time()

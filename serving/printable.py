@@ -1,0 +1,13 @@
+"""Text that somebody else wrote, made harmless for a terminal."""
+
+from __future__ import annotations
+
+import re
+
+# All but the tab: a terminal obeys them, and a line's end forges a line.
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    r"""Control characters as `\x1b`."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
