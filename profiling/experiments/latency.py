@@ -45,7 +45,7 @@ from offpath.profiling.load.cold_start import FirstClient
 from offpath.profiling.load.known_server import run_known_server
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath
+from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath_direct
 from offpath.serving.client import parse_server_timing
 
 # Java compiles its hot path by use: one client alone would take minutes to get there.
@@ -169,7 +169,7 @@ class AloneSubject:
     def prepare(self, folder: Path) -> None:
         """Builds the archive."""
         self._folder = folder
-        make_offpath(self.bench.model, count_cores()).prepare(folder / "store")
+        make_offpath_direct(self.bench.model, count_cores()).prepare(folder / "store")
 
     @contextmanager
     def opened(self, turn: Turn) -> Iterator[tuple[AloneSubject, Figures]]:

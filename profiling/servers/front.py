@@ -16,7 +16,7 @@ from offpath.profiling.servers import archives
 from offpath.profiling.servers.torchserve import (
     RunningTorchServe,
     TorchServeUnderTest,
-    make_offpath,
+    make_offpath_direct,
 )
 from offpath.serving.client import Prediction
 from offpath.serving.front.binary import find_nginx
@@ -88,6 +88,11 @@ class RunningBehindDoor(RunningTorchServe):
 class BehindDoorUnderTest(TorchServeUnderTest):
     """Our archive behind the front door."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `ServerUnderTest`."""
+        return super().settings | {"front": f"nginx {find_nginx().version_text}"}
+
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
         try:
@@ -113,7 +118,7 @@ class BehindDoorUnderTest(TorchServeUnderTest):
                 session.stop()
 
 
-def make_offpath_front(model: ModelUnderTest, cores: int) -> BehindDoorUnderTest:
-    """The same archive as `offpath`, with nginx before TorchServe."""
-    direct = make_offpath(model, cores)
-    return BehindDoorUnderTest("offpath-front", direct.build, direct.archive_settings)
+def make_offpath(model: ModelUnderTest, cores: int) -> BehindDoorUnderTest:
+    """The same archive as `offpath-direct`, with nginx before TorchServe."""
+    direct = make_offpath_direct(model, cores)
+    return BehindDoorUnderTest("offpath", direct.build, direct.archive_settings)

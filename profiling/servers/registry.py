@@ -11,7 +11,7 @@ from offpath.profiling.servers import torchserve
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
-from offpath.profiling.servers.front import make_offpath_front
+from offpath.profiling.servers.front import make_offpath
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
@@ -22,8 +22,8 @@ from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, Triton
 
 # Name -> maker(model, cores).
 SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
-    "offpath": torchserve.make_offpath,
-    "offpath-front": make_offpath_front,
+    "offpath": make_offpath,
+    "offpath-direct": torchserve.make_offpath_direct,
     "offpath-thin": torchserve.make_offpath_thin,
     "offpath-int8": torchserve.make_offpath_int8,
     "offpath-s3": torchserve.make_offpath_s3,

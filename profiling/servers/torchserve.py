@@ -210,11 +210,11 @@ class TorchServeUnderTest:
         )
 
 
-def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
-    """Our archive with the cpu preset, our config.properties."""
+def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
+    """Our archive with the cpu preset, our config.properties, no front door."""
     config = archives.offpath_config(model, cores)
     return TorchServeUnderTest(
-        "offpath",
+        "offpath-direct",
         lambda folder, asked: archives.build_offpath(model, asked, folder),
         config,
     )
@@ -223,19 +223,21 @@ def make_offpath(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
 def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The same server; each worker is a process that TorchServe starts from nothing."""
     return replace(
-        make_offpath(model, cores), name="offpath-unforked", fork_workers=False
+        make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False
     )
 
 
 def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The same server; the client has decoded and resized, and sends a uint8 npy."""
-    return replace(make_offpath(model, cores), name="offpath-thin", call=Call(NPY))
+    return replace(
+        make_offpath_direct(model, cores), name="offpath-thin", call=Call(NPY)
+    )
 
 
 def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """The same server, its prediction log shipped to an S3 server of the benchmark's own."""
     config = archives.offpath_config(model, cores, prediction_log=PREDICTION_LOG)
-    offpath = replace(make_offpath(model, cores), archive_settings=config)
+    offpath = replace(make_offpath_direct(model, cores), archive_settings=config)
     return with_store(offpath, "offpath-s3")
 
 
@@ -255,7 +257,7 @@ def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeUnderTest:
     """Our archive with an int8 graph for OpenVINO, calibrated on the packages' photographs."""
     config = archives.offpath_config(model, cores, engine="openvino", precision="int8")
     return replace(
-        make_offpath(model, cores),
+        make_offpath_direct(model, cores),
         name="offpath-int8",
         archive_settings=config,
         needs=why_no_int8,

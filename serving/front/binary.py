@@ -29,6 +29,11 @@ class NginxBinary:
     configured: str = ""
 
     @property
+    def version_text(self) -> str:
+        """As it says it itself."""
+        return ".".join(map(str, self.version))
+
+    @property
     def has_http2_directive(self) -> bool:
         """`http2 on`; before, it was a word of `listen`."""
         return self.version >= (1, 25, 1)

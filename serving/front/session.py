@@ -35,9 +35,6 @@ WATCH_S = 0.2
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
-# A server that dies this often this soon after its start is not started again.
-MAX_DEATHS = 3
-SETTLED_S = 10.0
 
 
 def serve_front(
@@ -92,9 +89,6 @@ class FrontSession:
         self._state = FrontState(os.getpid())
         self._reload_wanted = False
         self._is_reload = False
-        # In a row, each soon after its start.
-        self._deaths = 0
-        self._greeted_s = time.monotonic()
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
 
@@ -213,20 +207,18 @@ class FrontSession:
     def _replace_where_dead(self) -> None:
         """Starts another TorchServe in the place of one that ended by itself.
 
-        Raises:
-            ExpectedError: it has done so too often.
+        However often: /ping tells the balancer meanwhile, a start takes seconds, and one that does
+        not become READY ends the command.
         """
         server = self.rotation.current
         if server.is_running() or self.rotation.starting is not None:
             return
         self.door.set_ready(False)
         words = "\n  ".join(server.last_words())
-        problem = f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  {words}"
-        settled = time.monotonic() - self._greeted_s > SETTLED_S
-        self._deaths = 1 if settled else self._deaths + 1
-        if self._deaths > MAX_DEATHS:
-            raise ExpectedError(problem)
-        self._view.show_problem(problem)
+        self._view.show_problem(
+            f"TorchServe ended by itself, another one starts; the log is {server.log_path}; it "
+            f"says:\n  {words}"
+        )
         self.rotation.begin()
 
     def _tell_ready(self) -> None:
@@ -239,7 +231,6 @@ class FrontSession:
     def _greet(self, starting: Starting) -> None:
         """A new server is in: its log is the one to follow."""
         server = starting.server
-        self._greeted_s = time.monotonic()
         self._view.show_unchecked(
             [a.path.name for _, a in server.archives if not a.model_config]
         )

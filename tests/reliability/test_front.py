@@ -108,7 +108,7 @@ def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:
 def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS)
     print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
-    assert not {s for s in statuses if s and s >= 500 and s != 501}
+    assert not {s for s in statuses if s and s >= 500}
 
 
 def test_what_the_queue_cannot_hold_is_told_to_come_again(

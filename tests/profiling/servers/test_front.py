@@ -7,16 +7,16 @@ import psutil
 import pytest
 
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.front import make_offpath_front
+from offpath.profiling.servers.front import make_offpath
 from tests.support.front import is_alive, wait_until
 from tests.support.pictures import jpeg
 
 
 @pytest.mark.server
 def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
-    server = make_offpath_front(load_model("near-free"), 2)
+    server = make_offpath(load_model("near-free"), 2)
     assert server.why_not() is None
-    server.prepare(tmp_path / "offpath-front")
+    server.prepare(tmp_path / "offpath")
     with server.running() as running:
         answer = httpx.post(
             running.predict_url, content=jpeg(size=(2048, 1365)), timeout=60
