@@ -47,8 +47,7 @@ def describe_model(named: str) -> Published:
         named: `torchvision:NAME` or `timm:NAME`.
 
     Raises:
-        ExpectedError: the package is not installed.
-        WrongOption: it has no such model.
+        WrongOption: the package is not installed, or has no such model.
     """
     collection, _, name = named.partition(":")
     package = _import(collection, named)
@@ -100,7 +99,7 @@ def _import(collection: str, named: str) -> Any:
     try:
         return importlib.import_module(collection)
     except ImportError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"--model {named} needs the package {collection}, here and where the workers run: "
             f"pip install {collection}"
         ) from error

@@ -110,7 +110,7 @@ def make_config(archive: MarFile, choices: TritonChoices, name: str) -> str:
     is_gpu = config.get("deviceType") == "gpu"
     workers = int(config.get("maxWorkers") or config.get("minWorkers") or 1)
     image = (
-        f"data_type: TYPE_UINT8, dims: [ {size}, {size}, 3 ]"
+        f"data_type: TYPE_UINT8, dims: [ {size}, {size}, {handler.get('channels', 3)} ]"
         if choices.is_thin
         else "data_type: TYPE_STRING, dims: [ 1 ]"
     )

@@ -50,8 +50,14 @@ def load_archived_model(path: Path) -> ModelSource:
     return replace(source, labels=labels, handler=handler)
 
 
+def is_models_own(name: str) -> bool:
+    """Whether a file of an archive is a module that the model's definition may import."""
+    is_ours = name.partition("/")[0] in ("offpath", "classifier_entry.py")
+    return name.endswith(".py") and not is_ours
+
+
 def extract_model(path: Path) -> tuple[Path, Path, Path]:
-    """Unpacks the three files, once for each archive.
+    """Unpacks the three files and the model's own modules, once for each archive.
 
     Returns:
         the model's definition, its state dict, its labels.
@@ -70,16 +76,16 @@ def extract_model(path: Path) -> tuple[Path, Path, Path]:
                 f"{path.name} has no {LABELS}: answers are compared by label; build it with"
                 " `offpath archive --labels FILE`"
             )
-        names = (*files, LABELS)
+        modules = [name for name in archive.namelist() if is_models_own(name)]
         folder = cache_folder().parent / "models" / identify_archive(path)
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
                 whole = Path(scratch) / "whole"
                 whole.mkdir()
-                for name in names:
-                    (whole / Path(name).name).write_bytes(archive.read(name))
+                for name in {*files, LABELS, *modules}:
+                    archive.extract(name, whole)
                 if not folder.is_dir():
                     os.replace(whole, folder)
-    definition, weights, labels = (folder / Path(name).name for name in names)
+    definition, weights, labels = (folder / name for name in (*files, LABELS))
     return definition, weights, labels

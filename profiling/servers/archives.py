@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -132,6 +133,8 @@ def run_archiver(
         model.save_weights(weights)
         texts = {"index_to_name.json": format_index_to_name(model.labels)}
         extra = write_texts(scratch, {**texts, **extra_files})
+        if model.source.files:
+            extra.append(str(copy_files(model.source.files, scratch / "beside")))
         options = []
         if config is not None:
             texts = {"model-config.yaml": format_model_config(config)}
@@ -157,6 +160,14 @@ def run_archiver(
     if done.returncode:
         raise ExpectedError(f"torch-model-archiver failed:\n{done.stderr.strip()}")
     return folder / f"{NAME}.mar"
+
+
+def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
+    """Lays a model's own modules out as in its archive."""
+    for name, path in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    return folder
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[str]:

@@ -64,7 +64,9 @@ def run(folder: Path, files: list[Path], log: Path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "offpath check" not in done.stderr  # nothing is missed that only TorchServe has
+    assert (
+        "offpath check" not in done.stderr
+    )  # nothing is missed that only TorchServe has
     return json.loads(done.stdout.splitlines()[-1])
 
 

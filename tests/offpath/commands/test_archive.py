@@ -104,6 +104,25 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
             "maxBatchDelay is 0; accepted: an integer from 1",
         ),
         (["--workers", "0"], "minWorkers is 0"),
+        (["--mean", "a,b"], "--mean 'a,b'; expected one number, or one a channel"),
+        (["--mean", "0.5,0.5"], "handler.mean is [0.5, 0.5]; accepted: one number a"),
+        (["--std", "0"], "handler.std is [0.0]; accepted: one number a channel, above"),
+        (["--std", "nan"], "handler.std is [nan]"),
+        (["--set", "channels=2"], "handler.channels is 2; accepted: 1 or 3"),
+        (
+            ["--set", "channels=1"],
+            "handler.channels is 1 and handler.mean is not given",
+        ),
+        (
+            ["--set", "resize=crop"],
+            "handler.resize is 'crop'; accepted: one of shorter",
+        ),
+        (["--set", "interpolation=nearest"], "accepted: one of bilinear, bicubic"),
+        (["--set", "fill=300"], "handler.fill is 300; accepted: one integer a channel"),
+        (
+            ["--set", "resize=letterbox", "--set", "resize_size=256"],
+            "handler.image_size 224; a letterbox has one size",
+        ),
         (
             ["--set", "activation=relu"],
             "handler.activation is 'relu'; accepted: one of",
@@ -145,7 +164,7 @@ def test_wrong_input_is_said_and_builds_nothing(
     archive: Archive, store: Path, arguments: list[str], message: str
 ) -> None:
     code, out, err = archive(*arguments)
-    is_setting = "handler." in err
+    is_setting = "handler." in err or "--mean" in err
     assert (code, out) == (2 if is_setting else 1, "")
     assert err.startswith("offpath: ") and message in err
     assert err.count("\n") == 1
@@ -165,6 +184,13 @@ def test_wrong_input_is_said_and_builds_nothing(
             "missing: linear.weight, linear.bias",
         ),
         (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, the model"),
+        (["--model", "near-free", "--set", "image_size=336"], "it takes 224 x 224"),
+        (
+            ["--model", "net.py:Other", "--weights", "net.pt"],
+            "has no class or function",
+        ),
+        (["--model", "no.py:Net", "--weights", "net.pt"], "'no.py:Net' is neither a"),
+        (["--model", "torchvision:", "--weights", "net.pt"], "no such classifier"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -172,9 +198,32 @@ def test_model_that_cannot_be_used_is_said(
     archive: Archive, store: Path, arguments: list[str], message: str
 ) -> None:
     code, _, err = archive(*arguments, model=False)
-    assert code == 1
-    assert message in err
+    assert code == (2 if message == "no such classifier" else 1)
+    assert message in err and err.count("\n") == 1
     assert not store.exists()
+
+
+@pytest.mark.parametrize("size", [32, 33, 336, 1024])
+def test_any_image_size_builds(archive: Archive, store: Path, size: int) -> None:
+    code, _, err = archive("--set", f"image_size={size}", "--engine", "eager")
+    assert code == 0, err
+    assert read_config(store / "classifier.mar")["handler"]["image_size"] == size
+
+
+def test_grey_model_builds_from_a_list_of_numbers(
+    archive: Archive, store: Path
+) -> None:
+    Path("net.py").write_text(THREE_CLASSES.replace("Linear(3, 3)", "Linear(1, 3)"))
+    torch.save(
+        {"head.weight": torch.eye(3)[:, :1], "head.bias": torch.ones(3)}, "net.pt"
+    )
+    grey = ("--set", "channels=1", "--mean", "0.5", "--std", "0.25")
+    code, _, err = archive(*grey, "--set", "activation=auto")
+    assert code == 0, err
+    assert "activation auto: softmax; the model's outputs are no probabilities" in err
+    handler = read_config(store / "classifier.mar")["handler"]
+    assert (handler["mean"], handler["std"]) == ([0.5], [0.25])
+    assert handler["activation"] == "softmax"
 
 
 def test_force_replaces_an_archive_which_has_its_own_version(

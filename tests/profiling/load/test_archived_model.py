@@ -15,7 +15,12 @@ from offpath.cli import run
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.archived_model import load_archived_model
-from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.load.model_under_test import (
+    classify_reference,
+    load_model,
+    read_picture,
+)
+from offpath.profiling.servers.archives import build_stock
 from offpath.profiling.servers.registry import make_servers
 from tests.archive.conftest import THREE_CLASSES
 from tests.support.photographs import find_photograph
@@ -63,6 +68,28 @@ def test_model_weights_labels_and_preprocessing_come_from_the_archive(
     answer = model.source.module(pictures)
     assert torch.allclose(answer, torch.tensor([[10.0, 19.0, 28.0]]))
     assert model.model_file.parent.parent == cache / "models"
+
+
+def test_factory_with_its_modules_and_another_head_comes_from_the_archive(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tiny.py").write_text(THREE_CLASSES)
+    (tmp_path / "net.py").write_text(
+        "from tiny import Tiny\ndef make_model():\n    return Tiny()\n"
+    )
+    source = load_model_source(f"{tmp_path / 'net.py'}:make_model", "random")
+    handler = {"activation": "sigmoid", "interpolation": "bicubic"}
+    config = make_model_config(load_preset("cpu"), {}, handler)
+    spec = ArchiveSpec("tiny", "1.0", source, ["r", "g", "b"], "a test", config)
+    model = load_model(str(build_archive(spec, tmp_path / "store")))
+    photograph = find_photograph("china").path.read_bytes()
+    answer = classify_reference(model, photograph)
+    picture = model.make_transforms()(read_picture(photograph))
+    assert answer.probability == pytest.approx(
+        float(source.module(picture[None]).sigmoid().max()), abs=1e-5
+    )
+    with pytest.raises(ExpectedError, match="activation sigmoid, and TorchServe's own"):
+        build_stock(model, None, tmp_path)
 
 
 def test_name_tells_archives_apart_and_no_folder(archive: Path) -> None:
