@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import weakref
 import zlib
 from collections.abc import Sequence
@@ -99,7 +98,7 @@ class SpooledPredictionLog(PredictionLog):
                     self._note_recorded(chosen)
         except Exception:
             # A record must never cost its request; this is a bug, said once with its traceback.
-            self._spool.count_dropped(len(records))
+            self._spool.forget(0, dropped=len(records))
             if not self._encoding_error_is_said:
                 self._encoding_error_is_said = True
                 LOGGER.exception("prediction log: records dropped by a bug")
@@ -124,15 +123,13 @@ class SpooledPredictionLog(PredictionLog):
                 self._recent.add(record.event_id)
 
     def counters(self) -> LogCounters:
-        oldest_since_s = self._spool.oldest_since_s
-        age_s = 0.0 if oldest_since_s is None else time.monotonic() - oldest_since_s
         return LogCounters(
             appended=self._spool.appended,
             shipped=self._shipper.shipped,
             dropped=self._spool.dropped,
             retries=self._shipper.retries,
             spool_bytes=self._spool.spool_bytes,
-            oldest_unshipped_age_s=age_s,
+            oldest_unshipped_age_s=self._spool.oldest_age_s,
             last_success_unix_s=self._shipper.last_success_unix_s,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
+
+# What a disk says that takes no more.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OpenSegment:
@@ -54,6 +58,11 @@ class OpenSegment:
         if is_synced:
             os.fdatasync(self._fd)
 
+    @property
+    def since_s(self) -> float:
+        """Time of the first record, now where there is none."""
+        return self._clock() if self.first_append_s is None else self.first_append_s
+
     def is_in_place(self) -> bool:
         """Whether the file still is where it was made; a cleaner may have removed it."""
         try:
@@ -64,9 +73,8 @@ class OpenSegment:
     def seal(self) -> SealedSegment:
         """Ends the growing."""
         os.close(self._fd)
-        since_s = self._clock() if self.first_append_s is None else self.first_append_s
         return SealedSegment(
-            self.name, self.path, self.size_bytes, since_s, self.records
+            self.name, self.path, self.size_bytes, self.since_s, self.records
         )
 
     def abandon(self) -> None:
@@ -144,3 +152,24 @@ def list_segments(folder: Path) -> list[SealedSegment]:
         since_s = time.monotonic() - max(0.0, time.time() - status.st_mtime)
         found.append(SealedSegment(name, Path(entry.path), status.st_size, since_s))
     return sorted(found, key=lambda segment: segment.name.sequence)
+
+
+def remove_oldest(segments: list[SealedSegment]) -> SealedSegment | None:
+    """Takes the oldest one that is not on its way off the list and the disk, and counts its lines.
+
+    Returns:
+        it; None where there is none, or where none can be removed.
+    """
+    waiting = [one for one in segments if not one.is_in_flight]
+    if not waiting:
+        return None
+    oldest = min(waiting, key=lambda segment: segment.since_s)
+    try:
+        if oldest.records is None:
+            with contextlib.suppress(OSError):
+                oldest.records = read_own_file(oldest.path).count(b"\n")
+        oldest.path.unlink(missing_ok=True)
+    except OSError:
+        return None
+    segments.remove(oldest)
+    return oldest

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 
 from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery import Delivery
-from offpath.handler.prediction_log.packing import read_segment
 from offpath.handler.prediction_log.segment import SealedSegment
 from offpath.handler.prediction_log.sinks import open_sink
 from offpath.handler.prediction_log.spool import Spool, SpoolFull
@@ -104,29 +103,9 @@ class Shipper(threading.Thread):
             await self._guard(self._spool.adopt)
         if now_s >= self._next_rescan_s:
             self._next_rescan_s = now_s + RESCAN_S
-            await self._guard(self._rescan)
-        if self._settings.when_full == "drop_oldest":
-            await self._guard(self._make_room)
-        delivery.start(self._spool.sealed)
+            await self._guard(self._spool.rescan)
+        await self._guard(self._spool.offer, delivery.start)
         self._say_problem()
-
-    def _rescan(self) -> None:
-        self._spool.rescan()
-        if self._spool.is_open:
-            sink_file.ensure_sink_file(self._spool.sink_folder, self._settings)
-
-    async def _make_room(self) -> None:
-        """Gives up the oldest segments until a new one fits; those in flight are spared."""
-        while self._spool.is_tight:
-            waiting = [one for one in self._spool.sealed if not one.is_in_flight]
-            if not waiting:
-                return
-            oldest = min(waiting, key=lambda segment: segment.since_s)
-            dropped = oldest.records
-            if dropped is None:
-                dropped = (await asyncio.to_thread(read_segment, oldest)).count(b"\n")
-            self._spool.delete(oldest, dropped)
-            self._spool.problem = SpoolFull("the oldest records were given up")
 
     def _delivered(self, segment: SealedSegment, records: int) -> None:
         self._spool.delete(segment, dropped=0)
@@ -182,7 +161,7 @@ class Shipper(threading.Thread):
     async def _drain(self, delivery: Delivery) -> None:
         self._spool.seal()
         while self._spool.sealed and time.monotonic() < (self._stop_at_s or 0.0):
-            delivery.start(self._spool.sealed)
+            self._spool.offer(delivery.start)
             if not delivery.in_flight:
                 # What fails is not waited for: it is adopted later.
                 return

@@ -23,12 +23,17 @@ from offpath.handler.prediction_log.owner import (
     count_bytes,
     create_owner_folder,
 )
-from offpath.handler.prediction_log.segment import OpenSegment, SealedSegment
+from offpath.handler.prediction_log.segment import (
+    FULL,
+    OpenSegment,
+    SealedSegment,
+    remove_oldest,
+)
 from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.sink_file import ensure_sink_file
 
 BLOCKED_POLL_S = 0.05
-# While none of them is taken, age alone seals no more: an outage of a day must not leave thousands
-# of small segments.
+# While none is taken, age alone seals no more: a day's outage must not leave thousands of segments.
 MOST_SEALED_BY_AGE = 4
 
 
@@ -44,6 +49,7 @@ class Spool:
         sealed: Segments at rest that this process has to ship, its own first, each group oldest
             first.
         problem: Why records were dropped or held back; the shipper reports and clears it.
+        lacks_room: The disk is full and there was nothing at rest to give up.
         appended, dropped: Records.
     """
 
@@ -62,6 +68,7 @@ class Spool:
         self.sink_folder = settings.spool_dir / make_sink_folder_name(settings.uri)
         self.sealed: list[SealedSegment] = []
         self.problem: Exception | None = None
+        self.lacks_room = False
         self.appended = 0
         self.dropped = 0
         self._hour = hour
@@ -88,31 +95,43 @@ class Spool:
     def append(self, data: bytes, records: int) -> bool:
         """Hands the lines of a batch to the kernel, or counts them as dropped; whether it did.
 
-        Under `block` it returns only when the lines are handed over or the log is closed.
+        Under `block` it returns only when the lines are handed over or the log is closed. Under
+        `drop_oldest` the oldest segments at rest go, until these lines have room.
         """
         with self._changed:
             while True:
+                if not self._is_blocking and self.is_tight and self._give_up_oldest():
+                    self.problem = SpoolFull("the oldest records were given up")
+                    continue
                 try:
                     self._write(data, records)
                     return True
                 except (OSError, SpoolFull) as error:
                     # Without its traceback, which would keep the batch's data alive.
                     self.problem = error.with_traceback(None)
-                if not self._is_blocking or self._is_closed:
+                if self._is_blocking and not self._is_closed:
+                    self._changed.wait(BLOCKED_POLL_S)
+                    continue
+                self.lacks_room = getattr(self.problem, "errno", None) in FULL
+                if not (self.lacks_room and self._give_up_oldest()):
                     self.dropped += records
                     return False
-                self._changed.wait(BLOCKED_POLL_S)
 
     def _write(self, data: bytes, records: int) -> None:
         segment = self._current
         if segment is None:
-            why = "closed" if self._is_closed else "without a spool that it can write"
-            raise OSError(errno.EBADF, f"the prediction log is {why}")
+            raise OSError(errno.EBADF, "there is no segment to write to")
         if self.spool_bytes + len(data) > self.settings.spool_max_bytes:
             raise SpoolFull(f"the spool holds {self.spool_bytes} bytes")
         segment.append(data, records, self._is_synced)
         self._own_bytes += len(data)
         self.appended += records
+
+    def _give_up_oldest(self) -> bool:
+        oldest = remove_oldest(self.sealed)
+        if oldest is not None:
+            self.forget(oldest.size_bytes, oldest.records or 0)
+        return oldest is not None
 
     @property
     def spool_bytes(self) -> int:
@@ -120,23 +139,13 @@ class Spool:
         return self._own_bytes + self._other_bytes
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a segment to append to."""
-        return self._current is not None
-
-    @property
-    def oldest_since_s(self) -> float | None:
-        """Monotonic time of the oldest record that this process has to ship."""
-        times = [segment.since_s for segment in list(self.sealed)]
-        current = self._current
-        if current is not None and current.first_append_s is not None:
-            times.append(current.first_append_s)
-        return min(times, default=None)
-
-    def count_dropped(self, records: int) -> None:
-        """Counts records that did not reach the spool at all."""
-        with self._changed:
-            self.dropped += records
+    def oldest_age_s(self) -> float:
+        """Of the oldest record that this process has to ship; 0 where there is none."""
+        times_s = [segment.since_s for segment in list(self.sealed)]
+        if (current := self._current) is not None:
+            times_s.append(current.since_s)
+        now_s = self._clock()
+        return now_s - min(times_s, default=now_s)
 
     # The shipper's side.
 
@@ -157,22 +166,20 @@ class Spool:
 
     def _is_due(self, segment: OpenSegment) -> bool:
         settings = self.settings
-        now_s = self._clock()
-        since_s = now_s if segment.first_append_s is None else segment.first_append_s
         own = sum(not sealed.is_adopted for sealed in self.sealed)
-        is_old = now_s - since_s >= settings.segment_max_age_s
+        age_s = self._clock() - segment.since_s
         return (
             segment.size_bytes >= settings.segment_max_bytes
-            or (is_old and own < MOST_SEALED_BY_AGE)
+            or (age_s >= settings.segment_max_age_s and own < MOST_SEALED_BY_AGE)
             or segment.name.hour != self._hour()
-            or (self.is_tight and not self.sealed)
+            or ((self.is_tight or self.lacks_room) and not self.sealed)
         )
 
     @property
     def is_tight(self) -> bool:
         """Whether room has to be made: a segment's worth before the bound, so that it holds."""
-        settings = self.settings
-        return self.spool_bytes > settings.spool_max_bytes - settings.segment_max_bytes
+        bound = self.settings.spool_max_bytes - self.settings.segment_max_bytes
+        return self.spool_bytes > bound
 
     def seal(self) -> None:
         """Ends the open segment without a successor: nothing is appended from here on."""
@@ -191,6 +198,7 @@ class Spool:
             return
         with self._changed:
             self._current = new
+            self.lacks_room = False
             self._changed.notify_all()
         # What was appended since `old` was looked at is sealed with it.
         self._put_at_rest(old)
@@ -202,8 +210,9 @@ class Spool:
         if sealed.size_bytes == 0:
             sealed.path.unlink(missing_ok=True)
             return
-        own = [segment for segment in self.sealed if not segment.is_adopted]
-        self.sealed.insert(len(own), sealed)
+        with self._changed:
+            own = [segment for segment in self.sealed if not segment.is_adopted]
+            self.sealed.insert(len(own), sealed)
 
     def _open_segment(self) -> OpenSegment:
         if self._own is None:
@@ -224,24 +233,24 @@ class Spool:
         own, self._own = self._own, None
         with self._changed:
             self._current = None
-        sealed = lost.seal()
-        self._forget(sealed.size_bytes, dropped=sealed.records or 0)
+        lost.seal()
+        self.forget(lost.size_bytes, dropped=lost.records)
         if own is not None:
             own.release()
         self._replace(None)
-        self.problem = FileNotFoundError(
-            errno.ENOENT, "the spool was removed while in use", str(lost.path)
-        )
+        self.problem = FileNotFoundError(f"{lost.path} was removed while in use")
 
     def adopt(self) -> None:
         """Takes over the segments of dead processes."""
         found = self._adopted.adopt()
-        self.sealed.extend(found)
         with self._changed:
+            self.sealed.extend(found)
             self._own_bytes += sum(segment.size_bytes for segment in found)
 
     def rescan(self) -> None:
-        """Counts what other processes have in the spool."""
+        """Counts what other processes have in the spool; notes the sink where that is gone."""
+        if self._current is not None:
+            ensure_sink_file(self.sink_folder, self.settings)
         mine = self._adopted.paths
         if self._own is not None:
             mine.add(self._own.path)
@@ -250,14 +259,21 @@ class Spool:
             self._other_bytes = others
             self._changed.notify_all()
 
-    def delete(self, segment: SealedSegment, dropped: int) -> None:
-        """Forgets a segment that was delivered (`dropped` 0) or is given up."""
-        segment.path.unlink(missing_ok=True)
-        self.sealed.remove(segment)
-        self._forget(segment.size_bytes, dropped)
+    def offer(self, take: Callable[[list[SealedSegment]], None]) -> None:
+        """Shows the segments at rest to `take`; while it chooses, none is given up."""
+        with self._changed:
+            take(self.sealed)
         self._adopted.release_emptied({one.path.parent for one in self.sealed})
 
-    def _forget(self, size_bytes: int, dropped: int) -> None:
+    def delete(self, segment: SealedSegment, dropped: int) -> None:
+        """Forgets a segment that was delivered (`dropped` 0) or was removed by somebody."""
+        segment.path.unlink(missing_ok=True)
+        with self._changed:
+            self.sealed.remove(segment)
+            self.forget(segment.size_bytes, dropped)
+
+    def forget(self, size_bytes: int, dropped: int) -> None:
+        """Counts what is no longer in the spool, or did not reach it."""
         with self._changed:
             self._own_bytes -= size_bytes
             self.dropped += dropped
@@ -271,10 +287,7 @@ class Spool:
             self._own = None
 
     def abandon(self) -> None:
-        """In a forked child: closes the descriptors, for the locks belong to the parent.
-
-        A child that kept them would keep a dead parent's segments from being adopted.
-        """
+        """In a forked child, which must not hold a dead parent's locks: closes the descriptors."""
         self._changed = threading.Condition()
         self._is_closed = True
         if self._current is not None:

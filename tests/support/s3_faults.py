@@ -14,13 +14,34 @@ PASS, REFUSED, SLOW_DOWN, HANGING, DENIED = (
     "denied",
 )
 OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
+EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED = (
+    "expired credentials",
+    "redirected",
+    "login page",
+    "truncated",
+)
+# Answers that are no outage: wrong ones.
+WRONG = (EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED)
+
+
+def _error(code: str, message: str) -> str:
+    return f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+
+
+# Status and further header, body.
 ANSWERS = {
     SLOW_DOWN: (
         "503 Service Unavailable",
-        "SlowDown",
-        "Please reduce your request rate.",
+        _error("SlowDown", "Please reduce your request rate."),
     ),
-    DENIED: ("403 Forbidden", "AccessDenied", "Access Denied"),
+    DENIED: ("403 Forbidden", _error("AccessDenied", "Access Denied")),
+    EXPIRED: (
+        "400 Bad Request",
+        _error("ExpiredToken", "The provided token has expired."),
+    ),
+    REDIRECTED: ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/other", ""),
+    LOGIN_PAGE: ("200 OK", "<html>Please log in.</html>"),
+    TRUNCATED: ("200 OK", ""),
 }
 
 
@@ -46,7 +67,8 @@ class FaultProxy(LatencyProxy):
             while await reader.read(CHUNK_BYTES):
                 pass
         elif self._mode in ANSWERS:
-            await _answer_error(reader, writer, *ANSWERS[self._mode])
+            is_cut = self._mode == TRUNCATED
+            await _answer_error(reader, writer, *ANSWERS[self._mode], is_cut)
         else:
             await super().answer(reader, writer)
 
@@ -55,8 +77,8 @@ async def _answer_error(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     status: str,
-    code: str,
-    message: str,
+    body: str,
+    is_cut: bool,
 ) -> None:
     """Takes one request whole, so that the client reads the answer instead of a broken pipe."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
@@ -65,9 +87,9 @@ async def _answer_error(
     for line in head.split("\r\n"):
         if line.startswith("content-length:"):
             await reader.readexactly(int(line.split(":")[1]))
-    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    writer.write(
+    answer = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
     )
+    writer.write(answer[: len(answer) // 2] if is_cut else answer)
     await writer.drain()

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from offpath.handler.prediction_log.naming import make_sink_folder_name
 from offpath.handler.prediction_log.owner import (
     NEW_PREFIX,
@@ -23,8 +21,6 @@ from offpath.handler.prediction_log.owner import (
     list_owner_folders,
     remove_stale,
 )
-
-pytestmark = pytest.mark.timing
 
 ROOT = Path(__file__).parents[3]
 StartWriter = Callable[..., Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from offpath.handler.prediction_log import PredictionLog, Record
 from offpath.handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
 from tests.support.bucket import read_out
-
-pytestmark = pytest.mark.timing
 
 OpenLog = Callable[..., PredictionLog]
 MakeRecord = Callable[..., Record]
@@ -51,6 +48,7 @@ def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
     open_log: OpenLog,
     make_record: MakeRecord,
     tmp_path: Path,
+    wait_until: Callable[..., None],
 ) -> None:
     writer = start_writer({"batch_size": 8, "pause_s": 60})
     ids = [writer.wait_until_writing()]
@@ -58,7 +56,7 @@ def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
     log = open_log(segment_max_age_s=60)
 
     log.append([make_record(event_id) for event_id in [*ids, "new"]])
-    time.sleep(0.5)
+    wait_until(lambda: log.counters().shipped == len(ids))
     log.close()
 
     assert log.counters().appended == 1

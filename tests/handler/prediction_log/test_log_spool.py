@@ -24,8 +24,6 @@ from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
 from tests.support.bucket import read_out
 from tests.support.clock import Clock
 
-pytestmark = pytest.mark.timing
-
 MakeSettings = Callable[..., PredictionLogSettings]
 MakeRecord = Callable[..., Record]
 OpenLog = Callable[..., PredictionLog]
@@ -98,16 +96,27 @@ def test_age_seals_few_segments_while_none_is_taken(
     assert len(spool.sealed) == MOST_SEALED_BY_AGE
 
 
-def test_a_segment_never_spans_two_hours(make_spool: Callable[..., Clocked]) -> None:
-    hours = ["20261121T03"]
-    spool = make_spool(hour=lambda: hours[-1])
+@pytest.mark.parametrize(
+    "hours",
+    [
+        pytest.param(["20261121T03", "20261121T04"], id="passes"),
+        pytest.param(["20261121T03", "20261121T02"], id="clock-set-back"),
+        pytest.param(["20261121T03", "20361121T03"], id="clock-set-forward"),
+    ],
+)
+def test_a_segment_never_spans_two_hours(
+    make_spool: Callable[..., Clocked], hours: list[str]
+) -> None:
+    now = hours[:1]
+    spool = make_spool(hour=lambda: now[-1])
     spool.append(LINE, 1)
-    hours.append("20261121T04")
+    now.append(hours[1])
     spool.rotate_if_due()
     spool.append(LINE, 1)
     spool.seal()
 
     assert [segment.name.hour for segment in spool.sealed] == hours
+    assert len({segment.name.key for segment in spool.sealed}) == 2
 
 
 def test_an_empty_segment_is_neither_kept_nor_shipped(
@@ -158,28 +167,74 @@ def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
 # The bound.
 
 
-def test_drop_oldest_keeps_the_bound_and_the_newest_records(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
-) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.touch()
-    log = open_log(uri=f"file://{blocked}/out", **SMALL)
-    ids = []
-    most_bytes = 0
-    for number in range(60):
-        ids.append(f"{number:04d}")
-        log.append([make_record(ids[-1])])
-        most_bytes = max(most_bytes, count_bytes(next((tmp_path / "spool").iterdir())))
-        time.sleep(0.05)
-    blocked.unlink()
-    wait_until(lambda: log.counters().spool_bytes == 0)
+def number_line(number: int) -> bytes:
+    return b'{"event_id":"%0100d"}\n' % number
 
-    counters = log.counters()
-    kept = sorted(read_out(blocked / "out"))
-    assert most_bytes <= SMALL["spool_max_bytes"]
-    assert counters.dropped > 0
-    assert counters.shipped + counters.dropped == counters.appended == 60
-    assert kept == ids[-len(kept) :]
+
+def fill(spool: Spool, records: int) -> list[bytes]:
+    """Appends numbered records; those that are in the spool afterwards, oldest first."""
+    for number in range(records):
+        assert spool.append(number_line(number), 1)
+        spool.rotate_if_due()
+    spool.seal()
+    kept = [line for one in spool.sealed for line in one.path.open("rb")]
+    assert spool.dropped + len(kept) == spool.appended == records
+    return kept
+
+
+def test_drop_oldest_keeps_the_bound_and_the_newest_records(
+    make_spool: Callable[..., Clocked],
+) -> None:
+    spool = make_spool(**SMALL)
+
+    kept = fill(spool, 200)
+
+    assert count_bytes(spool.sink_folder) <= SMALL["spool_max_bytes"]
+    assert 30 < len(kept) < 200
+    assert kept == [number_line(number) for number in range(200)][-len(kept) :]
+
+
+def test_drop_oldest_on_a_full_disk_keeps_the_newest_records(
+    make_spool: Callable[..., Clocked], mount_tmpfs: Callable[..., Path]
+) -> None:
+    disk = mount_tmpfs("size=64k")
+    spool = make_spool(spool_dir=str(disk), segment_max_bytes=8192)
+
+    kept = fill(spool, 1000)
+
+    assert 200 < len(kept) < 600
+    assert kept == [number_line(number) for number in range(1000)][-len(kept) :]
+
+
+def test_what_is_on_its_way_is_not_given_up(make_spool: Callable[..., Clocked]) -> None:
+    spool = make_spool(**SMALL)
+    for number in range(200):
+        spool.append(number_line(number), 1)
+        spool.rotate_if_due()
+        if number == 20:
+            spool.sealed[0].is_in_flight = True
+
+    assert spool.dropped > 0
+    assert spool.sealed[0].path.read_bytes().startswith(number_line(0))
+
+
+def test_adopted_records_that_are_given_up_are_counted(
+    make_spool: Callable[..., Clocked],
+) -> None:
+    dead = make_spool(**SMALL)
+    for number in range(9):
+        dead.append(number_line(number), 1)
+    dead.seal()
+    dead.release()
+    spool = make_spool(**SMALL)
+    spool.adopt()
+    for number in range(200):
+        spool.append(number_line(number), 1)
+        spool.rotate_if_due()
+    spool.seal()
+
+    left = sum(one.path.read_bytes().count(b"\n") for one in spool.sealed)
+    assert spool.dropped + left == 209
 
 
 def test_closing_lets_a_held_back_append_go(
@@ -387,18 +442,18 @@ def test_a_log_that_is_off_takes_everything_and_keeps_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_counters_tell_the_age_of_what_waits(
-    open_log: OpenLog, make_record: MakeRecord
+def test_a_spool_tells_the_age_of_what_waits(
+    make_spool: Callable[..., Clocked],
 ) -> None:
-    log = open_log(segment_max_age_s=100)
-    assert log.counters().oldest_unshipped_age_s == 0.0
-    log.append([make_record()])
-    time.sleep(0.2)
-
-    counters = log.counters()
-
-    assert 0.2 <= counters.oldest_unshipped_age_s < 2
-    assert (counters.appended, counters.spool_bytes > 0) == (1, True)
+    spool = make_spool()
+    spool.clock.now_s = 5.0
+    assert spool.oldest_age_s == 0.0
+    spool.append(LINE, 1)
+    spool.clock.now_s = 7.0
+    assert spool.oldest_age_s == 2.0
+    spool.seal()
+    spool.clock.now_s = 8.0
+    assert spool.oldest_age_s == 3.0
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])

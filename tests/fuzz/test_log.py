@@ -1,0 +1,102 @@
+"""Lines and names of the prediction log: whatever a killed machine or a stranger left in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
+from offpath.handler.prediction_log.packing import split_torn
+from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
+from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
+
+LINES = [b'{"event_id":"e1"}\n', b"{}\n", b"{\n", b"}\n", b"\n", b"\0\0\n", b"{\0}\n"]
+pieces = st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=20)))
+
+
+@given(pieces.map(b"".join))
+@example(b'{"a":1}\r{"b":2}\n')
+@example(b'{"a":"\x0b\x0c\x1c\x85"}\n{')
+def test_every_byte_is_kept_or_set_aside_and_complete_lines_stay(data: bytes) -> None:
+    lines, torn = split_torn(data)
+
+    assert sorted(lines + torn) == sorted(data)
+    assert split_torn(lines) == (lines, b"")
+    for line in lines.split(b"\n")[:-1]:
+        assert line.startswith(b"{") and line.endswith(b"}") and b"\0" not in line
+
+
+@given(
+    st.text(st.characters()),
+    st.one_of(st.none(), st.text(st.characters())),
+    st.lists(st.tuples(st.text(), st.floats())),
+)
+@example("\udc80", "\u2028\n", [("label", float("nan"))])
+def test_a_record_is_one_line_that_survives_a_repair(
+    event_id: str, user_id: str | None, predictions: list[tuple[str, float]]
+) -> None:
+    record = Record(event_id, "2026-11-21T03:51:42.123Z", "m", "1", user_id)
+    record.predictions = predictions
+
+    line = encode_records([record], FIELDS)
+
+    assert line.isascii() and line.count(b"\n") == 1
+    assert split_torn(line) == (line, b"")
+    row = json.loads(line)
+    assert (row["event_id"], row["user_id"]) == (event_id, user_id)
+
+
+@given(st.text(max_size=60))
+@example("20261121T03-000017.jsonl.gz.spool")
+@example("99999999T99-9999999999999999999999.jsonl.spool")
+@example("２０２６１１２１T03-000017.jsonl.spool")
+@example("20261121T03-000017.jsonl.gz.spool\n")
+def test_a_name_is_a_segments_only_if_that_segment_has_it(name: str) -> None:
+    parsed = parse_segment_name("node-1-1x0", name)
+
+    assert parsed is None or parsed.file_name == name
+    assert parsed is None or "/../" not in parsed.key
+
+
+@given(
+    st.integers(0, 99_999_999),
+    st.integers(0, 99),
+    st.integers(1, 10**12),
+    st.sampled_from(["gzip", "zstd", "none"]),
+)
+def test_a_segments_name_says_all_of_it(
+    day: int, hour: int, sequence: int, compression: str
+) -> None:
+    name = SegmentName("node-1-1x0", f"{day:08d}T{hour:02d}", sequence, compression)
+
+    assert parse_segment_name(name.owner, name.file_name) == name
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(),
+            lambda inner: st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["uri", "sync", "s3", "timeout_s", "region", "x"]),
+                inner,
+            ),
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+@example(b'{"uri": "s3://b", "s3": {"timeout_s": 1e999}}')
+def test_a_spools_notes_are_read_or_refused(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        for name in ("sink.json", "last-error.json"):
+            (Path(folder) / name).write_bytes(content)
+        for read in (read_sink_file, read_last_error):
+            try:
+                read(Path(folder))
+            except (ValueError, OSError):
+                # What their callers expect.
+                pass
