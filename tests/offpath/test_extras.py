@@ -104,6 +104,9 @@ def list_commands(folder: Path) -> list[list[str]]:
     log, ids = f"file://{folder}/log", str(folder / "ids")
     return [
         ["archive", "--model", "none.py", "--weights", "none.pt"],
+        ["check", "nowhere.properties"],
+        ["export", "triton", "none.mar", "--output", str(folder / "triton")],
+        ["export", "ray", "none.mar", "--output", str(folder / "ray")],
         ["serve", "--model-store", str(folder)],
         ["reload"],
         ["predict", "none.jpg"],

@@ -50,7 +50,7 @@ def url(
     )
     spec = ArchiveSpec("own", "1.0", source, source.labels, "labels", config)
     spec = dataclasses.replace(spec, handler=load_own_handler(str(file)))
-    build_archive(spec, server.settings.model_store)
+    build_archive(spec, server.settings.model_store, force=True)
     with server.management() as management:
         management.register("own.mar", initial_workers=1)
         yield f"{server.inference_url}/predictions/own"
