@@ -208,6 +208,10 @@ class OffpathClassifier(ImageClassifier):
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
             if server_timing is not None:
                 context.set_response_header(idx, "Server-Timing", server_timing)
+            if is_grpc(context.get_all_request_header(idx)):
+                # For StreamPredictions Java reads this word, and takes the worker down where it is
+                # missing (GRPCJob.java).
+                context.set_response_header(idx, "ts_stream_next", "false")
         return [reply.body for reply in replies]
 
     @staticmethod
@@ -289,6 +293,12 @@ class OffpathClassifier(ImageClassifier):
         would parse; warnings, errors and metrics stay."""
         logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
+
+
+def is_grpc(headers: Mapping[str, Any]) -> bool:
+    """Whether a request came over gRPC: over HTTP there is always a header, here there is only
+    what ts/service.py says of the fields."""
+    return not any(isinstance(value, str) for value in headers.values())
 
 
 def describe_choice(choice: Choice) -> dict[str, Any]:

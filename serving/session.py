@@ -15,7 +15,7 @@ from offpath.serving.in_flight import wait_until_answered
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.server_log import LogFollower, LogLine
-from offpath.serving.settings import ServerSettings
+from offpath.serving.settings import LOOPBACK, ServerSettings
 from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import PHOTOGRAPH, warm_up
 
@@ -155,4 +155,5 @@ def _urls(server: TorchServe) -> dict[str, str]:
         "inference": server.inference_url,
         "management": server.management_url,
         "metrics": f"{server.metrics_url}/metrics",
+        "grpc": f"{LOOPBACK}:{server.ports.grpc_inference}",
     }

@@ -31,6 +31,7 @@ class ServerSettings:
             nobody needs from afar, stay on loopback.
         inference_port: 0 takes a free one; so for the other two.
         management_port: None: no port but a socket in a folder of the server's own.
+        grpc_port: of gRPC's inference API, on loopback; 0 takes a free one.
         unix_sockets: inference and metrics listen on such sockets too: for the front door.
         enable_model_api: models may be registered and removed over the management API.
         token_auth: every call needs a token from TorchServe's key file.
@@ -51,6 +52,7 @@ class ServerSettings:
     inference_port: int = 8080
     management_port: int | None = None
     metrics_port: int = 8082
+    grpc_port: int = 0
     unix_sockets: bool = False
     enable_model_api: bool = False
     token_auth: bool = False
@@ -94,11 +96,12 @@ def choose_ports(settings: ServerSettings) -> Ports:
     """Settles the ports: those asked for, free ones for 0 and for gRPC.
 
     TorchServe opens its two gRPC ports always, and two servers on its defaults 7070 and 7071
-    would collide, so they are free ones unless `overrides` sets them.
+    would collide, so they are free ones unless the settings say more.
     """
+    overrides = settings.overrides
     grpc = [
-        int(settings.overrides.get(f"grpc_{kind}_port", "0"))
-        for kind in ("inference", "management")
+        int(overrides.get("grpc_inference_port", settings.grpc_port)),
+        int(overrides.get("grpc_management_port", 0)),
     ]
     management = settings.management_port or 0
     wanted = [settings.inference_port, management, settings.metrics_port]
@@ -115,6 +118,8 @@ def check_startable(settings: ServerSettings) -> None:
         raise ExpectedError(
             f"no model store at {settings.model_store}; `offpath archive --output` makes one"
         )
+    if settings.grpc_port:
+        check_port_free(LOOPBACK, settings.grpc_port, "--grpc-port")
     if settings.unix_sockets:
         return
     for kind in ("inference", "management", "metrics"):

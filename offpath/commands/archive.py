@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from offpath.commands.settings_option import read_settings
 from offpath.handler.errors import ExpectedError, WrongOption
+
+if TYPE_CHECKING:  # torch comes with it
+    from offpath.archive.old_mar import OldArchive
 
 
 @click.command("archive")
@@ -25,6 +30,14 @@ from offpath.handler.errors import ExpectedError, WrongOption
     "--weights",
     help="State dict, checkpoint or .safetensors, `pretrained` or `random` (seeded)."
     " Default: the model's.",
+)
+@click.option(
+    "--from",
+    "old",
+    type=Path,
+    metavar="OLD.mar",
+    help="A stock image_classifier archive: its model, weights, labels, name and batch settings in "
+    "the place of --model, --weights and --labels. Says what changes.",
 )
 @click.option("--labels", type=Path, help="One label a line, or index_to_name.json.")
 @click.option(
@@ -90,11 +103,9 @@ from offpath.handler.errors import ExpectedError, WrongOption
 @click.option(
     "--extra-file", "extra_files", type=Path, multiple=True, help="Goes along as it is."
 )
+@click.option("--name", help="Model and file name [default: classifier, or --from's].")
 @click.option(
-    "--name", default="classifier", show_default=True, help="Model and file name."
-)
-@click.option(
-    "--model-version", default="1.0", show_default=True, help="As TorchServe shows it."
+    "--model-version", help="As TorchServe shows it [default: 1.0, or --from's]."
 )
 @click.option(
     "--output",
@@ -118,10 +129,12 @@ def command(**options: Any) -> None:
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
       offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
+      offpath archive --from old.mar --output new-store
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
-    path, config = _build(options)
+    with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder:
+        path, config = _build(options, Path(folder))
     if options["as_json"]:
         summary = {"archive": str(path), "bytes": path.stat().st_size, "config": config}
         click.echo(json.dumps(summary))
@@ -132,7 +145,7 @@ def command(**options: Any) -> None:
     )
 
 
-def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
     # torch is imported here: `offpath archive --help` answers without it.
     from offpath.archive.artefacts import plan_engine
     from offpath.archive.build import ArchiveSpec, build_archive
@@ -140,20 +153,23 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import load_preset, make_model_config
     from offpath.archive.model_source import load_model_source
+    from offpath.archive.old_mar import format_changes
     from offpath.archive.own_handler import load_own_handler
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
+    old = _unpack_old(options, folder)
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
     own = load_own_handler(options["own_handler"]) if options["own_handler"] else None
     source = load_model_source(options["model"], options["weights"], _say)
     handler = {**source.handler, **_handler_settings(options)}
-    config = make_model_config(preset, _server_settings(options), handler)
+    server = {**(old.server if old else {}), **_server_settings(options)}
+    config = make_model_config(preset, server, handler)
     settle_head(config, source.module, options["calibrate"], _say)
     engine = plan_engine(config, source.module, options["calibrate"])
     spec = ArchiveSpec(
-        name=options["name"],
-        version=options["model_version"],
+        name=options["name"] or "classifier",
+        version=options["model_version"] or "1.0",
         source=source,
         labels=labels if labels is not None else source.labels,
         labels_source=str(options["labels"] or "the embedded label list"),
@@ -164,7 +180,31 @@ def _build(options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     )
     archive = build_archive(spec, options["output"], options["force"], _say)
     _say_where_it_runs(config)
+    for change in format_changes(old, config) if old else ():
+        _say(change)
     return archive, config
+
+
+def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
+    """Puts what `--from` holds in the place of the options that were not given."""
+    from offpath.archive.old_mar import unpack
+
+    if options["old"] is None:
+        return None
+    context = click.get_current_context()
+    for name in ("model", "weights"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--from brings its own model; leave --{name} out")
+    old = unpack(options["old"], folder, options["own_handler"] is not None)
+    options.update(
+        model=str(old.model),
+        weights=None if old.weights is None else str(old.weights),
+        labels=options["labels"] or old.labels,
+        name=options["name"] or old.name,
+        model_version=options["model_version"] or old.version,
+        extra_files=(*old.extra_files, *options["extra_files"]),
+    )
+    return old
 
 
 def _say_where_it_runs(config: dict[str, Any]) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError
@@ -173,14 +175,36 @@ def read(limit: int | None, as_json: bool, **where: Any) -> None:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
             return
-        table = Table()
-        for head in ("inference time", "event id", "model", "status", "best", "user"):
-            # The id is there to be copied.
-            table.add_column(head, no_wrap=head in ("inference time", "event id"))
-        for record in chosen:
-            # What a client called its user, or a model its label, is no markup.
-            table.add_row(*(printable(cell) for cell in _row(record)))
-    Console(markup=False).print(table)
+        # What a client called its user, or a model its label, is no markup.
+        rows = [[printable(cell) for cell in _row(record)] for record in chosen]
+    Console(markup=False).print(_records_table(rows))
+
+
+# The ids are there to be copied, and a day's time says enough beside them: --json has all.
+COLUMNS = {"time": True, "event id": True, "model": False, "status": True}
+COLUMNS |= {"best": False, "user": False}
+
+
+def _records_table(rows: list[list[str]]) -> Table:
+    """Within 80 columns: what is the same in every record, or empty, is no column of its own."""
+    shown = [
+        index
+        for index, head in enumerate(COLUMNS)
+        if COLUMNS[head] or len({row[index] for row in rows}) > 1 or head == "best"
+    ]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for index in shown:
+        head = list(COLUMNS)[index]
+        table.add_column(head, no_wrap=COLUMNS[head], overflow="fold")
+    for row in rows:
+        table.add_row(*(row[index] for index in shown))
+    left_out = [
+        f"{head}: {rows[0][index]}"
+        for index, head in enumerate(COLUMNS)
+        if rows and index not in shown and rows[0][index]
+    ]
+    table.caption = Text("; ".join(left_out)) if left_out else None
+    return table
 
 
 def _row(record: dict[str, Any]) -> list[str]:
@@ -190,7 +214,8 @@ def _row(record: dict[str, Any]) -> list[str]:
     )
     model = f"{record.get('model', '')} {record.get('version', '')}"
     return [
-        str(record["inference_time"]),
+        # 2026-11-21T03:51:42.123Z
+        str(record["inference_time"])[5:19].replace("T", " "),
         str(record["event_id"]),
         model,
         str(record.get("status", "")),

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import httpx
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -79,7 +80,9 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     paths = list(find_images(images))
     results = _send_all(paths, square, options)
     failed = 0
-    table = Table("picture", "label", "p", "ms", "server ms by stage")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    for head in ("picture", "label", "p", "ms", "server ms by stage"):
+        table.add_column(head, no_wrap=head in ("p", "ms"), overflow="fold")
     for path, outcome in results:
         failed += not (isinstance(outcome, Prediction) and outcome.is_ok)
         if options["as_json"]:

@@ -55,6 +55,7 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     "start].",
 )
 @_port_option("--metrics-port", 8082, "0: a free one.")
+@_port_option("--grpc-port", 0, "gRPC's inference API, on loopback; 0: a free one.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -119,6 +120,7 @@ def command(
     port: int,
     management_port: int | None,
     metrics_port: int,
+    grpc_port: int,
     config: Path | None,
     enable_model_api: bool,
     token_auth: bool,
@@ -163,6 +165,7 @@ def command(
             inference_port=port,
             management_port=management_port,
             metrics_port=metrics_port,
+            grpc_port=grpc_port,
             enable_model_api=enable_model_api,
             token_auth=token_auth,
             allow_cpu=allow_cpu,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from offpath import cli
 from offpath.handler.prediction_log import Record, open_prediction_log
 from offpath.handler.prediction_log.record import format_inference_time
 from offpath.handler.prediction_log.settings import PredictionLogSettings
@@ -206,6 +208,27 @@ def test_read_shows_a_terminal_nothing_that_it_would_obey(
 
     assert "\x1b" not in done.out and "\x9b" not in done.out
     assert "[red]" in done.out
+
+
+def test_read_loses_nothing_at_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [f"0b0c1d2e-1111-4222-8333-44445555666{number}" for number in range(2)]
+    records = [
+        record(one, user_id=f"user-{number}", predictions=[("a long label", 0.96)])
+        for number, one in enumerate(ids)
+    ]
+    uri = write_log(tmp_path / "out", records)
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.run(["logs", "read", uri])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    # Folded, perhaps, but whole.
+    words = re.sub(r"\s+", "", out)
+    assert all(one in out for one in ids)
+    assert words.count("0.960") == out.count(" 200 ") == 2
+    assert "user-0" in words and "user-1" in words and "model: m 1" in out
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
