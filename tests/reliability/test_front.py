@@ -12,11 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving.front.test_door_hostile import (
-    LARGE,
-    measure_beside_slow,
-    send_randoms,
-)
+from tests.serving.front.test_door_hostile import measure_beside_slow, send_randoms
 from tests.serving.front.test_door_lifecycle import (
     BODIES,
     KILLS,
@@ -25,6 +21,7 @@ from tests.serving.front.test_door_lifecycle import (
     check_log,
     run_kill_round,
 )
+from tests.support.costly import progressive_jpeg
 from tests.support.front import FrontProcess, front, load, log_variables
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
@@ -114,12 +111,13 @@ def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
 def test_what_the_queue_cannot_hold_is_told_to_come_again(
     model_store: Path, tmp_path: Path
 ) -> None:
+    slow = progressive_jpeg(1000, 60)  # 20 kB, a tenth of a second
     # Beside the least queue, job_queue_size of config.properties.
     with front(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
 
         def post(_: int) -> httpx.Response:
             url = door.url + PATH
-            return httpx.post(url, content=LARGE, trust_env=False, timeout=60)
+            return httpx.post(url, content=slow, trust_env=False, timeout=60)
 
         with ThreadPoolExecutor(CROWD) as pool:
             answers = list(pool.map(post, range(CROWD)))
