@@ -15,6 +15,13 @@ LOOPBACK = "127.0.0.1"
 CONF_DIR = Path(__file__).resolve().parent / "conf"
 # Keys of config.properties that hold a file's path.
 PATH_KEYS = ("metrics_config",)
+# TorchServe opens its two gRPC ports always. With this certificate, whose key is another one's, no
+# handshake gets past the server's own first word (conf/README.md): they are closed.
+CLOSED_GRPC = {
+    "enable_grpc_ssl": "true",
+    "certificate_file": str(CONF_DIR / "grpc-closed.crt"),
+    "private_key_file": str(CONF_DIR / "grpc-closed.key"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class ServerSettings:
         grpc_port: of gRPC's inference API, on loopback; 0 takes a free one.
         unix_sockets: inference and metrics listen on such sockets too: for the front door.
         enable_model_api: models may be registered and removed over the management API.
+        grpc: the two gRPC ports, on loopback, answer.
         token_auth: every call needs a token from TorchServe's key file.
         allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
@@ -55,6 +63,7 @@ class ServerSettings:
     grpc_port: int = 0
     unix_sockets: bool = False
     enable_model_api: bool = False
+    grpc: bool = False
     token_auth: bool = False
     allow_cpu: bool = False
     fork_workers: bool = True
@@ -163,6 +172,8 @@ def build_properties(
     properties["disable_token_authorization"] = _flag(not settings.token_auth)
     if settings.enable_model_api:
         properties["enable_model_api"] = "true"
+    if not (settings.grpc or settings.stock or CLOSED_GRPC.keys() & properties.keys()):
+        properties.update(CLOSED_GRPC)
     properties.update(settings.overrides)
     return properties
 

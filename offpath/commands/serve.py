@@ -68,6 +68,12 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     help="Let models be registered and removed over HTTP.",
 )
 @click.option(
+    "--grpc",
+    is_flag=True,
+    help="Open TorchServe's two gRPC ports, on loopback: with them every user of this machine can "
+    "stop your models, unless --token-auth.",
+)
+@click.option(
     "--token-auth",
     is_flag=True,
     help="Every call needs a token of TorchServe's; with --front take --tokens.",
@@ -123,6 +129,7 @@ def command(
     grpc_port: int,
     config: Path | None,
     enable_model_api: bool,
+    grpc: bool,
     token_auth: bool,
     behind_proxy: bool,
     allow_cpu: bool,
@@ -167,6 +174,7 @@ def command(
             metrics_port=metrics_port,
             grpc_port=grpc_port,
             enable_model_api=enable_model_api,
+            grpc=grpc,
             token_auth=token_auth,
             allow_cpu=allow_cpu,
             fork_workers=fork_workers,

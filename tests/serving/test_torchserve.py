@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import shutil
 import socket
+import ssl
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,12 +14,22 @@ import pytest
 from offpath.handler.errors import ExpectedError
 from offpath.serving.processes import find_session_members
 from offpath.serving.torchserve import TorchServe
-from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
 from tests.support.scrape import count_log_lines
 
 pytestmark = pytest.mark.server
 REQUESTS = 100
 BROKEN_FORMS = 500
+# And an empty SETTINGS frame (RFC 9113, 3.4).
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """One with nothing asked for."""
+    mar = write_mar(tmp_path_factory.mktemp("closed") / "store", "echo")
+    with TorchServe(make_settings(mar)) as server:
+        yield server
 
 
 def post(server: TorchServe, body: bytes = b"abc") -> str:
@@ -53,6 +65,26 @@ def test_token_auth_closes_the_door_and_verbose_logs_requests(
         assert replies == {"3"}
         # Without it there are none: test_path.py.
         assert count_log_lines(server) - before > REQUESTS
+
+
+@pytest.mark.parametrize(
+    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]
+)
+def test_grpc_is_closed_unless_it_is_asked_for(
+    closed: TorchServe, version: ssl.TLSVersion
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_alpn_protocols(["h2"])
+    for port in (closed.ports.grpc_inference, closed.ports.grpc_management):
+        with socket.create_connection(("127.0.0.1", port), 10) as plain:
+            plain.sendall(HTTP2_PREFACE)
+            assert plain.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", port), 10) as connection:
+            with pytest.raises(ssl.SSLError, match="INTERNAL_ERROR"):
+                context.wrap_socket(connection)
 
 
 def test_clients_cause_a_line_a_second_and_forge_none(make_mar: MakeMar) -> None:
