@@ -4,7 +4,8 @@
 #   scripts/serve.sh            serves until Ctrl-C or SIGTERM
 #   scripts/serve.sh --once     stops after the sample prediction
 #
-# Every option of `offpath serve` may be given.
+# Behind the front door where /dev/shm has room for its bodies (a container's 64 MB are too little);
+# --no-front serves without it. Every option of `offpath serve` may be given.
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
@@ -17,10 +18,22 @@ is_archive_current() {
     -not -path '*/__pycache__/*' -print -quit)" ]
 }
 
-ensure_venv serve
+# 16 bodies of the largest size, see serving/front/bodies.py.
+SHM_MB=512
+
+has_room_for_bodies() {
+  [ "$(df --output=avail -m /dev/shm 2>/dev/null | tail -1)" -ge "$SHM_MB" ] 2>/dev/null
+}
+
+ensure_venv serve,front
 ensure_java
 if ! is_archive_current; then
   say "building $ARCHIVE"
   "$VENV/bin/offpath" archive --output "$STORE" --force >&2
 fi
-exec "$VENV/bin/offpath" serve --model-store "$STORE" --sample "$@"
+front=(--front)
+if ! has_room_for_bodies; then
+  say "less than $SHM_MB MB free in /dev/shm: serving without the front door (docs/front-door.md)"
+  front=()
+fi
+exec "$VENV/bin/offpath" serve --model-store "$STORE" --sample "${front[@]}" "$@"

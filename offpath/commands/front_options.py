@@ -17,8 +17,7 @@ DEFAULTS = FrontSettings()
 # In the order of `--help`; the names are those of FrontSettings, but for `front` itself.
 OPTIONS = [
     click.option(
-        "--front",
-        is_flag=True,
+        "--front/--no-front",
         help="Put nginx before TorchServe: megabyte bodies never pass through Java "
         "(docs/front-door.md). The options that follow need it.",
     ),

@@ -26,8 +26,8 @@ PLACEHOLDER = re.compile(r"@\{(\w+)\}")
 # What may stand in a configuration as it is.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 
-# Bodies from this size on go by name: what nginx holds in its own memory. Where the two roads cost
-# the same was not measured; at 55 kB they do within the noise.
+# Bodies from this size on go by name: what nginx holds in its own memory. At 55 kB the two roads
+# cost the same within 1 % (docs/research/2026-11-22-front-door.md).
 BY_NAME_FROM_BYTES = 256 * 1024
 MAX_WORKERS = 4
 # Of one worker; a request has two, and each kept client one.
