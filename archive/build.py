@@ -157,6 +157,9 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
     for path in spec.extra_files:
         if not path.is_file():
             raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
+        imported = spec.source.files.get(path.name)
+        if imported is not None and path.samefile(imported):
+            continue  # the definition brings it along already
         if path.name in taken:
             raise ExpectedError(
                 f"--extra-file {str(path)!r}: the archive has a {path.name}; rename yours"

@@ -85,6 +85,20 @@ def make_model_config(
     return config
 
 
+def merge_preprocessing(
+    own: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The user's settings over the model's own; what followed from a replaced one goes with it."""
+    merged = {**own, **settings}
+    if {"image_size", "resize"} & {*settings} and "resize_size" not in settings:
+        merged.pop("resize_size", None)
+    if "channels" in settings:
+        for key in ("mean", "std"):
+            if key not in settings:
+                merged.pop(key, None)
+    return merged
+
+
 def format_model_config(config: Mapping[str, Any]) -> str:
     """The content of model-config.yaml."""
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)

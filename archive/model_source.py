@@ -145,8 +145,9 @@ def _load_python(
     module = definition.make()
     state_dict = _resolve_weights(definition.make, module, weights, say)
     _fit(module, state_dict, weights)
-    if len(definition.files) > 1:
-        say(f"{path.name} brings along: {', '.join(sorted(definition.files))}")
+    along = [name for name in definition.files if name != path.name]
+    if along:
+        say(f"{path.name} brings along: {', '.join(along)}")
     return _from_definition(definition, module, state_dict, path)
 
 

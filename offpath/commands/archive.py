@@ -151,7 +151,11 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
     from offpath.archive.build import ArchiveSpec, build_archive
     from offpath.archive.head import settle_head
     from offpath.archive.labels import read_labels
-    from offpath.archive.model_config import load_preset, make_model_config
+    from offpath.archive.model_config import (
+        load_preset,
+        make_model_config,
+        merge_preprocessing,
+    )
     from offpath.archive.model_source import load_model_source
     from offpath.archive.old_mar import format_changes
     from offpath.archive.own_handler import load_own_handler
@@ -162,7 +166,7 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
     preset = load_preset(options["preset"])
     own = load_own_handler(options["own_handler"]) if options["own_handler"] else None
     source = load_model_source(options["model"], options["weights"], _say)
-    handler = {**source.handler, **_handler_settings(options)}
+    handler = merge_preprocessing(source.handler, _handler_settings(options))
     server = {**(old.server if old else {}), **_server_settings(options)}
     config = make_model_config(preset, server, handler)
     settle_head(config, source.module, options["calibrate"], _say)

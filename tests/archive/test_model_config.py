@@ -11,6 +11,7 @@ from offpath.archive.model_config import (
     format_model_config,
     load_preset,
     make_model_config,
+    merge_preprocessing,
 )
 from offpath.handler.errors import ExpectedError
 from offpath.handler.share import decode_budget_s
@@ -121,3 +122,25 @@ def test_unknown_preset_names_the_known_ones(name: str) -> None:
 def test_model_config_is_read_back_as_it_was() -> None:
     config = make_model_config(load_preset("t4"), {}, {"mean": [0.5, 0.5, 0.5]})
     assert yaml.safe_load(format_model_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "merged"),
+    [
+        ({}, {"image_size": 224, "resize_size": 248, "mean": [0.5] * 3}),
+        ({"image_size": 256}, {"image_size": 256, "mean": [0.5] * 3}),
+        (
+            {"resize": "stretch"},
+            {"image_size": 224, "resize": "stretch", "mean": [0.5] * 3},
+        ),
+        (
+            {"channels": 1, "std": 0.2},
+            {"image_size": 224, "resize_size": 248, "channels": 1, "std": 0.2},
+        ),
+    ],
+)
+def test_what_followed_from_a_models_own_setting_goes_with_it(
+    settings: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    own = {"image_size": 224, "resize_size": 248, "mean": [0.5] * 3}
+    assert merge_preprocessing(own, settings) == merged

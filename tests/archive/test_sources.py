@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_input import count_classes
 from offpath.archive.model_source import ModelSource, load_model_source
 from offpath.handler.errors import ExpectedError, WrongOption
@@ -92,6 +94,17 @@ def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
     made.load_state_dict(dict(source.weights or {}))
     pictures = torch.rand(2, 3, 8, 8)
     torch.testing.assert_close(made(pictures), source.module(pictures))
+
+
+def test_file_that_is_named_and_imported_goes_along_once(
+    several: Path, tmp_path: Path
+) -> None:
+    source, _ = load(f"{several}:make_model")
+    config = make_model_config(load_preset("cpu"), {}, {})
+    extra = (tmp_path / "late.py",)
+    spec = ArchiveSpec("net", "1.0", source, None, "", config, extra)
+    with zipfile.ZipFile(build_archive(spec, tmp_path / "store")) as file:
+        assert file.namelist().count("late.py") == 1
 
 
 def test_modules_of_a_definition_are_not_left_imported(

@@ -178,6 +178,23 @@ def test_scaled_decode_lies_where_the_exact_one_does(size: tuple[int, int]) -> N
     assert abs(difference.mean()) < 0.3
 
 
+def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
+    moves: dict[str, list[float]] = {"bilinear": [], "bicubic": []}
+    for photograph in PHOTOGRAPHS[::5]:
+        factor = 1800 / max(photograph.rgb.size)
+        size = tuple(round(side * factor) for side in photograph.rgb.size)
+        payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
+        exact = decode_image(payload, DecodeOptions())
+        for interpolation, found in moves.items():
+            square = Square(interpolation=interpolation)
+            scaled = decode_image(payload, DecodeOptions.for_square(square, 1.5))
+            difference = transform_with_torch(scaled, square).astype(int)
+            difference -= transform_image(exact, square)
+            found.append(float(np.abs(difference).mean()))
+    print(moves)
+    assert np.mean(moves["bicubic"]) <= 1.1 * np.mean(moves["bilinear"]) <= 1.0
+
+
 @pytest.mark.parametrize("size", [(4000, 800), (800, 4000)], ids=str)
 def test_of_a_long_picture_only_the_crop_is_resized(size: tuple[int, int]) -> None:
     image = scaled_jpeg(find_photograph("china"), size)
