@@ -9,8 +9,8 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front.bodies import SHM
 from offpath.serving.settings import LOOPBACK
 
-# Requests that wait in TorchServe. Chosen, not measured: the bodies of so many small ones, 256 kB
-# each at most, are a quarter of Java's heap; at 100 a second the last one waits ten seconds.
+# Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
+# 128 kB each at most, are an eighth of Java's heap; at 100 a second the last one waits ten seconds.
 QUEUE = 1000
 
 
