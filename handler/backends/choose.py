@@ -39,11 +39,13 @@ class Choice:
         parity: how it compared; None where there was nothing to compare (eager fp32 is the
             reference, or the archive holds no photographs).
         refused: why those before it were not taken, in order.
+        failed_gate: how many of them answered too unlike eager fp32.
     """
 
     backend: Backend
     parity: Parity | None
     refused: tuple[str, ...] = ()
+    failed_gate: int = 0
 
 
 def choose_backend(
@@ -66,6 +68,7 @@ def choose_backend(
             replaced by eager fp32, with a warning.
     """
     refused: list[str] = []
+    failed_gate = 0
     for engine, precision in _candidates(config, device):
         try:
             backend = make_backend(
@@ -79,13 +82,16 @@ def choose_backend(
             refused.append(str(error))
             continue
         if (engine, precision) == ("eager", "fp32"):
-            return Choice(backend, None, tuple(refused))
+            return Choice(backend, None, tuple(refused), failed_gate)
         complaint, parity = _check(backend, config, device, folder)
         if complaint is None:
-            return Choice(backend, parity, tuple(refused))
+            return Choice(backend, parity, tuple(refused), failed_gate)
         logger.warning("%s", complaint)
         refused.append(complaint)
-    return Choice(EagerBackend(model, config, device), None, tuple(refused))
+        failed_gate += parity is not None
+    return Choice(
+        EagerBackend(model, config, device), None, tuple(refused), failed_gate
+    )
 
 
 def make_backend(

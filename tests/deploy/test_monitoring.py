@@ -123,6 +123,9 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     firing = {rule["name"] for rule in group["rules"] if rule["state"] == "firing"}
     # Half of the requests were no pictures; that one waits for its five minutes.
     assert firing == {"OffpathWorkerRestarts"}
+    states = {rule["name"]: rule["state"] for rule in group["rules"]}
+    # An engine that the archive does not carry is none that was turned down.
+    assert states["OffpathEngineRefused"] == "inactive"
     (share,) = (rule for rule in group["rules"] if rule["name"] == "OffpathErrorShare")
     assert share["state"] == "pending"
 

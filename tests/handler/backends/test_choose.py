@@ -102,6 +102,7 @@ def test_a_graph_that_answers_alike_is_taken(
     assert choice.parity.holds(1e-5)
     assert choice.parity.pictures == len(PHOTOGRAPHS)
     assert choice.refused == ()
+    assert choice.failed_gate == 0
 
 
 def test_an_engine_that_answers_otherwise_is_replaced_and_said(
@@ -112,6 +113,7 @@ def test_an_engine_that_answers_otherwise_is_replaced_and_said(
     assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
     assert "compiled fp32 is not used" in caplog.text
     assert "best classes" in choice.refused[0]
+    assert choice.failed_gate == 1
 
 
 def test_the_bound_is_the_settings(choose_with: Callable[..., Choice]) -> None:
