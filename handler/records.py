@@ -38,7 +38,8 @@ def make_records(
 ) -> list[Record]:
     """One record per item of the batch, in order; only the fields that `settings` asks for cost.
 
-    Requests that carry `warm_up_key` are left out.
+    Requests that carry `warm_up_key` are left out, and so are descriptions of the model: they
+    carry no picture and are no error.
     """
     inference_time = format_inference_time()
     stage_ms = {
@@ -61,7 +62,8 @@ def make_records(
             extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
-        if not is_warm_up(context.get_all_request_header(idx), warm_up_key)
+        if (item.payload is not None or item.error is not None)
+        and not is_warm_up(context.get_all_request_header(idx), warm_up_key)
     ]
 
 
