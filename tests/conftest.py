@@ -87,6 +87,7 @@ def server(model_store: Path) -> Iterator[TorchServe]:
         management_port=0,
         metrics_port=0,
         enable_model_api=True,
+        grpc=True,
     )
     with TorchServe(settings) as running:
         for name in running.model_names():

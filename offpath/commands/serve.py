@@ -55,7 +55,11 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     "start].",
 )
 @_port_option("--metrics-port", 8082, "0: a free one.")
-@_port_option("--grpc-port", 0, "gRPC's inference API, on loopback; 0: a free one.")
+@_port_option(
+    "--grpc-port",
+    0,
+    "gRPC's inference API, on loopback; opens it, as --grpc does on a free port.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -174,7 +178,7 @@ def command(
             metrics_port=metrics_port,
             grpc_port=grpc_port,
             enable_model_api=enable_model_api,
-            grpc=grpc,
+            grpc=grpc or grpc_port > 0,
             token_auth=token_auth,
             allow_cpu=allow_cpu,
             fork_workers=fork_workers,

@@ -45,7 +45,8 @@ from offpath.profiling.load.cold_start import FirstClient
 from offpath.profiling.load.known_server import run_known_server
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.servers.torchserve import ARCHIVE, make_offpath_direct
+from offpath.profiling.servers.torchserve import ARCHIVE
+from offpath.profiling.servers.torchserve_variants import make_offpath_direct
 from offpath.serving.client import parse_server_timing
 
 # Java compiles its hot path by use: one client alone would take minutes to get there.

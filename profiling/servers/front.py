@@ -13,11 +13,8 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.torchserve import (
-    RunningTorchServe,
-    TorchServeUnderTest,
-    make_offpath_direct,
-)
+from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
+from offpath.profiling.servers.torchserve_variants import make_offpath_direct
 from offpath.serving.client import Prediction
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.session import FrontSession

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.servers import torchserve
+from offpath.profiling.servers import torchserve_variants as torchserve
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay

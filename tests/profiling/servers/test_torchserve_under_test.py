@@ -20,12 +20,8 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.window import own_groups
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from offpath.profiling.servers.s3_store import BUCKET, why_no_store
-from offpath.profiling.servers.torchserve import (
-    RunningTorchServe,
-    TorchServeUnderTest,
-    make_naive_s3,
-    make_offpath_s3,
-)
+from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
+from offpath.profiling.servers.torchserve_variants import make_naive_s3, make_offpath_s3
 from offpath.serving.settings import Ports
 from tests.support.echo_archive import write_mar
 
