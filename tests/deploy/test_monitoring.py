@@ -94,6 +94,7 @@ def send(server: TorchServe, seconds: float) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
     empty = []
@@ -105,6 +106,7 @@ def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
     assert empty == []
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     watched: Watched,
@@ -130,6 +132,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     assert share["state"] == "pending"
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_the_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
     """OFFPATH_DASHBOARD=deploy/grafana/offpath.svg renews the picture in docs/operate.md."""

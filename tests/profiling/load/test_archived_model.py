@@ -132,7 +132,11 @@ def test_wrong_model_is_said(
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("offpath", 0.03), ("torchserve-naive", 1e-4), ("torchserve-stock", 1e-4)],
+    [
+        ("offpath", 0.03),
+        pytest.param("torchserve-naive", 1e-4, marks=pytest.mark.slow),
+        pytest.param("torchserve-stock", 1e-4, marks=pytest.mark.slow),
+    ],
 )
 def test_servers_answer_alike_with_the_users_model(
     name: str, most: float, archive: Path, tmp_path: Path

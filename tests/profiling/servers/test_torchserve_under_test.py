@@ -67,6 +67,7 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(
     assert not find_java_since(before)
 
 
+@pytest.mark.slow
 def test_a_port_that_stays_taken_is_said_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_port: int
 ) -> None:
