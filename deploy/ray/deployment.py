@@ -137,7 +137,9 @@ class RaySeries:
     def add(self, labels: Mapping[str, str], value: float) -> None:
         """Adds to a counter, or sets a gauge."""
         if self._is_counter:
-            self._metric.inc(value, tags=dict(labels))
+            # Ray refuses a 0, by which other servers show a counter from the start.
+            if value > 0:
+                self._metric.inc(value, tags=dict(labels))
         else:
             self._metric.set(value, tags=dict(labels))
 
