@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from offpath.serving.launch import make_short_tmp_dir, remove_folder
+from offpath.serving.processes import end_session
 from tests.offpath import test_wheel
 from tests.support.pictures import jpeg
 
@@ -37,14 +39,20 @@ wheel, python = test_wheel.wheel, test_wheel.python
 class Shell:
     """Runs the environment's commands in one folder."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
+    def __init__(self, python: Path, folder: Path, tmp_dir: Path) -> None:
         self.python, self.folder = python, folder
         keep = {
             name: os.environ[name]
             for name in ("PATH", "JAVA_HOME")
             if name in os.environ
         }
-        self.env = {**keep, "HOME": str(folder), "COLUMNS": "80"}
+        # A plain TorchServe's workers listen in $TMPDIR, on names that every other one takes too.
+        self.env = {
+            **keep,
+            "TMPDIR": str(tmp_dir),
+            "HOME": str(folder),
+            "COLUMNS": "80",
+        }
 
     def run(self, *command: object, code: int = 0) -> str:
         """`offpath COMMAND`; its standard output."""
@@ -76,20 +84,27 @@ class Shell:
     def started(self, *command: object) -> Iterator[subprocess.Popen[str]]:
         """A command that runs until the block ends."""
         process = subprocess.Popen(
-            list(map(str, command)), **self._where(), stdout=subprocess.PIPE
+            list(map(str, command)),
+            **self._where(),
+            stdout=subprocess.PIPE,
+            # `torchserve --foreground` leaves its Java behind when it is ended.
+            start_new_session=True,
         )
         try:
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.wait(timeout=60)
+            end_session(process.pid, timeout_s=15)
+            if process.stdout is not None:
+                process.stdout.close()
 
     def _where(self) -> dict[str, Any]:
         return {"cwd": self.folder, "env": self.env, "text": True}
 
 
 @pytest.fixture
-def shell(python: Path, tmp_path: Path) -> Shell:
+def shell(python: Path, tmp_path: Path) -> Iterator[Shell]:
     """In a folder with a user's files: net.py, net.pt, classes.txt, part.jpg, handler.py."""
     (tmp_path / "net.py").write_text(NET)
     scope: dict[str, Any] = {"__name__": "net"}
@@ -100,4 +115,6 @@ def shell(python: Path, tmp_path: Path) -> Shell:
     (tmp_path / "part.jpg").write_bytes(jpeg(size=(640, 480)))
     # Every TorchServe user has one.
     (tmp_path / "handler.py").write_text("raise ImportError('not this one')")
-    return Shell(python, tmp_path)
+    tmp_dir = make_short_tmp_dir()
+    yield Shell(python, tmp_path, tmp_dir)
+    remove_folder(tmp_dir)
