@@ -4,7 +4,7 @@ The handler is the one in the archive, with its settings, parity gate, errors, m
 prediction log: what another server adds is only how requests come in and answers go out. Of the
 package `torchserve` it needs the Python classes that a handler derives from; Java never starts.
 
-This file is copied into each export and imports nothing of ours.
+This file is copied into each export and imports nothing of ours but what is in the archive.
 """
 
 from __future__ import annotations

@@ -30,12 +30,8 @@ REQUIREMENTS = (
     "aiobotocore",
     "captum",
 )
-# Of an archive's setting `engine`; docs/engines.md.
-ENGINES = {
-    "openvino": "openvino",
-    "onnxruntime": "onnxruntime",
-    "tensorrt": "tensorrt",
-}
+# Of an archive's setting `engine`, each named as its package; docs/engines.md.
+ENGINES = ("openvino", "onnxruntime", "tensorrt")
 
 
 def read_exportable(path: Path) -> MarFile:
@@ -84,7 +80,7 @@ def write_mark(output: Path, archive: MarFile) -> None:
 
 def unpack(archive: MarFile, folder: Path) -> None:
     """Writes the archive's content, and beside it what calls its handler."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive.path) as content:
         content.extractall(folder / "archive")
     shutil.copy(ARCHIVED_HANDLER, folder)
@@ -95,11 +91,22 @@ def list_requirements(archive: MarFile) -> list[str]:
     engine = handler_settings(archive).get("engine", "auto")
     names = list(REQUIREMENTS)
     if engine in ENGINES:
-        names.append(ENGINES[engine])
+        names.append(engine)
     elif engine == "auto":
         # Used where it is there, and the archive carries its graph.
-        names.append(ENGINES["openvino"])
+        names.append("openvino")
     return names
+
+
+def wants_gpu(archive: MarFile) -> bool:
+    """Whether the archive asks for a GPU."""
+    return (archive.model_config or {}).get("deviceType") == "gpu"
+
+
+def count_workers(archive: MarFile) -> int:
+    """How many workers the archive asks for."""
+    config = archive.model_config or {}
+    return int(config.get("maxWorkers") or config.get("minWorkers") or 1)
 
 
 def handler_settings(archive: MarFile) -> dict[str, Any]:

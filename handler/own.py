@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from offpath.handler import records
 from offpath.handler.errors import ItemError, PostprocessFailed
 from offpath.handler.pipeline import Batch, Item, without_frames
 from offpath.handler.prediction_log.trouble import Announcer
@@ -46,14 +47,8 @@ class Prediction(NamedTuple):
     probability: float
 
 
-class RequestContext(Protocol):
-    """What the server says of a batch's requests, by their index; TorchServe's Context does."""
-
-    def get_request_id(self, idx: int) -> str | None:
-        """The id that the reply carries too."""
-
-    def get_all_request_header(self, idx: int) -> Mapping[str, str]:
-        """Headers as the client spelled them."""
+class RequestContext(records.RequestContext, Protocol):
+    """What the records of the log need to know of a request, and one header of it."""
 
     def get_request_header(self, idx: int, key: str) -> str | None:
         """One header."""

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from offpath.deploy.exported import (
+    count_workers,
     handler_settings,
     list_requirements,
     make_folder,
     read_exportable,
     unpack,
+    wants_gpu,
     write_mark,
 )
 from offpath.handler.config import HandlerConfig
@@ -70,7 +72,6 @@ def export_ray(choices: RayChoices) -> list[str]:
     settings = read_settings(archive, choices)
     serve_config = fill("config.yaml", archive, choices)
     make_folder(choices.output, choices.force)
-    choices.output.rmdir()
     unpack(archive, choices.output)
     shutil.copy(TEMPLATES / "deployment.py", choices.output)
     texts = {
@@ -110,8 +111,8 @@ def fill(
 ) -> str:
     """A template with the archive's and the user's values."""
     config = archive.model_config or {}
-    is_gpu = config.get("deviceType") == "gpu"
-    workers = int(config.get("maxWorkers") or config.get("minWorkers") or 1)
+    is_gpu = wants_gpu(archive)
+    workers = count_workers(archive)
     low, high = choices.replicas or (workers, workers)
     batch_size = int(config.get("batchSize", 1))
     text = (TEMPLATES / template).read_text(encoding="utf-8")

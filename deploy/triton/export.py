@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.deploy.exported import (
+    count_workers,
     handler_settings,
     list_requirements,
     make_folder,
     read_exportable,
     unpack,
+    wants_gpu,
     write_mark,
 )
 from offpath.handler.errors import ExpectedError
@@ -107,8 +109,8 @@ def make_config(archive: MarFile, choices: TritonChoices, name: str) -> str:
     config = archive.model_config or {}
     handler = handler_settings(archive)
     size = handler.get("image_size", IMAGE_SIZE)
-    is_gpu = config.get("deviceType") == "gpu"
-    workers = int(config.get("maxWorkers") or config.get("minWorkers") or 1)
+    is_gpu = wants_gpu(archive)
+    workers = count_workers(archive)
     image = (
         f"data_type: TYPE_UINT8, dims: [ {size}, {size}, {handler.get('channels', 3)} ]"
         if choices.is_thin
