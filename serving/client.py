@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ import numpy as np
 from offpath.handler.decode import SCALE_MARGIN, DecodeOptions, decode_image
 from offpath.handler.square import Square
 from offpath.handler.transform import transform_image
+from offpath.serving.prediction import Prediction, parse_reply
 
 INVOCATIONS = "/invocations"
 NPY_CONTENT_TYPE = "application/x-npy"
@@ -32,6 +34,10 @@ DEFAULT_MODEL = "classifier"
 NO_MODEL_NAMED = "model_name is required"
 MANAGEMENT_PORT = 8081
 LOOK_UP_TIMEOUT_S = 5.0
+# Somebody else, or the same one later, may answer. A worker that died is a 500 under TorchServe,
+# and Ray Serve's proxy says 500 where others say 502 to 504.
+PASSING = (429, 500, 502, 503, 504)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class ServerUnreachable(Exception):
@@ -68,69 +74,42 @@ class ServerError(Exception):
         super().__init__(f"{self.code} {self.type}: {self.message}".replace(" :", ":"))
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """One answer.
-
-    Attributes:
-        status: HTTP status.
-        labels: (label, probability), best first; empty unless the status is 200 and the body is
-            a classifier's.
-        error: the server's message; None with status 200.
-        error_type: the error's type, where the server gives one.
-        latency_ms: from sending to the last byte of the answer, preprocessing not included.
-        server_timing: milliseconds per stage of the batch; empty where the server sends none.
-        request_id: TorchServe's id, the prediction log's `event_id`.
-        body: the answer as it came.
-    """
-
-    status: int
-    labels: list[tuple[str, float]] = field(default_factory=list)
-    error: str | None = None
-    error_type: str | None = None
-    latency_ms: float = 0.0
-    server_timing: dict[str, float] = field(default_factory=dict)
-    request_id: str | None = None
-    body: bytes = b""
-
-    @property
-    def is_ok(self) -> bool:
-        return self.status == 200
-
-
 class Client:
     """Sends pictures to one model over a kept connection.
 
     Args:
-        base_url: TorchServe's inference address.
+        base_url: TorchServe's inference address; of several hosts, the next is asked where one
+            fails, and stays the one that is asked.
         model: its name; None: the server's only one.
         thin: decode and resize here and send uint8 pixels (150 kB for 224 px) instead of the file.
         square: the model's preprocessing, for `thin`.
         timeout_s: for one answer.
         headers: sent with each request, for instance an authorization.
         verify: whether a TLS certificate must be trusted and fit the host.
+        retries: how often a prediction that got no answer, or one of PASSING, is asked for again:
+            it changes nothing on the server. At once of another host, after a pause of the same.
     """
 
     def __init__(
         self,
-        base_url: str = "http://127.0.0.1:8080",
+        base_url: str | Sequence[str] = "http://127.0.0.1:8080",
         model: str | None = None,
         thin: bool = False,
         square: Square = Square(),
         timeout_s: float = 60.0,
         headers: dict[str, str] | None = None,
         verify: bool = True,
+        retries: int = 0,
     ) -> None:
-        self.thin = thin
+        self.thin, self.retries = thin, retries
         self._square = square
+        urls = [base_url] if isinstance(base_url, str) else base_url
+        self._urls = [httpx.URL(url.rstrip("/")) for url in urls]
+        self._turn = 0
         # SageMaker's path: TorchServe takes the model that it was started with.
         self._path = f"/predictions/{model}" if model else INVOCATIONS
         self._http = httpx.Client(
-            base_url=base_url,
-            timeout=timeout_s,
-            headers=headers,
-            trust_env=False,
-            verify=verify,
+            timeout=timeout_s, headers=headers, trust_env=False, verify=verify
         )
 
     def __enter__(self) -> Client:
@@ -185,26 +164,55 @@ class Client:
         return prediction
 
     def _send(self, path: str, payload: bytes, content_type: str) -> Prediction:
+        """Asks until somebody answers for good, or for the last time."""
+        tries = 1
+        while True:
+            turn = self._turn
+            try:
+                prediction = self._ask(self.url, path, payload, content_type, tries)
+                if prediction.status not in PASSING or tries > self.retries:
+                    return prediction
+            except ServerUnreachable:
+                if tries > self.retries:
+                    raise
+            # Not counted up: another thread may have met the same failure.
+            self._turn = turn + 1
+            if tries % len(self._urls) == 0:
+                time.sleep(make_pause_s(tries // len(self._urls)))
+            tries += 1
+
+    @property
+    def url(self) -> httpx.URL:
+        """The host that is asked next."""
+        return self._urls[self._turn % len(self._urls)]
+
+    def _ask(
+        self, url: httpx.URL, path: str, payload: bytes, content_type: str, tries: int
+    ) -> Prediction:
         start = time.perf_counter()
         try:
             response = self._http.post(
-                path, content=payload, headers={"content-type": content_type}
+                f"{url}{path}", content=payload, headers={"content-type": content_type}
             )
         except httpx.TransportError as error:
-            raise ServerUnreachable(
-                f"no answer from {self._http.base_url}: {error}"
-            ) from error
-        return _parse(response, (time.perf_counter() - start) * 1e3)
+            raise ServerUnreachable(f"no answer from {url}: {error}") from error
+        return parse_reply(response, (time.perf_counter() - start) * 1e3, tries)
 
     def _find_models(self) -> list[str]:
         """The models' names, where the management API can be reached on its usual ports."""
-        base = self._http.base_url
+        base = self.url
         for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
             url = base.copy_with(port=port, path="/models")
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
                 answer = httpx.get(url, timeout=LOOK_UP_TIMEOUT_S, trust_env=False)
                 return [str(one["modelName"]) for one in answer.json()["models"]]
         return []
+
+
+def make_pause_s(rounds: int) -> float:
+    """Twice as long each time, and no two clients alike: they do not come back all at once."""
+    longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (rounds - 1))
+    return longest_s * random.uniform(0.5, 1.0)
 
 
 def make_npy(payload: bytes, square: Square = Square()) -> bytes:
@@ -216,56 +224,3 @@ def make_npy(payload: bytes, square: Square = Square()) -> bytes:
     file = io.BytesIO()
     np.save(file, transform_image(image, square), allow_pickle=False)
     return file.getvalue()
-
-
-def parse_server_timing(header: str) -> dict[str, float]:
-    """`decode;dur=11.2, total;dur=15` -> milliseconds by name.
-
-    Syntax: https://www.w3.org/TR/server-timing/#the-server-timing-header-field
-    """
-    timings: dict[str, float] = {}
-    for metric in header.split(","):
-        name, *parameters = [part.strip() for part in metric.split(";")]
-        for parameter in parameters:
-            key, _, value = parameter.partition("=")
-            if key == "dur":
-                with contextlib.suppress(
-                    ValueError
-                ):  # not ours: proxies add metrics too
-                    timings[name] = float(value)
-    return timings
-
-
-def _parse_labels(value: object) -> list[tuple[str, float]]:
-    """`{label: probability}`; another model's answer has no labels, see `Prediction.body`."""
-    if not isinstance(value, dict):
-        return []
-    if not all(isinstance(p, (int, float)) for p in value.values()):
-        return []
-    return [(label, float(p)) for label, p in value.items()]
-
-
-def _parse(response: httpx.Response, latency_ms: float) -> Prediction:
-    labels: list[tuple[str, float]] = []
-    error = error_type = None
-    try:
-        value = response.json()
-    except ValueError:
-        value = None
-    if response.status_code == 200:
-        labels = _parse_labels(value)
-    elif isinstance(value, dict) and "message" in value:
-        error = str(value["message"])
-        error_type = str(value["type"]) if "type" in value else None
-    else:
-        error = response.reason_phrase or f"status {response.status_code}"
-    return Prediction(
-        status=response.status_code,
-        labels=labels,
-        error=error,
-        error_type=error_type,
-        latency_ms=latency_ms,
-        server_timing=parse_server_timing(response.headers.get("server-timing", "")),
-        request_id=response.headers.get("x-request-id"),
-        body=response.content,
-    )

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.client import Client, Prediction
+from offpath.serving.client import Client
 from offpath.serving.effective import check_effective
 from offpath.serving.in_flight import wait_until_answered
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
+from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogFollower, LogLine
 from offpath.serving.settings import LOOPBACK, ServerSettings
 from offpath.serving.torchserve import TorchServe

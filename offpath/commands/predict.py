@@ -20,7 +20,8 @@ from offpath.commands.settings_option import read_settings
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
 from offpath.handler.square import Square
-from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
+from offpath.serving.client import Client, ModelNotNamed, ServerUnreachable
+from offpath.serving.prediction import Prediction
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
@@ -32,9 +33,19 @@ BODY_SHOWN = 60
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
 @click.option(
     "--url",
-    default="http://127.0.0.1:8080",
+    "urls",
+    multiple=True,
+    default=("http://127.0.0.1:8080",),
     show_default=True,
-    help="TorchServe's inference address.",
+    help="TorchServe's inference address; repeatable: with --retries, the next host is asked where "
+    "one fails.",
+)
+@click.option(
+    "--retries",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 20),
+    help="Ask so often again where no answer came, or 429, 500, 502, 503 or 504.",
 )
 @click.option("--model", help="Model name [default: the server's only one].")
 @click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
@@ -151,14 +162,15 @@ def _send_all(
     )
     try:
         client = Client(
-            options["url"],
+            options["urls"],
             options["model"],
             options["thin"],
             square,
             headers=headers,
+            retries=options["retries"],
         )
     except httpx.InvalidURL as error:
-        raise ExpectedError(f"--url {options['url']!r}: {error}") from error
+        raise ExpectedError(f"--url {' '.join(options['urls'])!r}: {error}") from error
     with client:
 
         def send(path: Path) -> Prediction | str:
@@ -199,6 +211,7 @@ def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
         "latency_ms": round(outcome.latency_ms, 2),
         "server_timing_ms": outcome.server_timing,
         "request_id": outcome.request_id,
+        "tries": outcome.tries,
     }
 
 

@@ -13,9 +13,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from offpath.serving.client import Prediction
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
+from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogLine
 
 

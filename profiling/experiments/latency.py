@@ -47,7 +47,7 @@ from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.servers.torchserve import ARCHIVE
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
-from offpath.serving.client import parse_server_timing
+from offpath.serving.prediction import parse_server_timing
 
 # Java compiles its hot path by use: one client alone would take minutes to get there.
 WARM_UP_CLIENTS = 8

@@ -15,12 +15,12 @@ from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
-from offpath.serving.client import Prediction
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.session import FrontSession
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
+from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogLine
 
 # Free ports; every client of a benchmark is one address.

@@ -21,8 +21,8 @@ from offpath.serving.client import (
     ServerError,
     ServerUnreachable,
     make_npy,
-    parse_server_timing,
 )
+from offpath.serving.prediction import parse_server_timing
 from offpath.serving.torchserve import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
@@ -143,6 +143,52 @@ def test_nobody_listening_is_said() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with Client(url) as client, pytest.raises(ServerUnreachable, match=url):
             client.predict(JPEG)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those that a client makes; none is waited for."""
+    made: list[float] = []
+    monkeypatch.setattr(client_module.time, "sleep", made.append)
+    return made
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_failure_that_may_pass_is_asked_for_again_as_often_as_wanted(
+    answers: Answers, pauses: list[float], status: int
+) -> None:
+    answers.status = status
+    with Client(answers.url, "cats", retries=3) as client:
+        prediction = client.try_predict(JPEG)
+    assert (prediction.status, prediction.tries) == (status, 4)
+    assert [body for _, _, body in answers.requests] == [JPEG] * 4
+    assert len(pauses) == 3 and pauses == sorted(pauses)
+
+
+def test_prediction_is_asked_for_once_where_nobody_wants_more(
+    answers: Answers, pauses: list[float]
+) -> None:
+    answers.status = 503
+    with Client(answers.url, "cats") as client:
+        assert client.try_predict(JPEG).tries == 1
+    answers.status = 422
+    with Client(answers.url, "cats", retries=3) as client:
+        assert client.try_predict(JPEG).tries == 1
+    assert (len(answers.requests), pauses) == (2, [])
+
+
+def test_next_host_is_asked_at_once_where_one_is_gone_and_from_then_on(
+    answers: Answers, pauses: list[float]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with Client([gone, answers.url], retries=1) as client:
+            assert [client.predict(JPEG).tries for _ in range(3)] == [2, 1, 1]
+        with Client([gone, gone], retries=5) as client:
+            with pytest.raises(ServerUnreachable, match=gone):
+                client.predict(JPEG)
+    assert len(pauses) == 2
 
 
 def test_silence_ends_at_the_time_out() -> None:
