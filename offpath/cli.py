@@ -22,6 +22,7 @@ COMMANDS = {
     "check": "offpath.commands.check",
     "cost": "offpath.commands.cost",
     "export": "offpath.commands.export",
+    "front": "offpath.commands.front",
     "logs": "offpath.commands.logs",
     "predict": "offpath.commands.predict",
     "profile": "offpath.commands.profile",

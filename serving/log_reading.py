@@ -113,6 +113,19 @@ def read_records(
         raise explained from error
 
 
+def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One record of each request that `offpath front` may have sent to several hosts: what follows
+    the ~ of an event id is the attempt (conf/nginx-hosts.conf). Remembers an id a request.
+    """
+    seen: set[str] = set()
+    for record in records:
+        request, is_attempt, _ = str(record["event_id"]).partition("~")
+        if is_attempt and request in seen:
+            continue
+        seen |= {request} if is_attempt else set()
+        yield record
+
+
 @dataclass(frozen=True)
 class Verdict:
     """How a client's list and the bucket compare.

@@ -1,8 +1,8 @@
-"""The front door's options of `offpath serve`."""
+"""The front door's options of `offpath serve`; `offpath front` has most of them, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +15,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 DEFAULTS = FrontSettings()
 # In the order of `--help`; the names are those of FrontSettings, but for `front` itself.
-OPTIONS = [
-    click.option(
-        "--front/--no-front",
-        help="Put nginx before TorchServe: megabyte bodies never pass through Java "
-        "(docs/front-door.md). The options that follow need it.",
-    ),
+FRONT = click.option(
+    "--front/--no-front",
+    help="Put nginx before TorchServe: megabyte bodies never pass through Java "
+    "(docs/front-door.md). The options that follow need it.",
+)
+DOOR_OPTIONS = [
     click.option("--tls-cert", type=FILE, help="PEM; HTTPS with HTTP/2."),
     click.option("--tls-key", type=FILE, help="PEM."),
     click.option(
@@ -55,6 +55,16 @@ OPTIONS = [
     ),
     click.option("--explanations", is_flag=True, help="Open /explanations too."),
     click.option(
+        "--front-memory",
+        "memory",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULTS.memory,
+        show_default=True,
+        help="The tmpfs that holds the bodies.",
+    ),
+]
+SERVER_OPTIONS = [
+    click.option(
         "--queue",
         type=click.IntRange(1),
         default=DEFAULTS.queue,
@@ -67,20 +77,19 @@ OPTIONS = [
         show_default=True,
         help="Where /metrics listens; it asks for no token.",
     ),
-    click.option(
-        "--front-memory",
-        "memory",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=DEFAULTS.memory,
-        show_default=True,
-        help="The tmpfs that holds the bodies.",
-    ),
 ]
 
 
 def front_options(command: Command) -> Command:
-    """Adds the options; they come as `**front`."""
-    for option in reversed(OPTIONS):
+    """Adds the options of `offpath serve`; they come as `**front`."""
+    return add_options(command, [FRONT, *DOOR_OPTIONS, *SERVER_OPTIONS])
+
+
+def add_options(
+    command: Command, options: Sequence[Callable[[Command], Command]]
+) -> Command:
+    """Adds options, in the order of `--help`."""
+    for option in reversed(options):
         command = option(command)
     return command
 

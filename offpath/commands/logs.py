@@ -163,14 +163,23 @@ def status(spool: Path, as_json: bool) -> None:
 @command.command("read")
 @_store_options
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="One record a request where `offpath front` sent some to two hosts (docs/front-door.md).",
+)
 @_json_option
-def read(limit: int | None, as_json: bool, **where: Any) -> None:
+def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
     """Print the records under URI (s3://bucket/prefix or file:///folder).
 
     As a table, or with --json as JSON Lines. With --since only the days that can matter are listed.
     """
+    from offpath.serving.log_reading import keep_one_attempt
+
     with counting_bar("reading objects") as progress:
-        chosen = itertools.islice(_records(progress, **where), limit)
+        records = _records(progress, **where)
+        kept = keep_one_attempt(records) if once else records
+        chosen = itertools.islice(kept, limit)
         if as_json:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))

@@ -46,7 +46,8 @@ class ServeView:
                 }
             )
             return
-        self._out.print(_status_table(statuses))
+        if statuses:
+            self._out.print(_status_table(statuses))
         self._out.print(f"READY after {ready_s:.1f} s")
         for name, url in urls.items():
             self._out.print(f"  {name:<12} {url}")
@@ -93,7 +94,7 @@ class ServeView:
                 markup=False,
             )
             curl += f' -H "Authorization: Bearer $({keys.shell_command})"'
-        self._out.print(f"\n{curl}\nCtrl-C stops TorchServe", markup=False)
+        self._out.print(f"\n{curl}\nCtrl-C stops it", markup=False)
 
     def show_log_line(self, line: LogLine) -> None:
         """Shows an error of the server while it serves."""

@@ -14,10 +14,16 @@ from pathlib import Path
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.binary import NginxBinary
 from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.upstream import (
+    HOSTS_TEMPLATE,
+    OWN_TEMPLATE,
+    Behind,
+    upstream_values,
+)
 from offpath.serving.settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
-TORCHSERVE_TEMPLATE = CONF_DIR / "nginx-torchserve.conf"
+METRICS_TEMPLATE = CONF_DIR / "nginx-metrics.conf"
 CONF = "nginx.conf"
 TOKENS_MAP = "tokens.map"
 ERROR_LOG = "front.log"
@@ -26,9 +32,6 @@ PLACEHOLDER = re.compile(r"@\{(\w+)\}")
 # What may stand in a configuration as it is.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 
-# Bodies from this size on go by name: at 55 kB both roads cost the same within 1 %, at 212 kB the
-# name costs a tenth less (docs/research/2026-11-22-front-door.md).
-BY_NAME_FROM_BYTES = 128 * 1024
 # What nginx holds of a body in its own memory.
 BUFFER_BYTES = 256 * 1024
 MAX_WORKERS = 4
@@ -50,8 +53,8 @@ ERRORS = {
 }
 # An upstream's status is 502 where it was not asked at all: its queue is full (then nginx names
 # the upstream, not its address), or nobody listens.
-BUSY = "if ($upstream_addr = torchserve) { return 503 '%s'; }\n    "
-NOT_STARTED = "if ($upstream_connect_time = -) { return 503 '%s'; }\n    "
+BUSY = "if ($upstream_addr ~ torchserve$) { return 503 '%s'; }\n    "
+NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { return 503 '%s'; }\n    "
 UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 
@@ -70,23 +73,6 @@ class FrontPlace:
     bodies: Path
     log: Path
     key: str
-
-
-@dataclass(frozen=True)
-class Behind:
-    """What the door has to know of the servers behind it.
-
-    Attributes:
-        hand_over: every archive's handler takes bodies by name.
-        max_body_bytes: TorchServe's limit.
-        answer_timeout_s: how long an answer may take.
-        queue: requests that TorchServe holds.
-    """
-
-    hand_over: bool
-    max_body_bytes: int
-    answer_timeout_s: int
-    queue: int
 
 
 def write_config(
@@ -157,9 +143,8 @@ def _values(
         "max_body_bytes": str(behind.max_body_bytes),
         "client_timeout_s": str(settings.client_timeout_s),
         "keepalive_min_timeout": _keepalive_line(binary),
-        "queue": str(behind.queue),
         "road_of_large": named,
-        "small_length": below(BY_NAME_FROM_BYTES),
+        "small_length": below(settings.by_name_from_bytes),
         "client_ids": _client_ids_line(settings.client_ids),
         "type_to_torchserve": (
             "application/octet-stream" if behind.hand_over else "$http_content_type"
@@ -174,10 +159,16 @@ def _values(
         "errors": _error_lines(behind.max_body_bytes),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
+        **upstream_values(behind, place.run),
     }
-    torchserve = fill(TORCHSERVE_TEMPLATE.read_text(encoding="utf-8"), values)
-    values["to_torchserve"] = torchserve.rstrip()
+    passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE
+    values["to_torchserve"] = _fill_part(passing, values)
+    values["metrics"] = "" if behind.hosts else _fill_part(METRICS_TEMPLATE, values)
     return values
+
+
+def _fill_part(template: Path, values: dict[str, str]) -> str:
+    return fill(template.read_text(encoding="utf-8"), values).rstrip()
 
 
 def _user_line() -> str:
@@ -198,10 +189,14 @@ def _keepalive_line(binary: NginxBinary) -> str:
 
 
 def _client_ids_line(client_ids: bool) -> str:
-    """The client's id in front; what follows keeps two requests with one id apart."""
+    """The client's id in front; what follows keeps two requests with one id apart, and what follows
+    the ~ of `offpath front` two attempts at one request."""
     if not client_ids:
         return ""
-    return f'"~^(?<client_id>{UUID})$" $client_id.$offpath_short_id;'
+    return (
+        f'"~^(?<client_id>{UUID})$" $client_id.$offpath_short_id;\n'
+        f'"~^(?<asked_id>{UUID}(\\.[0-9a-f]{{12}})?~)$" $asked_id$offpath_short_id;'
+    )
 
 
 def _rate_zone_line(rate: int) -> str:

@@ -15,13 +15,13 @@ from offpath.serving.front.bodies import make_folder, remove_folder, remove_orph
 from offpath.serving.front.config import (
     ACCESS_LOG,
     ERROR_LOG,
-    Behind,
     FrontPlace,
     write_config,
 )
 from offpath.serving.front.nginx import Nginx
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.tokens import format_map, read_tokens
+from offpath.serving.front.upstream import Behind
 from offpath.serving.launch import make_short_tmp_dir
 from offpath.serving.torchserve import TorchServe
 

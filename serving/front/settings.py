@@ -12,6 +12,9 @@ from offpath.serving.settings import LOOPBACK
 # Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
 # 128 kB each at most, are an eighth of Java's heap; at 100 a second the last one waits ten seconds.
 QUEUE = 1000
+# Bodies from this size on go by name: at 55 kB both roads cost the same within 1 %, at 212 kB the
+# name costs a tenth less (docs/research/2026-11-22-front-door.md).
+BY_NAME_FROM_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class FrontSettings:
         explanations: /explanations is open too.
         queue: requests that TorchServe may hold; 503 beyond.
         memory: the tmpfs that holds the bodies.
+        by_name_from_bytes: smaller bodies pass through TorchServe; for measurements.
         verbose: every request in `front-access.log`, every complaint in `front.log`.
     """
 
@@ -51,6 +55,7 @@ class FrontSettings:
     explanations: bool = False
     queue: int = QUEUE
     memory: Path = SHM
+    by_name_from_bytes: int = BY_NAME_FROM_BYTES
     verbose: bool = False
 
     def __post_init__(self) -> None:

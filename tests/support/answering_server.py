@@ -11,9 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Answers:
-    """What the server says to every request, and the requests so far (path, headers, body)."""
+    """What the server says to every request, and the requests so far (path, headers, body).
+
+    `status` 0: it hangs up without an answer; `ping` is the status of GET /ping.
+    """
 
     status: int = 200
+    ping: int = 200
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -32,6 +36,9 @@ def answering_server() -> Iterator[Answers]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
+            if answers.status == 0:
+                self.close_connection = True
+                return
             self.send_response(answers.status)
             self.send_header("content-length", str(len(answers.body)))
             for name, value in answers.headers.items():
@@ -39,7 +46,14 @@ def answering_server() -> Iterator[Answers]:
             self.end_headers()
             self.wfile.write(answers.body)
 
-        do_GET = do_PUT = do_POST
+        do_PUT = do_POST
+
+        def do_GET(self) -> None:
+            if self.path != "/ping":
+                return self.do_POST()
+            self.send_response(answers.ping)
+            self.send_header("content-length", "0")
+            self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass

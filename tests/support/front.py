@@ -150,12 +150,14 @@ class Seen:
         answered: ids of the requests that got 200.
         refused: connections that were not accepted.
         broken: requests without an answer on an accepted connection, with the error's name.
+        took: of each answer, when it was asked for (time.monotonic) and how many seconds it took.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     answered: list[str] = field(default_factory=list)
     refused: int = 0
     broken: Counter[str] = field(default_factory=Counter)
+    took: list[tuple[float, float]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
@@ -178,6 +180,7 @@ def load(
             count = number
             while not stop.is_set():
                 count += 1
+                began = time.monotonic()
                 try:
                     answer = http.post(url, content=bodies[count % len(bodies)])
                 except httpx.ConnectError:
@@ -188,6 +191,7 @@ def load(
                     seen.broken[f"{type(error).__name__}: {error}"] += 1
                     continue
                 seen.statuses[answer.status_code] += 1
+                seen.took.append((began, time.monotonic() - began))
                 if answer.status_code == 200:
                     seen.answered.append(answer.headers["x-request-id"])
                 stop.wait(0.1 if "retry-after" in answer.headers else pause_s)

@@ -14,7 +14,6 @@ from offpath.serving.front.binary import NginxBinary, find_nginx, read_version
 from offpath.serving.front.config import (
     ERRORS,
     TEMPLATE,
-    Behind,
     FrontPlace,
     below,
     fill,
@@ -23,6 +22,7 @@ from offpath.serving.front.config import (
 from offpath.serving.front.nginx import Nginx
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.tokens import format_map, read_tokens
+from offpath.serving.front.upstream import Behind
 from tests.support.tls import write_certificate
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)

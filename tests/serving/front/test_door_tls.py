@@ -103,6 +103,10 @@ def test_a_clients_uuid_begins_the_requests_id(http: httpx.Client) -> None:
     ids = [post(http, **{"x-request-id": SENT}).headers["x-request-id"] for _ in "12"]
     assert all(re.fullmatch(SENT + r"\.[0-9a-f]{12}", i) for i in ids)
     assert ids[0] != ids[1]
+    # What `offpath front` sends: the attempts at one request.
+    for asked in (f"{SENT}~", f"{ids[0]}~"):
+        attempt = post(http, **{"x-request-id": asked}).headers["x-request-id"]
+        assert re.fullmatch(re.escape(asked) + r"[0-9a-f]{12}", attempt)
     other = post(http, **{"x-request-id": "1; rm"}).headers["x-request-id"]
     assert re.fullmatch(r"[0-9a-f-]{36}", other)
 

@@ -1,0 +1,141 @@
+"""One door before several hosts, which are servers that do as they are told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.front import SilentView
+from offpath.serving.front.hosts import MISSES, HostsSession
+from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.upstream import MOST_TRIES, Behind
+from offpath.serving.ports import resolve_ports
+from tests.support.answering_server import Answers, answering_server
+from tests.support.front import wait_until
+
+# In nginx's own memory, and as a file.
+BODIES = [b"s" * 55_000, b"l" * 900_000]
+OWN_ID = "0b5c1d3e-0000-4000-8000-000000000000"
+FRONT = FrontSettings(port=0, metrics_port=0)
+
+
+class Hosts:
+    """A door before two hosts and a third one that is not there."""
+
+    def __init__(self, first: Answers, second: Answers) -> None:
+        (gone,) = resolve_ports("127.0.0.1", [0])
+        self.both = (first, second)
+        names = [host.url.removeprefix("http://") for host in self.both]
+        behind = Behind(False, 32 << 20, 20, 50, (*names, f"127.0.0.1:{gone}"))
+        self.session = HostsSession(FRONT, behind, SilentView())
+        self.session.start()
+
+    def post(self, body: bytes = b"picture", **headers: str) -> httpx.Response:
+        url = f"{self.session.door.url}/predictions/m"
+        return httpx.post(url, content=body, headers=headers, trust_env=False)
+
+    def ping(self) -> int:
+        url = f"{self.session.door.url}/ping"
+        return httpx.get(url, trust_env=False).status_code
+
+    def look(self) -> None:
+        """As long as it takes to believe the hosts' /ping."""
+        workers = self.session.door.nginx.worker_pids()
+        before = self.session.door.behind
+        for _ in range(MISSES):
+            self.session.look_after()
+        if self.session.door.behind != before:
+            nginx = self.session.door.nginx
+            wait_until(lambda: bool(set(nginx.worker_pids()) - set(workers)), 5)
+            time.sleep(0.2)  # until the new ones accept alone
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with answering_server() as first, answering_server() as second:
+        hosts = Hosts(first, second)
+        try:
+            yield hosts
+        finally:
+            hosts.session.stop()
+
+
+@pytest.mark.parametrize("status", [0, 502, 503])
+def test_what_a_host_did_not_answer_another_one_does(hosts: Hosts, status: int) -> None:
+    failing, other = hosts.both
+    failing.status = status
+    other.headers = {"x-request-id": OWN_ID}
+    answers = [hosts.post(body) for body in 4 * BODIES]
+    assert {answer.status_code for answer in answers} == {200}
+    # The record that the answer belongs to is the other host's.
+    assert {answer.headers["x-request-id"] for answer in answers} == {OWN_ID}
+    assert [sent for _, _, sent in other.requests] == 4 * BODIES
+    assert failing.requests and {sent for _, _, sent in failing.requests} <= set(BODIES)
+
+
+def test_an_answer_is_an_answer(hosts: Hosts) -> None:
+    statuses = [400, 415, 429, 500, 504]
+    for status in statuses:
+        for host in hosts.both:
+            host.status = status
+        assert hosts.post().status_code == status
+    assert sum(len(host.requests) for host in hosts.both) == len(statuses)
+
+
+def test_where_none_answers_the_client_is_told_to_come_again(hosts: Hosts) -> None:
+    for host in hosts.both:
+        host.status = 0
+    answer = hosts.post()
+    assert answer.status_code == 502 and answer.json()["type"] == "BadGateway"
+    assert answer.headers["Retry-After"] == "1" and answer.headers["x-request-id"]
+    assert sum(len(host.requests) for host in hosts.both) <= MOST_TRIES
+
+
+def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
+    assert hosts.ping() == 200
+    hosts.both[0].ping = 503
+    hosts.look()
+    assert hosts.ping() == 200
+    hosts.both[1].ping = 503
+    hosts.look()
+    assert hosts.ping() == 503
+    hosts.both[1].ping = 200
+    hosts.session.look_after()
+    assert hosts.ping() == 200
+
+
+def test_a_host_that_says_it_has_no_workers_is_asked_when_no_other_can_be(
+    hosts: Hosts,
+) -> None:
+    unwell, well = hosts.both
+    unwell.ping = 503
+    hosts.look()
+    assert {hosts.post().status_code for _ in range(8)} == {200}
+    assert (len(unwell.requests), len(well.requests)) == (0, 8)
+    well.status = 0
+    assert {hosts.post().status_code for _ in range(4)} == {200}
+    assert len(unwell.requests) == 4
+
+
+def test_what_a_host_is_told_of_a_request(hosts: Hosts) -> None:
+    hosts.post(**{"Authorization": "Bearer a", "describe": "1", "x-request-id": OWN_ID})
+    ((path, headers, _),) = hosts.both[0].requests + hosts.both[1].requests
+    assert path == "/predictions/m"
+    # The host's own door may ask for the same tokens.
+    assert headers["authorization"] == "Bearer a" and "describe" not in headers
+    # The door's own id, as nobody has allowed the client's; what follows the ~ is the attempt's.
+    assert (
+        headers["x-request-id"].endswith("~") and OWN_ID not in headers["x-request-id"]
+    )
+
+
+@pytest.mark.parametrize("host", ["nonsense", "a:0", "http://a:80", "a b:80", "a:80;"])
+def test_an_upstream_that_is_no_host_and_port_is_refused(host: str) -> None:
+    with pytest.raises(ExpectedError, match="expected HOST:PORT"):
+        Behind(False, 1, 1, 1, (host,))
+    with pytest.raises(ExpectedError, match="each host once"):
+        Behind(False, 1, 1, 1, ("a:80", "a:80"))
