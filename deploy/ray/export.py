@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ from offpath.serving.mar_file import MarFile
 
 TEMPLATES = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
+# In a pod: others come to it by its address, and a NetworkPolicy says who.
+ALL_ADDRESSES = "0.0.0.0"
 # Tried with this one: 2.60 has the HAProxy ingress.
+RAY_VERSION = "2.60.0"
 RAY = "ray[serve]>=2.60"
 # Of Ray's batch queue: one batch runs, one waits, and a spare.
 BATCHES_ONGOING = 3
@@ -71,13 +74,14 @@ def export_ray(choices: RayChoices) -> list[str]:
     archive = read_exportable(choices.archive)
     settings = read_settings(archive, choices)
     serve_config = fill("config.yaml", archive, choices)
+    in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
     make_folder(choices.output, choices.force)
     unpack(archive, choices.output)
     shutil.copy(TEMPLATES / "deployment.py", choices.output)
     texts = {
         "settings.json": json.dumps(settings, indent=2) + "\n",
         "config.yaml": serve_config,
-        "rayservice.yaml": fill("rayservice.yaml", archive, choices, serve_config),
+        "rayservice.yaml": fill("rayservice.yaml", archive, choices, in_pods),
         "requirements.txt": "".join(
             f"{one}\n" for one in (RAY, *list_requirements(archive))
         ),
@@ -129,6 +133,7 @@ def fill(
         # Replicas on one device share it; more than one is of use where decoding is the rest.
         gpus=round(1 / high, 3) if is_gpu else 0,
         image=choices.image,
+        ray_version=RAY_VERSION,
         pod_cpus=choices.cpus * high,
         gpu_limit=", nvidia.com/gpu: 1" if is_gpu else "",
         serve_config=textwrap.indent(serve_config, " " * 4).rstrip(),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import click
 import httpx
+import jsonschema
 import pytest
 import yaml
 
@@ -58,11 +62,89 @@ def test_kuberay_gets_the_same_application(archive, tmp_path):
     export_ray(RayChoices(archive, tmp_path / "app", image="mine:1"))
     service = yaml.safe_load((tmp_path / "app" / "rayservice.yaml").read_text())
     assert service["kind"] == "RayService"
-    assert yaml.safe_load(service["spec"]["serveConfigV2"]) == read_config(
-        tmp_path / "app"
+    served = read_config(tmp_path / "app")
+    # Others come to a pod by its address.
+    served["http_options"]["host"] = "0.0.0.0"
+    assert yaml.safe_load(service["spec"]["serveConfigV2"]) == served
+    cluster = service["spec"]["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    (group,) = cluster["workerGroupSpecs"]
+    assert 2 <= group["replicas"] == group["minReplicas"] < group["maxReplicas"]
+    pod = group["template"]["spec"]
+    (worker,) = pod["containers"]
+    assert worker["image"] == "mine:1" and worker["securityContext"]["runAsNonRoot"]
+    environ = {one["name"]: one["value"] for one in worker["env"]}
+    assert environ["OFFPATH_SPOOL_DIR"] == worker["volumeMounts"][0]["mountPath"]
+    # What is drained has more time than the drain, which has more than a replica's end.
+    (hook,) = worker["lifecycle"]["preStop"].values()
+    deadline_s = int(
+        re.search("--deadline-remaining-seconds (\\d+)", hook["command"][2])[1]
     )
-    text = json.dumps(service)
-    assert "mine:1" in text and "runAsNonRoot" in text and "{" not in service["kind"]
+    ending_s = served["applications"][0]["deployments"][0][
+        "graceful_shutdown_timeout_s"
+    ]
+    assert pod["terminationGracePeriodSeconds"] > deadline_s > ending_s
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_rays_own_schema_takes_both_configurations(archive, tmp_path):
+    server = OffpathRay(load_model("near-free"), 2)
+    if server.why_not() is not None:
+        pytest.skip(server.why_not())
+    export_ray(RayChoices(archive, tmp_path / "app", replicas=(1, 3)))
+    service = yaml.safe_load((tmp_path / "app" / "rayservice.yaml").read_text())
+    program = """
+import sys, yaml
+from ray.serve.schema import ServeDeploySchema
+for text in sys.argv[1:]:
+    given = yaml.safe_load(text)
+    taken = ServeDeploySchema.model_validate(given).model_dump(exclude_unset=True)
+    assert {**taken, "proxy_location": given["proxy_location"]} == given, taken
+"""
+    texts = [
+        (tmp_path / "app" / "config.yaml").read_text(),
+        service["spec"]["serveConfigV2"],
+    ]
+    command = [str(server.find_python()), "-c", program, *texts]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+KUBERAY_CRD = "OFFPATH_KUBERAY_CRD"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    KUBERAY_CRD not in os.environ, reason=f"{KUBERAY_CRD} names no file"
+)
+def test_kuberays_schema_takes_the_manifest(archive, tmp_path):
+    """With helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml of KubeRay."""
+    export_ray(RayChoices(archive, tmp_path / "app"))
+    service = yaml.safe_load((tmp_path / "app" / "rayservice.yaml").read_text())
+    crd = yaml.safe_load(Path(os.environ[KUBERAY_CRD]).read_text())
+    (schema,) = [
+        version["schema"]["openAPIV3Schema"]
+        for version in crd["spec"]["versions"]
+        if version["name"] == "v1"
+    ]
+    del schema["properties"]["metadata"]
+    service.pop("metadata")
+    refuse_unknown(schema)
+    jsonschema.Draft202012Validator(schema).validate(service)
+
+
+def refuse_unknown(schema):
+    """As the API server with strict validation; and what is a number or a text may be either."""
+    if isinstance(schema, dict):
+        if schema.get("x-kubernetes-int-or-string"):
+            schema.pop("type", None)
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, (dict, list)):
+            refuse_unknown(part)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
