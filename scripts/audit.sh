@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Weekly: what is known against the pinned versions, and what is installed, with hashes and licences.
 #
-#   scripts/audit.sh      # exit code 1: a known vulnerability, or one that could not be looked up
+#   scripts/audit.sh
+#
+# Exit code 0: nothing is known; 1: a vulnerability is known, listed in build/audit.txt; 2: the
+# versions could not be looked up, the reason in build/audit.log.
 #
 # Writes build/sbom.json (CycloneDX), build/licences.md and build/requirements.txt, every wheel of
 # a server with its hash: pip install --require-hashes --no-deps -r build/requirements.txt, then
@@ -19,8 +22,19 @@ if [ ! -x "$tools/bin/pip-audit" ]; then
   "$tools/bin/python" -m pip install --quiet 'pip-audit>=2.9' 'cyclonedx-bom>=7' 'pip-licenses>=5' 'uv>=0.9'
 fi
 "$tools/bin/cyclonedx-py" environment "$VENV/bin/python" --output-file build/sbom.json
-"$tools/bin/pip-licenses" --python "$VENV/bin/python" --format markdown --output-file build/licences.md
+"$tools/bin/pip-licenses" --python "$VENV/bin/python" --format markdown --output-file build/licences.md >/dev/null
 "$tools/bin/uv" pip compile setup.cfg --quiet --generate-hashes --no-header --no-annotate \
   --constraint constraints.txt --extra serve --extra java --extra front \
   --output-file build/requirements.txt
-"$tools/bin/pip-audit" --strict --requirement constraints.txt --no-deps --disable-pip
+rm -f build/audit.txt
+if "$tools/bin/pip-audit" --strict --requirement constraints.txt --no-deps --disable-pip \
+  --output build/audit.txt 2>build/audit.log; then
+  say "nothing is known against the pinned versions"
+elif [ -s build/audit.txt ]; then
+  cat build/audit.txt
+  exit 1
+else
+  # pip-audit's own exit code is 1 for both.
+  say "pip-audit could not look up the pinned versions: $(tail -1 build/audit.log)"
+  exit 2
+fi

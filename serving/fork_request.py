@@ -6,6 +6,7 @@ The launcher runs as TorchServe's Python, once a worker: it imports as little as
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from dataclasses import asdict, dataclass
@@ -39,12 +40,23 @@ def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """A request and the worker's standard streams, which are the caller's to close.
 
     Raises:
-        OSError: the launcher ended in the middle of it.
+        OSError: the launcher ended in the middle of it; nothing is left open.
     """
     head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
+    try:
+        return _read_request(connection, head), streams
+    except OSError:
+        for stream in streams:
+            os.close(stream)
+        raise
+
+
+def _read_request(connection: socket.socket, head: bytes) -> ForkRequest:
     if len(head) != LENGTH.size:
         raise ConnectionError("the launcher ended before it said anything")
     with connection.makefile("rb") as file:
-        (length,) = LENGTH.unpack(head)
-        body = file.read(length)
-    return ForkRequest(**json.loads(body)), streams
+        body = file.read(*LENGTH.unpack(head))
+    try:
+        return ForkRequest(**json.loads(body))
+    except (ValueError, TypeError) as error:
+        raise ConnectionError(f"not what a launcher says: {error}") from error

@@ -20,6 +20,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from dataclasses import dataclass
 
 # Not this script's folder, whose modules have everyday names.
@@ -34,6 +35,7 @@ from offpath.serving.fork_request import (  # noqa: E402
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 BACKLOG = 128
+RETRY_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,13 @@ class ForkServer:
                     self._attend(key.data, key.fd)
 
     def _accept(self) -> tuple[ForkRequest, list[int]] | None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            # No descriptor is left for it: it waits, and so do we.
+            print(f"a launcher cannot be heard: {error!r}", flush=True)
+            time.sleep(RETRY_S)
+            return None
         try:
             request, streams = receive_request(connection)
         except OSError as error:

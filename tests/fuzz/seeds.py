@@ -1,4 +1,7 @@
-"""What the fuzzers begin with: a small picture in every format; corpus/: what once was found."""
+"""What the fuzzers begin with: a small picture in every format, and corpus/.
+
+There lie, by what reads them: small likenesses of what once failed (corpus/README.md).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,12 @@ from tests.support.costly import save
 
 CORPUS = Path(__file__).with_name("corpus")
 SIZE = (40, 30)
+
+
+def read_corpus(group: str) -> dict[str, bytes]:
+    """The files of a folder of the corpus, by name."""
+    files = sorted((CORPUS / group).glob("*.bin"))
+    return {file.stem: file.read_bytes() for file in files}
 
 
 def picture() -> Image.Image:
@@ -57,5 +66,5 @@ def make_seeds() -> list[bytes]:
         *(save(rgb, "TIFF", compression=kind) for kind in compressions),
         *(save(bilevel, "TIFF", compression=kind) for kind in ("group3", "group4")),
         make_npy(save(rgb, "PNG")),
-        *(path.read_bytes() for path in sorted(CORPUS.glob("*.bin"))),
+        *read_corpus("pictures").values(),
     ]

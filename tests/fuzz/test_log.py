@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,15 +14,26 @@ from offpath.handler.prediction_log.naming import SegmentName, parse_segment_nam
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
+from tests.fuzz.seeds import read_corpus
 
+FOUND = read_corpus("log")
 LINES = [b'{"event_id":"e1"}\n', b"{}\n", b"{\n", b"}\n", b"\n", b"\0\0\n", b"{\0}\n"]
 pieces = st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=20)))
 
 
 @given(pieces.map(b"".join))
-@example(b'{"a":1}\r{"b":2}\n')
-@example(b'{"a":"\x0b\x0c\x1c\x85"}\n{')
 def test_every_byte_is_kept_or_set_aside_and_complete_lines_stay(data: bytes) -> None:
+    check_repair(data)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_is_repaired(name: str) -> None:
+    for end in range(len(FOUND[name]) + 1)[-100:]:
+        check_repair(FOUND[name][:end])
+
+
+def check_repair(data: bytes) -> None:
+    """Nothing is lost; what is left is complete lines."""
     lines, torn = split_torn(data)
 
     assert sorted(lines + torn) == sorted(data)

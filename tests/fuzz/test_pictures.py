@@ -14,9 +14,11 @@ from offpath.handler.decode import decode_image
 from offpath.handler.errors import BadTensor, ItemError
 from offpath.handler.npy import is_npy, read_npy
 from offpath.handler.silence import silence_decoders
-from tests.fuzz.seeds import make_seeds
+from tests.fuzz.seeds import make_seeds, read_corpus
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SEEDS = make_seeds()
+FOUND = read_corpus("pictures")
 CONFIG = HandlerConfig(exif_orientation=True)
 MOST_S = 2.0
 
@@ -62,7 +64,18 @@ def silent() -> None:
 def test_a_changed_file_is_a_picture_or_an_error_of_its_own(
     seed: bytes, changes: list[Change]
 ) -> None:
-    body = bytearray(change(seed, changes))
+    check(change(seed, changes))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_stays_a_picture_or_an_error_of_its_own(name: str) -> None:
+    check(FOUND[name])
+    check(FOUND[name][: len(FOUND[name]) // 2])
+
+
+def check(file: bytes) -> None:
+    """A picture, or that item's own error, within the budget."""
+    body = bytearray(file)
     begin_s = time.thread_time()
     try:
         if is_npy(body):

@@ -6,17 +6,21 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
+from offpath.handler.handed_over import FORM, MULTIPART, parse_body
 from offpath.handler.multipart import read_fields
 from offpath.handler.payload import JSON_KEYS, read_payload
 from offpath.serving.server_log import parse_line
+from tests.fuzz.seeds import read_corpus
 
 LIMIT = 10_000
+FOUND = read_corpus("bodies")
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4)
@@ -27,8 +31,20 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.parametrize("kind", ["", FORM, f"{MULTIPART}; boundary=x", MULTIPART])
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_is_bytes_or_a_4xx(name: str, kind: str) -> None:
+    try:
+        payload = read_payload(parse_body(FOUND[name], kind), LIMIT)
+    except ItemError as error:
+        assert 400 <= error.status < 500
+    else:
+        assert 0 < len(payload) <= LIMIT
+
+
 @given(
     st.one_of(
+        st.sampled_from(sorted(FOUND.values())),
         st.binary(max_size=200),
         JSON.map(lambda value: json.dumps(value).encode()),
         st.binary(max_size=200).map(base64.b64encode),

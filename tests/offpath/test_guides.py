@@ -67,3 +67,18 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
                 re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found
             }
             assert heading in slugs, target
+
+
+def test_every_threat_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    table = page.partition("| threat | held by |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()]
+    assert len(rows) > 10
+    for threat, held_by in rows:
+        named = re.findall(r"`(?:(tests/[\w/]+)/)?(\w+\.py)(?:::(\w+))?`", held_by)
+        assert named, threat
+        for folder, file, test in named:
+            found = list((ROOT / (folder or "tests")).rglob(file))
+            assert len(found) == 1, f"{file} of {threat.strip()!r}"
+            source = found[0].read_text(encoding="utf-8")
+            assert f"def {test}" in source, f"{test} of {threat.strip()!r}"

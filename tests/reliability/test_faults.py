@@ -3,211 +3,89 @@
 from __future__ import annotations
 
 import os
-import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
 from offpath.profiling.servers import archives
-from offpath.serving.log_reading import compare
-from offpath.serving.processes import find_fork_helpers, find_session_members
-from tests.reliability.logged_server import LogTrial
-from tests.serving.front.test_door_lifecycle import (
-    kill_java,
-    kill_nginx,
-    kill_nginx_worker,
-    kill_worker,
+from tests.reliability.fault_bench import (
+    STAGE_S,
+    Bench,
+    open_bench,
+    run_stage,
+    statuses_of,
 )
-from tests.support.clients import send_for
-from tests.support.front import FrontProcess, Seen, front, is_alive, load, wait_until
-from tests.support.pictures import jpeg
-from tests.support.s3_faults import OUTAGES, PASS, WRONG
+from tests.reliability.logged_server import LogTrial
+from tests.reliability.strikes import COSTLY, KILLS, UNNOTICED, Strike
+from tests.support.front import is_alive, wait_until
 
+# Those alone whose names have this in them.
+CHOSEN = os.environ.get("OFFPATH_FAULTS", "")
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1200)]
 
-STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
-CLIENTS = 4
-DISK = "size=4m"
-# One passes through Java, one through a file.
-BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
+
+def test_faults_under_load(trial: LogTrial, tmp_path: Path) -> None:
+    with open_bench(trial, tmp_path) as bench:
+        for name, strike in (UNNOTICED | KILLS | COSTLY).items():
+            if CHOSEN in name:
+                run_stage(bench, name, strike, is_kill=name in KILLS)
+        logs = (tmp_path / "logs").rglob("torchserve.log")
+        log = "".join(path.read_text(errors="replace") for path in logs)
+        bench.door.terminate()
+        trial.ship()
+    lost, double = bench.judge()
+    stages = {stage.name: stage for stage in bench.stages}
+    assert [n for n in stages if n in UNNOTICED and stages[n].is_noticed] == []
+    # A record is given up by the policy of a full disk alone, and then that is said.
+    assert (lost, double) == ({}, [])
+    given_up = {name for name, one in stages.items() if one.given_up}
+    assert given_up <= {"disk full: spool"}
+    assert not given_up or "make room there" in log
+    assert all(statuses_of(stages[name])[200] for name in stages)
 
 
-@dataclass
-class Bench:
-    """A front door whose log goes to S3 through a proxy, and its two small disks."""
+def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path) -> None:
+    """Under Java, fork server, workers and shipper; S3's own clock goes on as it was."""
+    shift = tmp_path / "shift"
 
-    door: FrontProcess
-    trial: LogTrial
-    folder: Path
-    answered: list[str] = field(default_factory=list)
+    def jump(hours: int) -> Strike:
+        def strike(bench: Bench) -> None:
+            # In place: the file is mapped.
+            with open(shift, "r+b") as file:
+                file.write(struct.pack("=q", 3600 * hours))
+            time.sleep(STAGE_S)
 
+        return strike
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk is not permitted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def bench(trial: LogTrial, tmp_path: Path) -> Iterator[Bench]:
-    env = {**trial.s3.environ, "OFFPATH_SPOOL_DIR": str(trial.spool)}
-    store = trial.archive.parent
-    with small_disk(trial.spool), small_disk(tmp_path / "logs"):
-        with front(store, tmp_path / "logs", archives.NAME, **env) as door:
-            yield Bench(door, trial, tmp_path)
+    shift.write_bytes(bytes(8))
+    with open_bench(trial, tmp_path, **shifted_clock(tmp_path, shift)) as bench:
+        for hours in (3, 0, -3, 0, 24 * 400, 0):
+            run_stage(bench, f"clock set to {hours:+d} h", jump(hours))
+        bench.door.terminate()
+        trial.ship()
+    lost, double = bench.judge()
+    hours_seen = {record["inference_time"][:13] for record in trial.bucket.records()}
+    print(f"hours of the records: {sorted(hours_seen)}")
+    assert len(hours_seen) > 3, "the clock did not jump"
+    assert [stage.name for stage in bench.stages if stage.is_noticed] == []
+    assert (lost, double) == ({}, [])
 
 
-def kill_fork_server(bench: Bench) -> None:
-    (java,) = bench.door.children("java")
-    helpers = [psutil.Process(pid) for pid in find_fork_helpers(java)]
-    (server,) = [p for p in helpers if "fork_server.py" in " ".join(p.cmdline())]
-    server.kill()
-
-
-def replace_model(bench: Bench) -> None:
-    assert bench.door.reload().returncode == 0
-
-
-def answer_wrongly(mode: str) -> Callable[[Bench], None]:
-    def strike(bench: Bench) -> None:
-        bench.trial.proxy.set_mode(mode)
-        time.sleep(STAGE_S)
-        bench.trial.proxy.set_mode(PASS)
-
-    return strike
-
-
-def fill_disk(name: str) -> Callable[[Bench], None]:
-    def strike(bench: Bench) -> None:
-        path = bench.folder / name / "filler"
-        with suppress(OSError), open(path, "wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        time.sleep(STAGE_S)
-        path.unlink()
-
-    return strike
-
-
-def take_descriptors(bench: Bench) -> None:
-    """The workers can open nothing more for a while."""
-    before = {}
-    for pid in bench.door.python_workers():
-        before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        most = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[pid][1]))
-    time.sleep(STAGE_S)
-    for pid, limits in before.items():
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-
-def kill_second_server(bench: Bench) -> None:
-    """Another server on the same spool; the first ships what it leaves."""
-    server = bench.trial.make_server("second")
-    with server:
-        url = f"{server.inference_url}/predictions/{archives.NAME}"
-        replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
-        for process in find_session_members(server.java_pid):
-            process.kill()
-    bench.answered += [reply.request_id for reply in replies if reply.status == 200]
-
-
-KILLS: dict[str, Callable[[Bench], None]] = {
-    "SIGKILL worker": lambda bench: kill_worker(bench.door),
-    "SIGKILL fork server": kill_fork_server,
-    "SIGKILL Java": lambda bench: kill_java(bench.door),
-    "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
-    "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
-}
-# No request may notice these.
-UNNOTICED: dict[str, Callable[[Bench], None]] = {
-    **{f"S3 {mode}": answer_wrongly(mode) for mode in (*OUTAGES, *WRONG)},
-    "disk full: logs": fill_disk("logs"),
-    "model replaced": replace_model,
-    "two servers, one spool": kill_second_server,
-}
-# These may cost what their rows say: records by the policy, or requests.
-COSTLY: dict[str, Callable[[Bench], None]] = {
-    "disk full: spool": fill_disk("spool"),
-    "no descriptors": take_descriptors,
-}
-
-
-def run_stage(bench: Bench, name: str, strike: Callable[[Bench], None]) -> Seen:
-    """Strikes under load and waits until all is well again; prints a row."""
-    url = f"{bench.door.url}/predictions/{archives.NAME}"
-    workers = len(bench.door.python_workers())
-    with load(url, BODIES, clients=CLIENTS, pause_s=0.05) as seen:
-        time.sleep(0.5)
-        start_s = time.monotonic()
-        strike(bench)
-        if name in KILLS:
-            # Before that, whoever watches over it may not have seen its end.
-            time.sleep(1.0)
-        else:
-            start_s = time.monotonic()
-        wait_until(
-            lambda: bench.door.is_healthy()
-            and len(bench.door.python_workers()) == workers
-        )
-        before = seen.statuses[200]
-        wait_until(lambda: seen.statuses[200] > before + 8)
-        recovery_s = time.monotonic() - start_s
-    failed = sum(n for status, n in seen.statuses.items() if status != 200)
-    print(
-        f"| {name} | {seen.statuses[200]} | {failed} | {seen.refused} |"
-        f" {sum(seen.broken.values())} | {recovery_s:.1f} |"
-    )
-    return seen
-
-
-def test_faults_under_load(bench: Bench) -> None:
-    print(
-        "\n| fault | 200 | other | refused | broken | well again s |\n"
-        + "|---" * 6
-        + "|"
-    )
-    noticed = []
-    for name, strike in UNNOTICED.items():
-        seen = run_stage(bench, name, strike)
-        bench.answered += seen.answered
-        if set(seen.statuses) != {200} or seen.broken or seen.refused:
-            noticed.append(f"{name}: {seen}")
-    for name, strike in KILLS.items():
-        bench.answered += run_stage(bench, name, strike).answered
-        # A kill whose consequences come late shall not be the next one's.
-        with load(f"{bench.door.url}/predictions/{archives.NAME}", BODIES) as seen:
-            time.sleep(STAGE_S / 2)
-        bench.answered += seen.answered
-    spared: list[str] = []
-    for name, strike in COSTLY.items():
-        spared += run_stage(bench, name, strike).answered
-    bench.door.terminate()
-    bench.trial.ship()
-    counts = bench.trial.bucket.event_counts()
-    verdict = compare(counts.elements(), set(bench.answered))
-    dropped = len(set(spared) - counts.keys())
-    print(
-        f"{verdict.asked:,} answered: {len(verdict.missing)} lost,"
-        f" {len(verdict.double)} double; {dropped} of {len(spared)} given up on the full disk"
-        " and without descriptors"
-    )
-    assert noticed == []
-    assert (verdict.missing, verdict.double) == ([], [])
+def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
+    """The environment in which the wall clock is shifted by the seconds in a file."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for tests/support/shifted_clock.c")
+    source = Path(__file__).parents[1] / "support" / "shifted_clock.c"
+    library = folder / "shifted_clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}
 
 
 def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial) -> None:

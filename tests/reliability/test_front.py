@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.fuzz.seeds import make_seeds
+from tests.fuzz.worst_cost import mutate
 from tests.serving.front.test_door_hostile import measure_beside_slow, send_randoms
 from tests.serving.front.test_door_lifecycle import (
     BODIES,
@@ -28,6 +32,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
 ROUNDS = 20
 RANDOM_REQUESTS = int(os.environ.get("OFFPATH_RANDOM_REQUESTS", "10000"))
+MUTATED_FILES = int(os.environ.get("OFFPATH_MUTATED_FILES", "10000"))
 # More than wait in TorchServe.
 CROWD = 300
 
@@ -106,6 +111,28 @@ def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
     statuses = send_randoms(door, RANDOM_REQUESTS)
     print(f"\n{RANDOM_REQUESTS} random requests: {sorted(statuses, key=str)}")
     assert not {s for s in statuses if s and s >= 500}
+
+
+def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
+    """Of every format, through the whole server."""
+    seeds, workers = make_seeds(), door.python_workers()
+
+    def post(number: int) -> int:
+        body = mutate(seeds[number % len(seeds)], random.Random(number))
+        return clients[number % len(clients)].post(PATH, content=body).status_code
+
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                httpx.Client(base_url=door.url, trust_env=False, timeout=60)
+            )
+            for _ in range(8)
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(len(clients)))
+        statuses = Counter(pool.map(post, range(MUTATED_FILES)))
+    print(f"\n{MUTATED_FILES} mutated files of {len(seeds)}: {dict(statuses)}")
+    assert not {status for status in statuses if status >= 500}
+    assert door.python_workers() == workers
 
 
 def test_what_the_queue_cannot_hold_is_told_to_come_again(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -11,6 +12,7 @@ from offpath.serving.server_log import (
     parse_line,
     read_log,
 )
+from offpath.serving.settings import CONF_DIR
 
 TIME = "2026-11-21T03:59:26,104"
 
@@ -102,3 +104,13 @@ def test_control_characters_of_a_log_reach_no_terminal(
     path.write_text(f"a{character}[2Jb\nc\n", encoding="utf-8", newline="")
     lines = [line.message for line in read_log(path)]
     assert lines == [f"a\\x{ord(character):02x}[2Jb", "c"]
+
+
+def test_every_log_of_the_server_has_a_bound() -> None:
+    appenders = ElementTree.parse(CONF_DIR / "log4j2.xml").find("Appenders")
+    assert appenders is not None and len(appenders)
+    for appender in appenders:
+        assert appender.tag == "RollingFile"
+        assert appender.find("Policies/SizeBasedTriggeringPolicy") is not None
+        strategy = appender.find("DefaultRolloverStrategy")
+        assert strategy is not None and int(strategy.attrib["max"]) <= 5

@@ -59,6 +59,9 @@ ATTACKS = {
     "200 uploads stopped half-way": Attack(
         lambda: bytes(1_000_000), connections=200, pause_s=60, sent_share=0.5
     ),
+    "250 uploads stopped at 4 MB": Attack(
+        lambda: bytes(8_000_000), connections=250, pause_s=60, sent_share=0.5
+    ),
     "PNG of 50 million pixels": Attack(
         lambda: png(7071, 7071, 8, PALETTE, 8, False), connections=1, pause_s=1.0
     ),

@@ -96,6 +96,14 @@ def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> No
     assert statuses == [200, 415] * 4
 
 
+def test_the_doors_log_has_a_bound(door: FrontProcess) -> None:
+    log = door.log_dir / "front.log"
+    with open(log, "ab") as file:
+        file.truncate(21 << 20)
+    wait_until((log.with_name("front.log.1")).exists, 10)
+    wait_until(lambda: log.exists() and log.stat().st_size < 1 << 20, 10)
+
+
 def measure_ms(door: FrontProcess, requests: int) -> list[float]:
     """How long a client that sends one picture after the other waits for each; sorted."""
     took = []

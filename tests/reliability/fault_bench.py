@@ -1,0 +1,209 @@
+"""A front door under load for the faults: strikes, waits until all is well, counts what it cost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.profiling.servers import archives
+from offpath.serving.log_reading import compare
+from tests.fuzz.costly_requests import SIDE
+from tests.reliability.logged_server import LogTrial
+from tests.support.costly import progressive_jpeg
+from tests.support.front import FrontProcess, Seen, front, load, wait_until
+from tests.support.pictures import jpeg
+
+STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
+CLIENTS = 4
+# One passes through Java, one through a file.
+BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
+# A second of a worker: what is in flight when a fault strikes.
+SLOW = progressive_jpeg(SIDE, 3)
+SLOW_CLIENTS = 3
+# A file of these makes their disk full: SMALL are mounted for a test.
+SMALL = {"spool": "4m", "logs": "4m", "tmp": "64m", "memory": "640m"}
+DROPPED = re.compile(r"^offpath_log_dropped_total\{.*\} (\S+)$", re.MULTILINE)
+# The workers hand over their counters once a second, after a batch.
+COUNTERS_S = 1.5
+
+
+@dataclass
+class Stage:
+    """A fault and what was seen of it.
+
+    Attributes:
+        in_flight: statuses of the slow requests that were on their way when it struck.
+        given_up: records, as the log itself counts them.
+    """
+
+    name: str
+    seen: Seen = field(default_factory=Seen)
+    in_flight: Seen = field(default_factory=Seen)
+    recovery_s: float = 0.0
+    given_up: int = 0
+
+    @property
+    def answered(self) -> set[str]:
+        return {*self.seen.answered, *self.in_flight.answered}
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether any request was answered with something else than 200, or not at all."""
+        both = (self.seen, self.in_flight)
+        return any(set(one.statuses) != {200} for one in both) or any(
+            one.broken or one.refused for one in both
+        )
+
+
+@dataclass
+class Bench:
+    """A front door whose log goes to S3 through a proxy, and its small disks."""
+
+    door: FrontProcess
+    trial: LogTrial
+    folder: Path
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.door.url}/predictions/{archives.NAME}"
+
+    def count_given_up(self) -> int:
+        """Records that the workers say they gave up."""
+        text = httpx.get(self.door.metrics_url, trust_env=False).text
+        return int(sum(float(number) for number in DROPPED.findall(text)))
+
+    def judge(self) -> tuple[dict[str, int], list[str]]:
+        """Prints the table; how many records each stage lost beside the policy's, and doubles."""
+        counts = self.trial.bucket.event_counts()
+        lost = {}
+        print(
+            "\n| fault | 200 | other | refused | broken | in flight: 200, other |"
+            " well again s | no record | given up |\n" + "|---" * 9 + "|"
+        )
+        for stage in self.stages:
+            seen, slow = stage.seen, stage.in_flight
+            missing = len(compare(counts.elements(), stage.answered).missing)
+            if missing != stage.given_up:
+                lost[stage.name] = missing - stage.given_up
+            print(
+                f"| {stage.name} | {seen.statuses[200]} | {_others(seen)} |"
+                f" {seen.refused} | {sum(seen.broken.values())} |"
+                f" {slow.statuses[200]}, {_others(slow) + sum(slow.broken.values())} |"
+                f" {stage.recovery_s:.1f} | {missing} | {stage.given_up} |"
+            )
+        double = [event_id for event_id, times in counts.items() if times > 1]
+        asked = sum(len(stage.answered) for stage in self.stages)
+        print(f"{asked:,} answered; {sum(lost.values())} lost, {len(double)} double")
+        return lost, double
+
+
+def _others(seen: Seen) -> int:
+    return sum(n for status, n in seen.statuses.items() if status != 200)
+
+
+@contextmanager
+def open_bench(trial: LogTrial, folder: Path, **environ: str) -> Iterator[Bench]:
+    """One whose spool, logs, /tmp and bodies lie on disks of their own, some of them small."""
+    env = {
+        **trial.s3.environ,
+        "OFFPATH_SPOOL_DIR": str(trial.spool),
+        "TMPDIR": str(folder / "tmp"),
+        **environ,
+    }
+    options = ["--front-memory", str(folder / "memory")]
+    with small_disks(folder, SMALL):
+        store = trial.archive.parent
+        with front(store, folder / "logs", archives.NAME, *options, **env) as door:
+            yield Bench(door, trial, folder)
+
+
+@contextmanager
+def small_disks(folder: Path, sizes: Mapping[str, str]) -> Iterator[None]:
+    mounted: list[Path] = []
+    try:
+        for name, size in sizes.items():
+            disk = folder / name
+            disk.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+            if subprocess.run(command, capture_output=True).returncode != 0:
+                pytest.skip("mounting a small disk is not permitted here")
+            mounted.append(disk)
+        yield
+    finally:
+        for disk in mounted:
+            subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@contextmanager
+def _in_flight(url: str) -> Iterator[Seen]:
+    """Slow requests, one a client, on their way when the block begins; answered at its end."""
+    seen = Seen()
+
+    def post() -> None:
+        try:
+            answer = httpx.post(url, content=SLOW, trust_env=False, timeout=60)
+        except httpx.HTTPError as error:
+            seen.broken[f"{type(error).__name__}: {error}"] += 1
+            return
+        seen.statuses[answer.status_code] += 1
+        if answer.status_code == 200:
+            seen.answered.append(answer.headers["x-request-id"])
+
+    threads = [threading.Thread(target=post) for _ in range(SLOW_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.4)
+    try:
+        yield seen
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def run_stage(
+    bench: Bench, name: str, strike: Callable[[Bench], None], is_kill: bool = False
+) -> Stage:
+    """Strikes under load, while batches are in flight, and waits until all is well again."""
+    workers = len(bench.door.python_workers())
+    given_up = bench.count_given_up()
+    stage = Stage(name)
+    bench.stages.append(stage)
+    with load(bench.url, BODIES, clients=CLIENTS, pause_s=0.05) as stage.seen:
+        time.sleep(0.5)
+        with _in_flight(bench.url) as stage.in_flight:
+            start_s = time.monotonic()
+            strike(bench)
+            if is_kill:
+                # Before that, whoever watches over it may not have seen its end.
+                time.sleep(1.0)
+            else:
+                start_s = time.monotonic()
+            wait_until(
+                lambda: bench.door.is_healthy()
+                and len(bench.door.python_workers()) == workers
+            )
+        before = stage.seen.statuses[200]
+        wait_until(lambda: stage.seen.statuses[200] > before + 8)
+        stage.recovery_s = time.monotonic() - start_s
+        # A kill whose consequences come late shall not be the next one's.
+        time.sleep(COUNTERS_S)
+    # A worker that was killed has counted anew.
+    stage.given_up = max(0, bench.count_given_up() - given_up)
+    return stage
+
+
+def statuses_of(stage: Stage) -> Counter[int]:
+    """Of all its requests."""
+    return stage.seen.statuses + stage.in_flight.statuses

@@ -1,0 +1,157 @@
+"""The faults: what strikes a bench, and is taken back at the end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import psutil
+
+from offpath.profiling.servers import archives
+from offpath.serving.processes import find_fork_helpers, find_session_members
+from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
+from tests.serving.front.test_door_lifecycle import (
+    kill_java,
+    kill_nginx,
+    kill_nginx_worker,
+    kill_worker,
+)
+from tests.support.clients import send_for
+from tests.support.front import load
+from tests.support.s3_faults import OUTAGES, PASS, WRONG
+
+Strike = Callable[[Bench], None]
+# What a server for 24 cores has to serve.
+MANY_CLIENTS = 96
+
+
+def kill_fork_server(bench: Bench) -> None:
+    (java,) = bench.door.children("java")
+    helpers = [psutil.Process(pid) for pid in find_fork_helpers(java)]
+    (server,) = [p for p in helpers if "fork_server.py" in " ".join(p.cmdline())]
+    server.kill()
+
+
+def replace_model(bench: Bench) -> None:
+    assert bench.door.reload().returncode == 0
+
+
+def answer_wrongly(mode: str) -> Strike:
+    def strike(bench: Bench) -> None:
+        bench.trial.proxy.set_mode(mode)
+        time.sleep(STAGE_S)
+        bench.trial.proxy.set_mode(PASS)
+
+    return strike
+
+
+def cut_connections(bench: Bench) -> None:
+    """The shipper's, five times a second."""
+    for _ in range(int(STAGE_S * 5)):
+        bench.trial.proxy.set_mode(PASS)
+        time.sleep(0.2)
+
+
+def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
+    """Whatever becomes free there is taken at once."""
+
+    def strike(bench: Bench) -> None:
+        path, is_over = bench.folder / name / "filler", threading.Event()
+
+        def fill() -> None:
+            with open(path, "wb", buffering=0) as file:
+                while not is_over.wait(0.005):
+                    for size in (1 << 20, 1 << 12):
+                        with suppress(OSError):
+                            while file.write(bytes(size)) == size:
+                                pass
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            time.sleep(STAGE_S / 2)
+            meanwhile(bench)
+            time.sleep(STAGE_S / 2)
+        finally:
+            is_over.set()
+            thread.join()
+            path.unlink()
+
+    return strike
+
+
+def fail_to_replace_model(bench: Bench) -> None:
+    """Whether or not there is room for it: who cannot start is not let in."""
+    bench.door.reload()
+
+
+def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
+    """Those processes can open nothing more for a while."""
+
+    def strike(bench: Bench) -> None:
+        before = {}
+        for pid in find(bench):
+            before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            most = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[pid][1]))
+        time.sleep(STAGE_S)
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+    return strike
+
+
+def kill_second_server(bench: Bench) -> None:
+    """Another server on the same spool; the first ships what it leaves."""
+    server = bench.trial.make_server("second")
+    with server:
+        url = f"{server.inference_url}/predictions/{archives.NAME}"
+        replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
+        for process in find_session_members(server.java_pid):
+            process.kill()
+    answered = [reply.request_id for reply in replies if reply.status == 200]
+    bench.stages[-1].in_flight.answered += answered
+
+
+def crowd(bench: Bench) -> None:
+    with load(bench.url, BODIES, clients=MANY_CLIENTS) as seen:
+        time.sleep(STAGE_S)
+    own = bench.stages[-1].in_flight
+    own.answered += seen.answered
+    own.statuses += seen.statuses
+    own.broken += seen.broken
+    own.refused += seen.refused
+
+
+# No request may notice these.
+UNNOTICED: dict[str, Strike] = {
+    **{f"S3 {mode}": answer_wrongly(mode) for mode in (*OUTAGES, *WRONG)},
+    "S3 connections cut": cut_connections,
+    "disk full: logs": fill_disk("logs"),
+    "disk full: /tmp": fill_disk("tmp"),
+    "disk full: /tmp, a reload": fill_disk("tmp", fail_to_replace_model),
+    "model replaced": replace_model,
+    "two servers, one spool": kill_second_server,
+    f"{MANY_CLIENTS} clients": crowd,
+}
+KILLS: dict[str, Strike] = {
+    "SIGKILL worker": lambda bench: kill_worker(bench.door),
+    "SIGKILL worker, /tmp full": fill_disk("tmp", lambda b: kill_worker(b.door)),
+    "SIGKILL fork server": kill_fork_server,
+    "SIGKILL Java": lambda bench: kill_java(bench.door),
+    "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
+    "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
+}
+# These cost requests, or records by the policy, and end by themselves.
+COSTLY: dict[str, Strike] = {
+    "disk full: spool": fill_disk("spool"),
+    "disk full: bodies": fill_disk("memory"),
+    "no descriptors: workers": take_descriptors(lambda b: b.door.python_workers()),
+    "no descriptors: Java": take_descriptors(lambda b: b.door.children("java")),
+    "no descriptors: nginx": take_descriptors(lambda b: b.door.nginx_workers()),
+}
