@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.showing import FILE
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
+    from offpath.profiling.experiments.cost import Demand
     from offpath.profiling.experiments.prices import Prices
     from offpath.profiling.report.document import Document
 
@@ -29,6 +30,26 @@ LOG_OPTIONS = (
     ("compressed-share", 0.25, "Size of a record in a batched object over its own."),
     ("workers", 2, "Workers of an instance; each fills its own objects."),
 )
+
+# Of one picture, for the question of two kinds of hosts.
+TIER_OPTIONS = (
+    ("gpu-rate", "Pictures a second that one GPU answers when nothing else limits it."),
+    ("cpu-ms", "CPU of a picture on a host that does everything, ms of a vCPU."),
+    ("decode-cpu-ms", "The same on a host that only decodes."),
+    ("model-cpu-ms", "The same on the host with the GPU when others decode."),
+)
+
+
+def tier_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of two kinds of hosts."""
+    for name, said in reversed(TIER_OPTIONS):
+        command = click.option(f"--{name}", type=float, help=said)(command)
+    return click.option(
+        "--decode-instance",
+        metavar="TYPE",
+        help="Asks for two kinds of hosts: --instance with a GPU alone, or with hosts of this type"
+        " that decode (offpath export ray --decode-replicas); needs the four options below.",
+    )(command)
 
 
 def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,6 +99,7 @@ def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Price rates measured on a CPU as a GPU instance's, or the other way round; it is said.",
 )
 @number_options
+@tier_options
 @click.option(
     "--records-per-object",
     type=float,
@@ -105,6 +127,8 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
       offpath cost --rate-per-instance a=47 --rate-per-instance b=183 --peak-per-minute 120 \\
         --hourly-price 0.526
       offpath cost --example published
+      offpath cost --instance g4dn.xlarge --decode-instance c7i.xlarge --peak-per-s 2000 \\
+        --gpu-rate 1500 --cpu-ms 21 --decode-cpu-ms 22 --model-cpu-ms 2
     """
     from rich.console import Console
 
@@ -117,6 +141,8 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
     if options["example"]:
         document = cost_published.published_document(prices)
         content = cost_published.published_json(prices)
+    elif options["decode_instance"]:
+        document, content = compute_tiers(options, prices)
     else:
         document, content = compute(options, prices)
     if as_json:
@@ -133,18 +159,9 @@ def compute(
     """What the options ask for, shown and as plain data."""
     from offpath.profiling.experiments import cost, cost_report
 
-    def pick(*tables: tuple[tuple[str, float, str], ...]) -> dict[str, Any]:
-        names = [name.replace("-", "_") for table in tables for name, _, _ in table]
-        return {name: options[name] for name in names}
-
-    peak_per_s, mean_per_s = read_peak(options), options["mean_per_s"]
-    demand = cost.Demand(
-        peak_per_s,
-        peak_per_s if mean_per_s is None else mean_per_s,
-        **pick(DEMAND_OPTIONS),
-    )
+    demand = read_demand(options)
     shape = cost.LogShape(
-        records_per_object=options["records_per_object"], **pick(LOG_OPTIONS)
+        records_per_object=options["records_per_object"], **pick(options, LOG_OPTIONS)
     )
     paid = read_pairs("--paid-instances", options["paid"])
     for name, count in paid.items():
@@ -164,6 +181,49 @@ def compute(
     warnings = [] if mixture is None else [mixture]
     document = cost_report.document_of(costs, demand, prices, warnings)
     return document, cost_report.as_json(costs, demand, warnings)
+
+
+def compute_tiers(
+    options: Mapping[str, Any], prices: Prices
+) -> tuple[Document, dict[str, Any]]:
+    """GPU hosts alone, or with hosts that decode for them."""
+    from offpath.profiling.experiments import cost_tiers
+
+    given = {name: options[name.replace("-", "_")] for name, _ in TIER_OPTIONS}
+    missing = [f"--{name}" for name, value in given.items() if value is None]
+    if options["instance"] is None:
+        missing.insert(0, "--instance")
+    if missing:
+        raise WrongOption(f"--decode-instance needs {', '.join(missing)} too")
+    picture = cost_tiers.Picture(*given.values())
+    demand = read_demand(options)
+    fleets = cost_tiers.compute_fleets(
+        picture, options["instance"], options["decode_instance"], demand, prices
+    )
+    return (
+        cost_tiers.document_of(fleets, demand, prices),
+        cost_tiers.as_json(fleets, picture, demand),
+    )
+
+
+def pick(
+    options: Mapping[str, Any], table: tuple[tuple[str, float, str], ...]
+) -> dict[str, Any]:
+    """The options of a table, by their names in Python."""
+    names = [name.replace("-", "_") for name, _, _ in table]
+    return {name: options[name] for name in names}
+
+
+def read_demand(options: Mapping[str, Any]) -> Demand:
+    """What has to be served."""
+    from offpath.profiling.experiments.cost import Demand
+
+    peak_per_s, mean_per_s = read_peak(options), options["mean_per_s"]
+    return Demand(
+        peak_per_s,
+        peak_per_s if mean_per_s is None else mean_per_s,
+        **pick(options, DEMAND_OPTIONS),
+    )
 
 
 def read_rates(

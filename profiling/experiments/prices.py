@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Prices:
         as_of, region, sources: where the figures come from.
         instances: type -> dollars an hour.
         gpus: type -> its GPU; None where the file does not say which have one.
+        vcpus: type -> how many; empty where the file does not say.
         put_per_1000: dollars for 1,000 put requests.
         storage_per_gb_month: dollars for a GB (2^30 bytes, as S3 bills) kept a month.
     """
@@ -37,6 +38,7 @@ class Prices:
     put_per_1000: float
     storage_per_gb_month: float
     gpus: dict[str, str] | None = None
+    vcpus: dict[str, float] = field(default_factory=dict)
 
     def hourly(self, instance: str) -> float:
         """Price of one instance, dollars an hour.
@@ -50,6 +52,19 @@ class Prices:
                 f" {', '.join(self.instances)}, or give --hourly-price"
             )
         return self.instances[instance]
+
+    def count_vcpus(self, instance: str) -> float:
+        """vCPUs of one instance.
+
+        Raises:
+            ExpectedError: the file does not say.
+        """
+        if not self.vcpus.get(instance):
+            raise ExpectedError(
+                f"no number of vCPUs for instance {instance!r}: expected it under `vcpus` in the"
+                f" price file, which has {', '.join(self.vcpus) or 'none'}"
+            )
+        return self.vcpus[instance]
 
     def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
         """Why rates measured with or without a GPU are not those of this instance; None if fine."""
@@ -80,6 +95,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
             put_per_1000=read_amounts(content["s3"])["put_per_1000"],
             storage_per_gb_month=read_amounts(content["s3"])["storage_per_gb_month"],
             gpus=None if gpus is None else {str(k): str(v) for k, v in gpus.items()},
+            vcpus=read_amounts(content.get("vcpus") or {}),
         )
     except KeyError as error:
         raise ExpectedError(
