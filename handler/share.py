@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+# cgroup v2: what a container may use, `200000 100000` or `max 100000`.
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 # Of `responseTimeout`, for decoding; the rest is for the forward pass and pictures that have begun.
 DECODE_SHARE = 0.75
@@ -12,12 +16,22 @@ DECODE_SHARE = 0.75
 DEFAULT_RESPONSE_TIMEOUT_S = 120
 
 
+def count_cores() -> int:
+    """Cores that this process may use: a container's limit is no matter of affinity."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = map(int, CPU_LIMIT.read_text().split())
+    except (OSError, ValueError):  # none, or `max`
+        return cores
+    return max(1, min(cores, quota // period))
+
+
 def threads_per_worker(model_config: Mapping[str, Any]) -> int:
     """Cores / workers: what each worker may use without taking another's share."""
     workers = max(
         1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
     )
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+    return max(1, count_cores() // workers)
 
 
 def decode_budget_s(model_config: Mapping[str, Any]) -> float:

@@ -62,8 +62,21 @@ DOOR_OPTIONS = [
         show_default=True,
         help="The tmpfs that holds the bodies.",
     ),
+    click.option(
+        "--front-bodies",
+        type=click.IntRange(1),
+        default=DEFAULTS.front_bodies,
+        show_default=True,
+        help="How many bodies of max_request_size must fit there; one that finds no room later "
+        "gets 503.",
+    ),
 ]
 SERVER_OPTIONS = [
+    click.option(
+        "--invocations",
+        is_flag=True,
+        help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
+    ),
     click.option(
         "--queue",
         type=click.IntRange(1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 from offpath.commands.front_options import DEFAULTS, front_options, make_front
 from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
 from offpath.serving.front.session import serve_front
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.interrupts import Terminated, stopping_on_signals
@@ -116,6 +118,13 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
     "at a reload. Without --front, first let nobody send more: TorchServe goes on accepting.",
 )
 @click.option(
+    "--ship-s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="After the end, deliver what the prediction log's spool still holds, for at most so long: "
+    "where the spool goes with the machine and nobody else ships it [default: do not].",
+)
+@click.option(
     "--sample", is_flag=True, help="Send the bundled photograph and show the answer."
 )
 @click.option(
@@ -141,6 +150,7 @@ def command(
     verbose: bool,
     log_dir: Path | None,
     drain_s: int,
+    ship_s: float,
     sample: bool,
     once: bool,
     as_json: bool,
@@ -196,12 +206,32 @@ def command(
         with tempfile.TemporaryDirectory(
             prefix="offpath-store-"
         ) as links, stopping_on_signals():
-            if front is None:
-                serve(make_settings(), view, drain_s, sample=sample, once=once)
-            else:
-                serve_front(make_settings, front, view, sample=sample, once=once)
+            try:
+                if front is None:
+                    serve(make_settings(), view, drain_s, sample=sample, once=once)
+                else:
+                    serve_front(make_settings, front, view, sample=sample, once=once)
+            finally:
+                if ship_s:
+                    ship_rest(view, ship_s)
     except Terminated:
         click.echo("stopped", err=True)
+
+
+def ship_rest(view: ServeView, timeout_s: float) -> None:
+    """Delivers what the workers, now dead, left in the spool."""
+    from offpath.serving.log_shipping import ship_spool
+
+    spool = Path(os.environ.get(SPOOL_VARIABLE) or default_spool_dir(os.environ))
+    if not spool.is_dir():
+        return
+    with view.waiting("delivering the prediction log ..."):
+        report = ship_spool(spool, timeout_s)
+    if report.errors:
+        view.show_problem(
+            f"{report.left_segments} segments of the prediction log are left in {spool}: "
+            f"{'; '.join(report.errors.values())}"
+        )
 
 
 def wants_tokens(config: Path | None) -> bool:

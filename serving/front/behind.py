@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from offpath.handler.handed_over import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.effective import check_effective
 from offpath.serving.front.config import FrontPlace
 from offpath.serving.front.upstream import Behind
+from offpath.serving.front.settings import FrontSettings
 from offpath.serving.management import ModelStatus
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.settings import LOOPBACK, ServerSettings, read_config
@@ -24,20 +26,24 @@ DEFAULT_RESPONSE_TIMEOUT_S = 120
 # A request may wait for one batch before its own, and a worker that starts anew.
 WAITING_BATCHES = 2
 STATES = Path("/proc/net/unix")
+# What nginx.conf takes as a model's name.
+MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # include/uapi/linux/net.h: SS_CONNECTED.
 CONNECTED = "03"
 
 
-def look_behind(settings: ServerSettings, queue: int) -> Behind:
+def look_behind(settings: ServerSettings, front: FrontSettings) -> Behind:
     """What the door has to know of a server to be started.
 
     Bodies go by name where every archive's handler takes them, and no other can come later over
     the model API.
 
     Raises:
-        ExpectedError: an archive or the configuration cannot be read.
+        ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
+            and there is not one model.
     """
-    archives = [a for _, a in read_archives(settings.model_store, settings.models)]
+    named = read_archives(settings.model_store, settings.models)
+    archives = [archive for _, archive in named]
     properties = {**read_config(settings), **settings.overrides}
     hand_over = not settings.enable_model_api and all(a.takes_names for a in archives)
     limit = int(properties.get("max_request_size", DEFAULT_MAX_REQUEST_BYTES))
@@ -47,7 +53,8 @@ def look_behind(settings: ServerSettings, queue: int) -> Behind:
         max_body_bytes=limit,
         answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
         # Bodies that Java holds are what its own length is for.
-        queue=max(queue, own_queue) if hand_over else own_queue,
+        queue=max(front.queue, own_queue) if hand_over else own_queue,
+        only_model=_only_model([name for name, _ in named], front),
     )
 
 
@@ -133,13 +140,31 @@ def check_successor(old: Behind, new: Behind) -> None:
     """Refuses a server that needs another door.
 
     Raises:
-        ExpectedError: it does not take bodies by name while its predecessor does.
+        ExpectedError: it does not take bodies by name while its predecessor does, or its only
+            model has another name.
     """
     if old.hand_over and not new.hand_over:
         raise ExpectedError(
             "the store now has an archive whose handler takes no bodies by name; build it again "
             "with `offpath archive`, or stop and start `offpath serve`"
         )
+    if old.only_model != new.only_model:
+        raise ExpectedError(
+            f"/invocations leads to {old.only_model!r} and the store now has {new.only_model!r}; "
+            "stop and start `offpath serve`"
+        )
+
+
+def _only_model(names: list[str], front: FrontSettings) -> str | None:
+    """The model that /invocations stands for."""
+    if not front.invocations:
+        return None
+    if len(names) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
+        raise ExpectedError(
+            f"--invocations leads to the only model, and here are {', '.join(names)}; name one: "
+            "`offpath serve NAME` (letters, digits and ._-)"
+        )
+    return names[0]
 
 
 def _response_timeout_s(archive: MarFile) -> int:

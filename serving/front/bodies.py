@@ -16,8 +16,13 @@ MOUNTS = Path("/proc/self/mountinfo")
 LEAST_BODIES = 16
 
 
-def make_folder(max_body_bytes: int, parent: Path = SHM) -> Path:
+def make_folder(
+    max_body_bytes: int, parent: Path = SHM, bodies: int = LEAST_BODIES
+) -> Path:
     """Makes the folder, mode 0700.
+
+    Args:
+        bodies: how many of the largest must have room; one that finds none later gets 503.
 
     Raises:
         ExpectedError: `parent` is no tmpfs, or has too little room; with the cure.
@@ -28,12 +33,12 @@ def make_folder(max_body_bytes: int, parent: Path = SHM) -> Path:
             "with --front-memory"
         )
     free = free_bytes(parent)
-    needed = LEAST_BODIES * max_body_bytes
+    needed = bodies * max_body_bytes
     if free < needed:
         raise ExpectedError(
-            f"{parent} has {free >> 20} MB free; {LEAST_BODIES} bodies of {max_body_bytes >> 20} "
+            f"{parent} has {free >> 20} MB free; {bodies} bodies of {max_body_bytes >> 20} "
             f"MB need {needed >> 20}: give it more (docker run --shm-size=2g, a Memory volume in "
-            "Kubernetes), or lower max_request_size"
+            "Kubernetes), or lower max_request_size or --front-bodies"
         )
     return Path(tempfile.mkdtemp(prefix="offpath-", dir=parent))
 

@@ -155,6 +155,7 @@ def _values(
         "tls": _tls_lines(settings, binary),
         "metrics_listen": f"{_bracket(settings.metrics_host)}:{settings.metrics_port}",
         "explanations": "|explanations" if settings.explanations else "",
+        "invocations": _invocations_lines(behind.only_model),
         "limits": _limit_lines(settings),
         "errors": _error_lines(behind.max_body_bytes),
         "key": place.key,
@@ -203,6 +204,15 @@ def _rate_zone_line(rate: int) -> str:
     if not rate:
         return ""
     return f"limit_req_zone $binary_remote_addr zone=rates:1m rate={rate}r/s;"
+
+
+def _invocations_lines(model: str | None) -> str:
+    if model is None:
+        return ""
+    return (
+        "# SageMaker's path; the location above looks at the rest of the request.\n"
+        f"location = /invocations {{\n    rewrite ^ /predictions/{model} last;\n}}"
+    )
 
 
 def _limit_lines(settings: FrontSettings) -> str:

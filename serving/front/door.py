@@ -54,7 +54,9 @@ class Door:
         log_dir: Path | None,
     ) -> None:
         self.settings, self.behind, self._binary = settings, behind, binary
-        bodies = make_folder(behind.max_body_bytes, settings.memory)
+        bodies = make_folder(
+            behind.max_body_bytes, settings.memory, settings.front_bodies
+        )
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
         log.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ class FrontSession:
     ) -> None:
         self._make_settings, self._view = make_settings, view
         settings = make_settings()
-        behind = look_behind(settings, front.queue)
+        behind = look_behind(settings, front)
         self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
             self._make_next, self.door.let_in, self.door.settings.drain_s
@@ -167,7 +167,7 @@ class FrontSession:
     def _make_next(self, number: int) -> ServerSettings:
         """Settings of the next server, each with a folder of logs of its own."""
         settings = self._make_settings()
-        behind = look_behind(settings, self.door.settings.queue)
+        behind = look_behind(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
         shutil.rmtree(log / f"torchserve-{number - KEPT_LOGS}", ignore_errors=True)

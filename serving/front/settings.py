@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.bodies import SHM
+from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.settings import LOOPBACK
 
 # Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
@@ -34,9 +34,11 @@ class FrontSettings:
         client_timeout_s: how long a client may send nothing in the middle of a request.
         client_ids: a client's x-request-id that is a UUID begins the request's id.
         explanations: /explanations is open too.
+        invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; 503 beyond.
         memory: the tmpfs that holds the bodies.
         by_name_from_bytes: smaller bodies pass through TorchServe; for measurements.
+        front_bodies: how many of the largest must have room there at the start.
         verbose: every request in `front-access.log`, every complaint in `front.log`.
     """
 
@@ -53,9 +55,11 @@ class FrontSettings:
     client_timeout_s: int = 10
     client_ids: bool = False
     explanations: bool = False
+    invocations: bool = False
     queue: int = QUEUE
     memory: Path = SHM
     by_name_from_bytes: int = BY_NAME_FROM_BYTES
+    front_bodies: int = LEAST_BODIES
     verbose: bool = False
 
     def __post_init__(self) -> None:

@@ -43,6 +43,7 @@ class Behind:
         queue: requests that TorchServe holds, or each of the hosts.
         hosts: HOST:PORT of servers on other machines; none: one of our own, over a socket.
         unwell: those of them that are asked when no other can be.
+        only_model: where /invocations leads; None: nowhere.
     """
 
     hand_over: bool
@@ -51,6 +52,7 @@ class Behind:
     queue: int
     hosts: tuple[str, ...] = ()
     unwell: frozenset[str] = frozenset()
+    only_model: str | None = None
 
     def __post_init__(self) -> None:
         for host in self.hosts:

@@ -15,6 +15,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
+from offpath.handler import share
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
 from offpath.handler.prediction_log.record import Record
@@ -314,4 +315,23 @@ def test_threads_are_the_cores_shared_by_the_workers(
     threads: int,
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(share, "CPU_LIMIT", Path("/no limit"))
     assert threads_per_worker(settings) == threads
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [
+        ("max 100000", 64),
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("9900000 100000", 64),
+    ],
+)
+def test_a_containers_limit_counts_as_its_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, cores: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(share, "CPU_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert share.count_cores() == cores

@@ -35,6 +35,7 @@ def test_too_little_room_is_refused_with_the_cure(
     monkeypatch.setattr(bodies, "free_bytes", lambda _: 64 << 20)
     with pytest.raises(ExpectedError, match="64 MB free.*--shm-size"):
         make_folder(32 << 20)
+    make_folder(32 << 20, bodies=2).rmdir()
 
 
 def test_what_nobody_has_open_is_removed(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_nginx_takes_the_configuration(
 ) -> None:
     settings = all_options(place.run) if everything else FrontSettings()
     tokens = format_map(["a.b~c+d/e-f_g==", "0" * 64])
-    path = write_config(place, settings, BEHIND, binary, tokens)
+    behind = replace(BEHIND, only_model="defects" if everything else None)
+    path = write_config(place, settings, behind, binary, tokens)
     Nginx(binary, path, place.log / "front.log", ()).check()
 
 

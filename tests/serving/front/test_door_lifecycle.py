@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from offpath.serving.client import Client
 from tests.support.echo_archive import MakeMar
 from tests.support.front import (
     FrontProcess,
@@ -50,7 +52,7 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def victim(model_store: Path, log_folder: Path) -> Iterator[FrontProcess]:
     variables = log_variables(log_folder)
     logs = log_folder / "logs"
-    with front(model_store, logs, "near-free", **variables) as running:
+    with front(model_store, logs, "near-free", "--invocations", **variables) as running:
         yield running
 
 
@@ -104,6 +106,19 @@ def test_what_is_killed_comes_back_and_leaves_nothing(
     print(f"{getattr(kill_one, '__name__', '')}: {seen}")
     answered += seen.answered
     assert set(seen.statuses) <= {200, 500, 502, 503}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_invocations_leads_to_the_only_model(
+    victim: FrontProcess, answered: list[str], body: bytes
+) -> None:
+    with Client(victim.url) as client:
+        answer = client.predict(body)
+    assert answer.labels and answer.request_id
+    answered.append(answer.request_id)
+    # Not to whatever a client appends.
+    assert httpx.post(f"{victim.url}/invocations/x", content=body).status_code == 404
+    assert httpx.get(f"{victim.url}/invocations").status_code == 405
 
 
 def test_reload_loses_no_request(victim: FrontProcess, answered: list[str]) -> None:

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# The image of deploy/container on a machine that reaches no image registry, and a trial of it.
+# Root, and `apt install buildah mmdebstrap iproute2 curl`; docs/containers.md has what it said.
+#
+#   scripts/image.sh build [OPTION...]   a base of Debian's packages, then the target `cpu`
+#   scripts/image.sh try [COMMAND...]    the image's command, or another one, in namespaces of its own
+#
+# OPTIONs go to `buildah build`; where PyPI is all there is, --build-arg TORCH= takes torch from there
+# (6 GB). SHM_MB is the size of the trial's /dev/shm, IMAGE_STORAGE where images are kept.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+STORAGE=${IMAGE_STORAGE:-$PWD/build/images}
+PHOTOGRAPH=$PWD/serving/conf/espresso.jpg
+SHM_MB=${SHM_MB:-1024}
+# Without a user namespace or mounts of its own, as a sandbox allows it.
+BUILDAH=(buildah --root "$STORAGE/root" --runroot "$STORAGE/run" --storage-driver vfs)
+export TMPDIR=$STORAGE/tmp
+mkdir -p "$TMPDIR"
+
+build() {
+  if ! "${BUILDAH[@]}" inspect --type image debian-python >/dev/null 2>&1; then
+    mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
+      bookworm "$STORAGE/base.tar"
+    local base
+    base=$("${BUILDAH[@]}" from scratch)
+    "${BUILDAH[@]}" add "$base" "$STORAGE/base.tar" /
+    "${BUILDAH[@]}" commit --rm "$base" debian-python
+  fi
+  # How pip reaches PyPI is this machine's affair, and stays out of the image.
+  local mounts=()
+  for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
+    if [ -e "$file" ]; then mounts+=(--volume "$file:$file:ro"); fi
+  done
+  "${BUILDAH[@]}" build --isolation chroot --format docker --build-arg BASE=localhost/debian-python \
+    "${mounts[@]}" --file deploy/container/Containerfile --target cpu --tag offpath:cpu "$@" .
+}
+
+# Prints a value of the image's configuration, an entry a line.
+configured() {
+  "${BUILDAH[@]}" inspect --type image offpath:cpu | python3 -c '
+import json, sys
+value = json.load(sys.stdin)["Docker"]["config"][sys.argv[1]]
+if isinstance(value, dict): value = value["Test"][1:]
+print(*([value] if isinstance(value, str) else value), sep="\n")' "$1"
+}
+
+try() {
+  local container
+  container=$("${BUILDAH[@]}" from offpath:cpu)
+  # shellcheck disable=SC2064
+  trap "${BUILDAH[*]} rm $container >/dev/null" EXIT
+  export ROOT ENVIRONMENT HEALTH RUN_AS
+  ROOT=$("${BUILDAH[@]}" mount "$container")
+  ENVIRONMENT=$(configured Env)
+  HEALTH=$(configured Healthcheck)
+  RUN_AS=$(chroot "$ROOT" id -u "$(configured User)")
+  if [ $# -eq 0 ]; then mapfile -t set < <(configured Cmd); set -- "${set[@]}"; fi
+  unshare --net --mount "$PWD/scripts/image.sh" in-namespaces "$@"
+}
+
+in_image() {
+  local -a environment
+  mapfile -t environment <<<"$ENVIRONMENT"
+  "${PREFIX[@]}" chroot --userspec="$RUN_AS:$RUN_AS" "$ROOT" \
+    env -i HOME=/home/offpath "${environment[@]}" OFFPATH_MODEL_DIR=/models "$@"
+}
+
+# As a container runtime would run it: alone in its network, nothing to write but the volumes, the
+# command as process 1 of its own user.
+in-namespaces() {
+  local -a health PREFIX=()
+  local began server status
+  mapfile -t health <<<"$HEALTH"
+  ip link set lo up
+  mount --bind "$ROOT" "$ROOT"
+  mount --bind /dev "$ROOT/dev"
+  mount -t tmpfs -o "size=${SHM_MB}m,mode=1777" tmpfs "$ROOT/dev/shm"
+  for folder in /tmp /spool /logs; do mount -t tmpfs -o mode=1777 tmpfs "$ROOT$folder"; done
+  mount -o remount,ro,bind "$ROOT"
+  began=$(date +%s%N)
+  PREFIX=(unshare --pid --fork --kill-child "--mount-proc=$ROOT/proc")
+  in_image "$@" &
+  PREFIX=()
+  until in_image "${health[@]}" 2>/dev/null; do
+    kill -0 $! || { echo "it ended while it started"; exit 1; }
+    sleep 0.2
+  done
+  echo "healthy after $(since "$began")"
+  # The subshell's child is unshare, whose child is process 1.
+  server=$(pgrep -P "$(pgrep -P $!)")
+  echo "process 1: $(ps -o user=,args= -p "$server" | cut -c-70)"
+  in_image sh -c 'if touch /x /opt/offpath/x /models/x 2>/dev/null; then echo "the root file system can be written"; fi'
+  for path in "${PATHS[@]}"; do
+    echo "$path: $(curl -sS -m 30 -w ' %{http_code}' -T "$PHOTOGRAPH" "http://127.0.0.1:8080$path")"
+  done
+  curl -sS -m 30 -o /dev/null -T "$PHOTOGRAPH" "http://127.0.0.1:8080${PATHS[0]}" &
+  began=$(date +%s%N)
+  kill -TERM "$server"
+  wait %1 && status=0 || status=$?
+  echo "SIGTERM: ended with $status after $(since "$began")"
+}
+
+since() { echo "$((($(date +%s%N) - $1) / 1000000)) ms"; }
+
+PATHS=(/predictions/classifier /invocations)
+case ${1:-} in
+  build | try | in-namespaces) "$@" ;;
+  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac

@@ -1,0 +1,50 @@
+"""Where /invocations leads, and what a successor behind the door must have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.behind import check_successor, look_behind
+from offpath.serving.front.settings import FrontSettings
+from tests.support.echo_archive import MakeMar, make_settings
+
+INVOCATIONS = FrontSettings(invocations=True)
+
+
+def test_invocations_leads_to_the_name_that_the_model_is_served_under(
+    make_mar: MakeMar,
+) -> None:
+    settings = make_settings(make_mar())
+    assert look_behind(settings, INVOCATIONS).only_model == "echo"
+    renamed = replace(settings, models=("defects=echo.mar",))
+    assert look_behind(renamed, INVOCATIONS).only_model == "defects"
+    assert look_behind(settings, FrontSettings()).only_model is None
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        pytest.param(("a=echo.mar", "b=echo.mar"), id="several"),
+        pytest.param(("a b;=echo.mar",), id="what nginx would read otherwise"),
+    ],
+)
+def test_invocations_of_no_single_model_is_refused(
+    make_mar: MakeMar, models: tuple[str, ...]
+) -> None:
+    settings = replace(make_settings(make_mar()), models=models)
+    with pytest.raises(ExpectedError, match="--invocations leads to the only model"):
+        look_behind(settings, INVOCATIONS)
+
+
+def test_a_successor_whose_model_has_another_name_is_refused(
+    make_mar: MakeMar,
+) -> None:
+    settings = make_settings(make_mar())
+    old = look_behind(settings, INVOCATIONS)
+    new = look_behind(replace(settings, models=("x=echo.mar",)), INVOCATIONS)
+    check_successor(old, old)
+    with pytest.raises(ExpectedError, match="'echo' and the store now has 'x'"):
+        check_successor(old, new)
