@@ -23,11 +23,15 @@ from tests.support.front import front
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
+# Those alone whose names have this in them.
+CHOSEN = os.environ.get("OFFPATH_ATTACKS", "")
 LEAST_RATE, MOST_P99 = 0.6, 2.0
-# What cannot be told from an honest picture costs what it costs; at TorchServe's own port, which is
-# for known clients, Java copies what it is sent (docs/security.md).
-NOT_HELD = {"PNG of 50 million pixels"}
-NOT_HELD_DIRECT = {"20 MB of fill bytes", "bodies over the limit"}
+# At TorchServe's own port Java copies what it is sent, three times: 20 MB hold up the batch beside
+# them for as long as that takes (docs/security.md).
+MOST_P99_DIRECT = {"20 MB of fill bytes": 3.0}
+# A row that does not hold is measured again, all its windows together: somebody else on this
+# machine takes a core for seconds.
+TRIES = 3
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
@@ -41,10 +45,10 @@ class Seen:
     failed: int
 
     @classmethod
-    def of(cls, replies: list[Reply]) -> Seen:
+    def of(cls, replies: list[Reply], windows: int = 1) -> Seen:
         good = [reply.latency_ms for reply in replies if reply.status == 200]
         p99_ms = float(np.percentile(good, 99)) if good else float("inf")
-        return cls(len(good) / WINDOW_S, p99_ms, len(replies) - len(good))
+        return cls(len(good) / WINDOW_S / windows, p99_ms, len(replies) - len(good))
 
 
 @pytest.fixture(scope="module", params=["front", "direct"])
@@ -95,25 +99,41 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path) -> None
     assert beside.rate >= LEAST_RATE * alone.rate and not beside.failed
 
 
+def measure(url: str, name: str, most_p99: float) -> tuple[Seen, Seen]:
+    """Good clients alone and beside an attack."""
+    bodies = load_workload("photos-55k").read()
+    alone: list[Reply] = []
+    beside: list[Reply] = []
+    for windows in range(1, TRIES + 1):
+        alone += send_for(url, bodies, CLIENTS, WINDOW_S)
+        with attacking(url, name):
+            beside += send_for(url, bodies, CLIENTS, WINDOW_S)
+        both = Seen.of(alone, windows), Seen.of(beside, windows)
+        if is_held(*both, most_p99):
+            break
+    return both
+
+
+def is_held(alone: Seen, beside: Seen, most_p99: float) -> bool:
+    return (
+        not beside.failed
+        and beside.rate >= LEAST_RATE * alone.rate
+        and beside.p99_ms <= most_p99 * alone.p99_ms
+    )
+
+
 def test_good_clients_beside_attacks(url: str, request: pytest.FixtureRequest) -> None:
     door = request.node.callspec.params["url"]
-    excused = NOT_HELD | (NOT_HELD_DIRECT if door == "direct" else set())
-    bodies = load_workload("photos-55k").read()
-    send_for(url, bodies, CLIENTS, 10)  # Java's compiler
+    send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
     print(f"\n{door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed")
-    for name in ATTACKS:
-        alone = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
-        with attacking(url, name):
-            beside = Seen.of(send_for(url, bodies, CLIENTS, WINDOW_S))
+    for name in (name for name in ATTACKS if CHOSEN in name):
+        most_p99 = MOST_P99_DIRECT.get(name, MOST_P99) if door == "direct" else MOST_P99
+        alone, beside = measure(url, name, most_p99)
         print(
             f"| {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "
             f"| {beside.rate:.0f}, {beside.p99_ms:.0f} | {beside.failed} |"
         )
-        is_held = (
-            beside.rate >= LEAST_RATE * alone.rate
-            and beside.p99_ms <= MOST_P99 * alone.p99_ms
-        )
-        if beside.failed or not (is_held or name in excused):
+        if not is_held(alone, beside, most_p99):
             broken.append(name)
     assert not broken

@@ -19,6 +19,7 @@ from tests.support.costly import progressive_jpeg
 
 ADDRESS = ("127.0.0.2", 0)
 TIMEOUT_S = 60.0
+MOST_SENDING_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,24 @@ def attack(url: str, name: str) -> None:
     path = parts.path
     if chosen.path:
         path = f"{chosen.path}/{path.rpartition('/')[2]}"
+    sent = threading.Semaphore(0)
     for _ in range(chosen.connections):
         thread = threading.Thread(
-            target=_send_on, args=(chosen, parts.netloc, path, body), daemon=True
+            target=_send_on, args=(chosen, parts.netloc, path, body, sent), daemon=True
         )
         thread.start()
+    if chosen.sent_share < 1:
+        # A gigabyte that is on its way is not yet what stands and waits.
+        deadline = time.monotonic() + MOST_SENDING_S
+        for _ in range(chosen.connections):
+            sent.acquire(timeout=max(0.0, deadline - time.monotonic()))
     print("begun", flush=True)
     time.sleep(3600)
 
 
-def _send_on(chosen: Attack, address: str, path: str, body: bytes) -> None:
+def _send_on(
+    chosen: Attack, address: str, path: str, body: bytes, sent: threading.Semaphore
+) -> None:
     while True:
         connection = http.client.HTTPConnection(
             address, timeout=TIMEOUT_S, source_address=ADDRESS
@@ -92,6 +101,7 @@ def _send_on(chosen: Attack, address: str, path: str, body: bytes) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):
             while True:
                 _send(connection, chosen, path, body)
+                sent.release()
                 time.sleep(chosen.pause_s)
         connection.close()
         time.sleep(chosen.pause_s)
