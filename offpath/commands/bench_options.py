@@ -61,7 +61,8 @@ variants_option = click.option(
     metavar="NAME=SERVER:KEY=VALUE;...",
     help="After --servers, a TorchServe of them with other settings; may be given several times."
     " KEY: one of config.properties, vmargs+ (further options of Java), model.batch_size,"
-    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME.",
+    " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
+    " front.SETTING (tls, hosts, queue, by_name_from_bytes, buffer_bytes).",
 )
 append_option = click.option(
     "--append",
@@ -112,10 +113,10 @@ fail_if_option = click.option(
 )
 generator_option = click.option(
     "--generator",
-    type=click.Choice(["locust", "wrk"]),
+    type=click.Choice(["locust", "wrk", "h2load"]),
     default="locust",
     show_default=True,
-    help="wrk is lighter where it is installed.",
+    help="wrk is lighter where it is installed; h2load speaks HTTP/2 to HTTPS.",
 )
 seed_option = click.option("--seed", type=int, default=0, show_default=True)
 
@@ -128,7 +129,8 @@ def workloads_option(*default: str) -> Callable[[Command], Command]:
         multiple=True,
         default=default,
         show_default=True,
-        help="photos-1200k, photos-55k or a folder of photographs; may be given several times.",
+        help="photos-1200k, photos-55k, photos-NNNk (made at first use) or a folder of"
+        " photographs; may be given several times.",
     )
 
 

@@ -71,8 +71,8 @@ def replies() -> pl.Expr:
 
 
 def per_reply_ms(group: str) -> pl.Expr:
-    """CPU milliseconds a reply of one group of processes."""
-    return 1e3 * pl.col(f"cpu_s.{group}") / replies()
+    """CPU milliseconds a reply of one group of processes, or of all that a pattern names."""
+    return 1e3 * total(f"^cpu_s\\.{group}$") / replies()
 
 
 METRICS: tuple[Metric, ...] = (
@@ -92,7 +92,8 @@ METRICS: tuple[Metric, ...] = (
         "decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)
     ),
     Metric("limit_percent", "%", "% limit", 100 * pl.col("rate") / pl.col(LIMIT_RATE)),
-    Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("frontend")),
+    Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("(frontend|nginx)")),
+    Metric("cpu_ms.nginx", "ms", "door", per_reply_ms("nginx")),
     Metric("cpu_ms.workers", "ms", "workers", per_reply_ms("workers")),
     Metric("cpu_ms.generator", "ms", "load", per_reply_ms("generator")),
     Metric(

@@ -91,6 +91,7 @@ COST_TABLE = TableSpec(
     "CPU ms a reply | memory MB",
     (
         *(Column(metric, decimals=2) for metric, _ in CPU.parts),
+        Column("cpu_ms.nginx", decimals=2),
         Column("cpu_ms", decimals=2),
         Column("rss_mb", "RSS", decimals=0),
         Column("pss_mb", "PSS", decimals=0),

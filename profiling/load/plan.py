@@ -119,12 +119,14 @@ class Generator(Protocol):
 def find_generator(name: str) -> Generator:
     """A generator by name."""
     # Imported here: they import this module.
+    from offpath.profiling.load.generators.h2load_adapter import H2loadGenerator
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
 
     generators: Mapping[str, Callable[[], Generator]] = {
         "locust": LocustGenerator,
         "wrk": WrkGenerator,
+        "h2load": H2loadGenerator,
     }
     if name not in generators:
         raise ExpectedError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ SPECS = {
     "photos-1200k": WorkloadSpec("photos-1200k", (2048, 1365), 1_200_000),
     "photos-55k": WorkloadSpec("photos-55k", (500, 333), 55_000),
 }
+# Other sizes have as many bytes a pixel as photos-55k.
+SIZED = re.compile(r"photos-([1-9][0-9]{1,3})k")
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,25 @@ def load_workload(
     Raises:
         ExpectedError: unknown name, empty folder, corrupted cache.
     """
-    if name not in SPECS:
+    spec = find_spec(name)
+    if spec is None:
         return load_folder(Path(name))
-    spec = SPECS[name]
     folder = cache_folder() / f"{name}-seed{seed}-v{GENERATOR_VERSION}"
     if not (folder / MANIFEST).is_file():
         progress(f"making {spec.count} photographs for {name} in {folder}")
         generate(spec, seed, folder)
     return load_verified(name, folder)
+
+
+def find_spec(name: str) -> WorkloadSpec | None:
+    """What a name asks for; None for a folder's."""
+    sized = SIZED.fullmatch(name)
+    if name in SPECS or sized is None:
+        return SPECS.get(name)
+    usual, mean_bytes = SPECS["photos-55k"], 1000 * int(sized[1])
+    scale = (mean_bytes / usual.mean_bytes) ** 0.5
+    width, height = (round(side * scale) for side in usual.size)
+    return WorkloadSpec(name, (width, height), mean_bytes)
 
 
 def cache_folder() -> Path:
@@ -101,7 +115,8 @@ def load_folder(folder: Path) -> Workload:
     if not folder.is_dir():
         known = ", ".join(SPECS)
         raise ExpectedError(
-            f"no workload {str(folder)!r}: expected one of {known}, or a folder of photographs"
+            f"no workload {str(folder)!r}: expected one of {known}, photos-NNNk, or a folder of"
+            " photographs"
         )
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     if not paths:

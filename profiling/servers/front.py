@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
@@ -16,15 +19,26 @@ from offpath.profiling.servers import archives
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
 from offpath.serving.front.binary import find_nginx
+from offpath.serving.front.door import Door
+from offpath.serving.front.hosts import HostsSession
 from offpath.serving.front.session import FrontSession
 from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.upstream import Behind
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogLine
+from offpath.serving.torchserve import TorchServe
 
 # Free ports; every client of a benchmark is one address.
 DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
+# What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of FrontSettings; TLS,
+# with HTTP/2 where the generator speaks it; so many hosts on this machine behind `offpath front`.
+FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
+# `offpath front` before the hosts: its limits are none.
+# Group of the door's processes; counted with the front end, and shown alone.
+NGINX = "nginx"
+HOSTS = Behind(False, 32 << 20, 240, 10_000)
 
 
 class SilentView:
@@ -58,18 +72,16 @@ class SilentView:
 
 
 class RunningBehindDoor(RunningTorchServe):
-    """A ready TorchServe behind a door; nginx belongs to its front end."""
+    """A ready TorchServe behind a door."""
 
-    def __init__(self, session: FrontSession, began_s: float) -> None:
-        super().__init__(session.rotation.current, began_s=began_s)
-        self._door = session.door
-        self.predict_url = f"{session.door.url}/predictions/{archives.NAME}"
+    def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
+        super().__init__(server, began_s=began_s)
+        self.server, self._door = server, door
+        self.predict_url = f"{door.url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
         """See `RunningServer`."""
-        groups = super().groups()
-        nginx = [self._door.nginx.pid, *self._door.nginx.worker_pids()]
-        return {**groups, "frontend": [*groups["frontend"], *nginx]}
+        return {**super().groups(), NGINX: find_nginx_pids(self._door)}
 
     def scale(self, workers: int) -> None:
         """Sets the number of workers and waits until they are READY."""
@@ -81,14 +93,49 @@ class RunningBehindDoor(RunningTorchServe):
         return super().is_running() and self._door.nginx.is_running()
 
 
+class RunningHosts(RunningBehindDoor):
+    """Ready hosts behind a door of their own; NGINX is that door's alone."""
+
+    def __init__(self, door: Door, hosts: Sequence[RunningBehindDoor]) -> None:
+        first = hosts[0]
+        super().__init__(first.server, door, first.began_s)
+        self._hosts = hosts
+
+    def groups(self) -> Groups:
+        """See `RunningServer`."""
+        groups: dict[str, list[int]] = {NGINX: find_nginx_pids(self._door)}
+        for host in self._hosts:
+            for name, pids in host.groups().items():
+                name = "frontend" if name == NGINX else name
+                groups[name] = [*groups.get(name, []), *pids]
+        return groups
+
+    def is_running(self) -> bool:
+        """See `RunningServer`."""
+        return super().is_running() and all(h.is_running() for h in self._hosts)
+
+
+def find_nginx_pids(door: Door) -> list[int]:
+    """Its master and workers."""
+    return [door.nginx.pid, *door.nginx.worker_pids()]
+
+
 @dataclass
 class BehindDoorUnderTest(TorchServeUnderTest):
-    """Our archive behind the front door."""
+    """Our archive behind the front door.
+
+    Attributes:
+        front: FRONT_KEYS that differ from `DOOR`.
+    """
+
+    front: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `ServerUnderTest`."""
-        return super().settings | {"front": f"nginx {find_nginx().version_text}"}
+        door = {f"front.{name}": value for name, value in self.front.items()}
+        nginx = f"nginx {find_nginx().version_text}"
+        return super().settings | {"front": nginx, **door}
 
     def why_not(self) -> str | None:
         """See `ServerUnderTest`."""
@@ -99,20 +146,61 @@ class BehindDoorUnderTest(TorchServeUnderTest):
         return super().why_not()
 
     @contextmanager
-    def _start(self) -> Iterator[RunningTorchServe]:
+    def _start(self) -> Iterator[RunningBehindDoor]:
         if self._store is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
-        store = self._store
+        with ExitStack() as stack:
+            door = self._make_door(stack)
+            count = int(self.front.get("hosts", 0))
+            if not count:
+                yield stack.enter_context(self._run(door))
+                return
+            hosts = [stack.enter_context(self._run(DOOR, n)) for n in range(count)]
+            names = [urlsplit(host.predict_url).netloc for host in hosts]
+            behind = replace(HOSTS, hosts=tuple(names))
+            session = HostsSession(door, behind, SilentView())
+            stack.callback(session.stop)
+            session.start()
+            yield RunningHosts(session.door, hosts)
+
+    @contextmanager
+    def _run(self, door: FrontSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
+        """One host: TorchServe and its door."""
+        store = self._store or Path()
         began_s = time.perf_counter()
         with self.beside() as beside:
-            session = FrontSession(
-                lambda: self._make_settings(store, beside), DOOR, SilentView()
-            )
+            settings = self._make_settings(store, beside)
+            settings = replace(settings, log_dir=store / f"logs-{number}")
+            session = FrontSession(lambda: settings, door, SilentView())
             try:
                 session.start()
-                yield RunningBehindDoor(session, began_s)
+                server = session.rotation.current
+                yield RunningBehindDoor(server, session.door, began_s)
             finally:
                 session.stop()
+
+    def _make_door(self, stack: ExitStack) -> FrontSettings:
+        own = {k: v for k, v in self.front.items() if k not in ("tls", "hosts")}
+        door = replace(DOOR, **own)
+        if not self.front.get("tls"):
+            return door
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        certificate, key = write_certificate(folder)
+        return replace(door, tls_cert=certificate, tls_key=key)
+
+
+def write_certificate(folder: Path, name: str = "door") -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key, valid for a day."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "1"]
+    command += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    try:
+        subprocess.run([*command, *files], check=True, capture_output=True)
+    except OSError as error:
+        raise ExpectedError(f"front.tls needs openssl on the PATH: {error}") from error
+    return certificate, key
 
 
 def make_offpath(model: ModelUnderTest, cores: int) -> BehindDoorUnderTest:

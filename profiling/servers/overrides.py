@@ -10,7 +10,8 @@ SERVER is a TorchServe of the registry. Each KEY changes one thing, all else sta
 - a key of config.properties; `vmargs` are all of Java's options, `vmargs+` further ones;
 - model.batch_size, model.max_batch_delay_ms, model.workers: what the archive asks for;
 - handler.SETTING: of our handler, the value as in YAML;
-- env.NAME: a variable of the server and its workers.
+- env.NAME: a variable of the server and its workers;
+- front.SETTING: of the front door, see `front.FRONT_KEYS`.
 
 A value ends at the next `;`, spaces around names and values do not count.
 """
@@ -26,6 +27,7 @@ import yaml
 
 from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.front import FRONT_KEYS, BehindDoorUnderTest
 from offpath.profiling.servers.torchserve import TorchServeUnderTest
 from offpath.serving.properties import read_properties
 from offpath.serving.settings import find_config
@@ -101,6 +103,7 @@ def parse_override(text: str) -> Override:
 def check_key(name: str, key: str) -> None:
     """Refuses a key that changes nothing; our handler checks its own."""
     known = [*sorted(CONFIG_KEYS), *(f"model.{one}" for one in MODEL_KEYS)]
+    known += [f"front.{one}" for one in FRONT_KEYS]
     if key not in known and not re.fullmatch(r"(handler|env)\.\w+", key):
         raise ExpectedError(
             f"variant {name!r}: no setting {key!r}; expected handler.SETTING, env.NAME or one of"
@@ -120,7 +123,7 @@ def apply_override(server: object, override: Override) -> TorchServeUnderTest:
             " can be changed"
         )
     archive = change_archive(server, override)
-    return replace(
+    changed = replace(
         server,
         name=override.name,
         archive_settings=archive,
@@ -128,6 +131,14 @@ def apply_override(server: object, override: Override) -> TorchServeUnderTest:
         overrides={**server.overrides, **change_config(server, override)},
         env={**server.env, **override.of_kind("env")},
     )
+    front = {k: read_value(v) for k, v in override.of_kind("front").items()}
+    if not front:
+        return changed
+    if not isinstance(changed, BehindDoorUnderTest):
+        raise ExpectedError(
+            f"variant {override.name!r}: {override.server!r} has no front door"
+        )
+    return replace(changed, front=front)
 
 
 def change_config(server: TorchServeUnderTest, override: Override) -> dict[str, str]:

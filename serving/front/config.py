@@ -32,8 +32,6 @@ PLACEHOLDER = re.compile(r"@\{(\w+)\}")
 # What may stand in a configuration as it is.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 
-# What nginx holds of a body in its own memory.
-BUFFER_BYTES = 256 * 1024
 MAX_WORKERS = 4
 # Of one worker; a request has two, and each kept client one.
 CONNECTIONS = 4096
@@ -139,7 +137,7 @@ def _values(
         "error_log": _quote(place.log / ERROR_LOG),
         "log_level": "info" if settings.verbose else "crit",
         "access_log": access_log,
-        "buffer_bytes": str(BUFFER_BYTES),
+        "buffer_bytes": str(settings.buffer_bytes),
         "max_body_bytes": str(behind.max_body_bytes),
         "client_timeout_s": str(settings.client_timeout_s),
         "keepalive_min_timeout": _keepalive_line(binary),

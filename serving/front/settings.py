@@ -15,6 +15,8 @@ QUEUE = 1000
 # Bodies from this size on go by name: at 55 kB both roads cost the same within 1 %, at 212 kB the
 # name costs a tenth less (docs/research/2026-11-22-front-door.md).
 BY_NAME_FROM_BYTES = 128 * 1024
+# What nginx holds of a body in its own memory.
+BUFFER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class FrontSettings:
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; 503 beyond.
         memory: the tmpfs that holds the bodies.
-        by_name_from_bytes: smaller bodies pass through TorchServe; for measurements.
         front_bodies: how many of the largest must have room there at the start.
+        by_name_from_bytes: smaller bodies pass through TorchServe; not larger than the next one.
+        buffer_bytes: larger bodies are a file; these two have no option, measurements turn them.
         verbose: every request in `front-access.log`, every complaint in `front.log`.
     """
 
@@ -60,6 +63,7 @@ class FrontSettings:
     memory: Path = SHM
     by_name_from_bytes: int = BY_NAME_FROM_BYTES
     front_bodies: int = LEAST_BODIES
+    buffer_bytes: int = BUFFER_BYTES
     verbose: bool = False
 
     def __post_init__(self) -> None:

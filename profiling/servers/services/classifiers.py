@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torchvision import transforms
 
+from offpath.handler.backends.choose import choose_precision
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.head import activate
@@ -68,9 +69,11 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Our handler's own pipeline: DCT-scaled decode, fast resize, our engine in fp32."""
+    """Our handler's own pipeline: DCT-scaled decode, fast resize, eager in the precision that our
+    server has here too (bf16 where the processor multiplies it)."""
     config, device = model.config, torch.device("cpu")
-    backend = EagerBackend(model.source.module.eval(), config, device)
+    module = model.source.module.eval()
+    backend = EagerBackend(module, config, device, choose_precision(device))
     runner = BatchRunner(backend, config, device, max_batch)
     pipeline = Pipeline(config, runner, dict(enumerate(model.labels)), threads=1)
     pipeline.runner.warm_up()

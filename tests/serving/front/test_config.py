@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front.binary import NginxBinary, find_nginx, read_version
 from offpath.serving.front.config import (
     ERRORS,
@@ -23,7 +24,6 @@ from offpath.serving.front.nginx import Nginx
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.tokens import format_map, read_tokens
 from offpath.serving.front.upstream import Behind
-from tests.support.tls import write_certificate
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()

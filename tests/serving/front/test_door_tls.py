@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from offpath.profiling.servers.front import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.front import FrontProcess, front, wait_until
-from tests.support.tls import write_certificate
 
 pytestmark = pytest.mark.server
 
