@@ -16,6 +16,7 @@ EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
     "engines": "offpath.profiling.experiments.engines_report",
     "latency": "offpath.profiling.experiments.latency_report",
+    "replicas": "offpath.profiling.experiments.replicas_report",
     "sweep": "offpath.profiling.experiments.sweep_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),

