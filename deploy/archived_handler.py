@@ -26,16 +26,34 @@ ENTRY = "offpath_archive_entry"
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture that another process has decoded (archived_decoder.py), in plain values.
+
+    Attributes:
+        pixels: uint8 [size, size, channels].
+        payload_bytes, payload_hash: of its file.
+        stage_s: seconds by the name of the stage.
+        target: the class that an explanation is asked for.
+    """
+
+    pixels: Any
+    payload_bytes: int
+    payload_hash: str | None
+    stage_s: Mapping[str, float]
+    target: str | None = None
+
+
+@dataclass(frozen=True)
 class Request:
     """One picture to classify.
 
     Attributes:
-        body: the file's bytes, or a thin client's npy.
+        body: the file's bytes, or a thin client's npy; or what was decoded elsewhere.
         request_id: the prediction log's `event_id`; unique.
         headers: as the client sent them.
     """
 
-    body: bytes
+    body: bytes | Picture
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,22 +103,12 @@ class ArchivedHandler:
         threads: int | None = None,
         make_series: MakeSeries | None = None,
     ) -> None:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        model = manifest["model"]
-        config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
+        self._context = make_context(folder, batch_size, gpu, make_series)
         if threads is not None:
+            config = self._context.model_yaml_config
             config["handler"] = {**(config.get("handler") or {}), "threads": threads}
-        self._context = Context(
-            model["modelName"],
-            str(folder),
-            manifest,
-            batch_size or config.get("batchSize", 1),
-            gpu,
-            None,
-            metrics=MetricsCache(make_series),
-            model_yaml_config=config,
-        )
-        self._handler = load_entry(folder / model["handler"]).Classifier()
+        entry = load_entry(folder / self._context.manifest["model"]["handler"])
+        self._handler = entry.Classifier()
         self._handler.initialize(self._context)
 
     def handle(self, requests: Sequence[Request]) -> list[Answer]:
@@ -112,7 +120,7 @@ class ArchivedHandler:
         context.request_processor = [
             RequestProcessor(dict(request.headers)) for request in requests
         ]
-        rows = [self._make_row(request) for request in requests]
+        rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
         return [
             Answer(
@@ -123,18 +131,6 @@ class ArchivedHandler:
             for idx, body in enumerate(bodies)
         ]
 
-    @staticmethod
-    def _make_row(request: Request) -> dict[str, Any]:
-        """The row that TorchServe would have made of a request."""
-        # The archive's own copy, which is there once the handler is.
-        from offpath.handler.handed_over import FORM, MULTIPART, HandedOver
-
-        content_type = request.headers.get("content-type", "")
-        row: dict[str, Any] = {"body": request.body}
-        if not content_type.lower().startswith((FORM, MULTIPART)):
-            return row
-        return {"body": HandedOver(None, row, None, content_type)}
-
     def close(self) -> None:
         """Writes the last metrics; the prediction log ships what it can in a few seconds."""
         self._handler.close()
@@ -143,6 +139,47 @@ class ArchivedHandler:
         """Device, engine, precision and the like; see docs/reference.md."""
         described: dict[str, Any] = self._handler.describe_handle()
         return described
+
+
+def make_context(
+    folder: Path,
+    batch_size: int | None = None,
+    gpu: int | None = None,
+    make_series: MakeSeries | None = None,
+) -> Context:
+    """What TorchServe would tell the handler of an unpacked archive."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    model = manifest["model"]
+    config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
+    return Context(
+        model["modelName"],
+        str(folder),
+        manifest,
+        batch_size or config.get("batchSize", 1),
+        gpu,
+        None,
+        metrics=MetricsCache(make_series),
+        model_yaml_config=config,
+    )
+
+
+def make_row(request: Request) -> dict[str, Any]:
+    """The row that TorchServe would have made of a request."""
+    # The archive's own copy, which is there once its entry was loaded.
+    from offpath.handler.decoded import Decoded
+    from offpath.handler.handed_over import FORM, MULTIPART, HandedOver
+    from offpath.handler.stages import Stage
+
+    body = request.body
+    if isinstance(body, Picture):
+        stage_s = {Stage(name): value for name, value in body.stage_s.items()}
+        decoded = Decoded(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
+        return {"body": decoded, "target": body.target}
+    content_type = request.headers.get("content-type", "")
+    row: dict[str, Any] = {"body": body}
+    if not content_type.lower().startswith((FORM, MULTIPART)):
+        return row
+    return {"body": HandedOver(None, row, None, content_type)}
 
 
 def load_entry(path: Path) -> Any:

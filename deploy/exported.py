@@ -13,6 +13,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.mar_file import MarFile, read_mar
 
 ARCHIVED_HANDLER = Path(__file__).with_name("archived_handler.py")
+ARCHIVED_DECODER = Path(__file__).with_name("archived_decoder.py")
 # In every export: what it was made from. `--force` replaces such folders alone.
 MARK = "offpath-export.json"
 # What a worker imports; torchserve for the classes that a handler derives from.

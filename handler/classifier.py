@@ -130,7 +130,7 @@ class OffpathClassifier(ImageClassifier):
         self._answer_other_requests(batch, data, context, replies)
         timings = batch.timer.read()  # what the client and the log are told
         with batch.timer.stage(Stage.POSTPROCESS):
-            bodies = self._send(replies, context, timings)
+            bodies = self._send(batch, replies, context, timings)
         if not self.config.prediction_log.is_off:
             with batch.timer.stage(Stage.LOG):
                 settings = self.config.prediction_log
@@ -217,17 +217,25 @@ class OffpathClassifier(ImageClassifier):
         return {int(index): label for index, label in (self.mapping or {}).items()}
 
     def _send(
-        self, replies: list[Reply], context: Context, timings: BatchTimings
+        self,
+        batch: Batch,
+        replies: list[Reply],
+        context: Context,
+        timings: BatchTimings,
     ) -> list[bytes]:
         """Sets each item's status, phrase and headers; returns the bodies."""
         server_timing = None
         if self.config.server_timing:
-            server_timing = format_server_timing(timings.seconds, timings.total_s)
-        for idx, reply in enumerate(replies):
+            server_timing = format_server_timing(timings)
+        for idx, (item, reply) in enumerate(zip(batch.items, replies)):
             context.set_response_status(reply.status, reply.phrase, idx)
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
             if server_timing is not None:
-                context.set_response_header(idx, "Server-Timing", server_timing)
+                own = item.decoded
+                said = (
+                    format_server_timing(own.add_to(timings)) if own else server_timing
+                )
+                context.set_response_header(idx, "Server-Timing", said)
             if is_grpc(context.get_all_request_header(idx)):
                 # For StreamPredictions Java reads this word, and takes the worker down where it is
                 # missing (GRPCJob.java).

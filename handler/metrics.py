@@ -89,10 +89,8 @@ class MetricsEmitter:
         self, timings: BatchTimings, size: int, error_types: Sequence[str]
     ) -> None:
         """Adds one batch: its stages' seconds, its size, its items' errors by type."""
-        stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
+        self.count_stages(timings)
         with self._lock:
-            for name, seconds in [*stages.items(), ("other", timings.other_s)]:
-                self._sums["offpath_stage_seconds_total", (name,)] += seconds
             self._sums["offpath_batches_total", ()] += 1
             self._sums["offpath_items_total", ()] += size
             for bound in BATCH_SIZE_BOUNDS:
@@ -101,6 +99,13 @@ class MetricsEmitter:
             self._sums["offpath_batch_size_bucket_total", ("+Inf",)] += 1
             for error_type in error_types:
                 self._sums["offpath_errors_total", (error_type,)] += 1
+
+    def count_stages(self, timings: BatchTimings) -> None:
+        """Adds the seconds alone: of pictures that are answered elsewhere."""
+        stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
+        with self._lock:
+            for name, seconds in [*stages.items(), ("other", timings.other_s)]:
+                self._sums["offpath_stage_seconds_total", (name,)] += seconds
 
     def write(self) -> None:
         """Writes the differences since the last write; nothing where nothing changed."""

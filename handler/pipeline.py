@@ -16,16 +16,15 @@ import torch
 
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import decode_image
-from offpath.handler.errors import BatchOutOfTime, ItemError
-from offpath.handler.npy import is_npy, read_npy
+from offpath.handler.decoded import Decoded
+from offpath.handler.errors import BadTensor, BatchOutOfTime, ItemError
 from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
 from offpath.handler.payload import Payload, read_payload
-from offpath.handler.resample import transform_on_device, transform_with_torch
+from offpath.handler.resample import transform_on_device
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.silence import silence_decoders
+from offpath.handler.squares import SquareMaker
 from offpath.handler.stages import Stage, StageTimer
-from offpath.handler.transform import transform_image
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +35,7 @@ class Item:
 
     Attributes:
         payload: the image's bytes; None where the row held none.
+        decoded: in its place, where another process has decoded it.
         error: set by the first stage that cannot go on with it.
         index: its picture's place in the batch buffer, when it got that far.
         predictions: (label, score), best first.
@@ -43,6 +43,7 @@ class Item:
     """
 
     payload: Payload | None = None
+    decoded: Decoded | None = None
     error: ItemError | None = None
     index: int | None = None
     predictions: list[tuple[str, float]] = field(default_factory=list)
@@ -90,11 +91,10 @@ class Pipeline:
         self._labels = labels
         threshold = config.threshold
         self._least = -math.inf if threshold is None else threshold
-        exact = config.decode == "exact"
         self._options, self._square = config.decode_options, config.square
         self._batch_s = batch_s or math.inf
         self._end_s = math.inf
-        self._transform = transform_image if exact else transform_with_torch
+        self._squares = SquareMaker(config)
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
         self._decode_together = decode_together
@@ -167,6 +167,10 @@ class Pipeline:
             self.classify([{"body": payload}])
 
     def _read(self, row: Mapping[str, Any], item: Item) -> None:
+        body = row.get("body")
+        if isinstance(body, Decoded):
+            item.decoded = body
+            return
         try:
             item.payload = read_payload(row, self.config.max_payload_bytes)
         except ItemError as error:
@@ -222,20 +226,27 @@ class Pipeline:
 
     def _decode_into_batch(self, item: Item, start: float) -> float:
         payload, index = item.payload, item.index
+        if item.decoded is not None and index is not None:
+            self._put_decoded(index, item.decoded)
+            return time.perf_counter()
         if payload is None or index is None:
             raise RuntimeError(
                 "an item without a payload or a place was given to the decoder"
             )
         if start > self._end_s:
             raise BatchOutOfTime("the pictures beside it took too long; send it again")
-        if is_npy(payload):
-            size, channels = self._square.size, self._square.channels
-            self.runner.put(index, read_npy(payload, size, channels))
-            return time.perf_counter()
-        image = decode_image(payload, self._options)
-        decoded = time.perf_counter()
-        self.runner.put(index, self._transform(image, self._square))
+        pixels, decoded = self._squares.make(payload)
+        self.runner.put(index, pixels)
         return decoded
+
+    def _put_decoded(self, index: int, decoded: Decoded) -> None:
+        if decoded.pixels.shape != self._square.shape:
+            # Of an archive with another size, while one replaces the other.
+            raise BadTensor(
+                f"decoded to {list(decoded.pixels.shape)}; the model takes"
+                f" {list(self._square.shape)}"
+            )
+        self.runner.put(index, decoded.pixels)
 
 
 def without_frames(error: ItemError) -> ItemError:

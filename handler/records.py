@@ -9,7 +9,7 @@ from typing import Protocol
 import xxhash
 
 from offpath.handler.payload import Payload
-from offpath.handler.pipeline import Batch
+from offpath.handler.pipeline import Batch, Item
 from offpath.handler.prediction_log.record import Record, format_inference_time
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.stages import BatchTimings
@@ -42,9 +42,7 @@ def make_records(
     carry no picture and are no error.
     """
     inference_time = format_inference_time()
-    stage_ms = {
-        stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()
-    }
+    stage_ms = format_stages(timings)
     return [
         Record(
             event_id=context.get_request_id(idx) or "",
@@ -52,24 +50,43 @@ def make_records(
             model=context.model_name,
             version=version,
             user_id=_find_header(context, idx, settings.user_id_header),
-            payload_bytes=len(item.payload or b""),
-            payload_hash=_hash_payload(item.payload, settings),
+            payload_bytes=count_payload(item),
+            payload_hash=(
+                item.decoded.payload_hash
+                if item.decoded
+                else hash_payload(item.payload, settings)
+            ),
             predictions=item.predictions if item.error is None else (),
             status=item.error.status if item.error else 200,
             error=item.error.type if item.error else None,
-            stage_ms=stage_ms,
+            stage_ms=(
+                format_stages(item.decoded.add_to(timings))
+                if item.decoded
+                else stage_ms
+            ),
             batch_size=len(batch.items),
             extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
-        if (item.payload is not None or item.error is not None)
+        if (item.payload is not None or item.decoded or item.error is not None)
         and not is_warm_up(context.get_all_request_header(idx), warm_up_key)
     ]
 
 
-def _hash_payload(
+def format_stages(timings: BatchTimings) -> dict[str, float]:
+    """Milliseconds by the stages' names."""
+    return {stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()}
+
+
+def count_payload(item: Item) -> int:
+    """Bytes of the file that an item was made from."""
+    return item.decoded.payload_bytes if item.decoded else len(item.payload or b"")
+
+
+def hash_payload(
     payload: Payload | None, settings: PredictionLogSettings
 ) -> str | None:
+    """As the settings have it; None where the log has no such field."""
     if payload is None or "payload_hash" not in settings.fields:
         return None
     if settings.payload_hash == "sha256":

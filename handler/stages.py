@@ -79,10 +79,13 @@ class BatchTimings:
         return self.total_s - sum(self.seconds.values())
 
 
-def format_server_timing(seconds: Mapping[Stage, float], total_s: float) -> str:
+def format_server_timing(timings: BatchTimings) -> str:
     """Stages as a Server-Timing header value, in milliseconds.
 
     Syntax: https://www.w3.org/TR/server-timing/#the-server-timing-header-field
     """
-    parts = [f"{stage.value};dur={value * 1e3:.2f}" for stage, value in seconds.items()]
-    return ", ".join([*parts, f"total;dur={total_s * 1e3:.2f}"])
+    parts = [
+        f"{stage.value};dur={value * 1e3:.2f}"
+        for stage, value in timings.seconds.items()
+    ]
+    return ", ".join([*parts, f"total;dur={timings.total_s * 1e3:.2f}"])

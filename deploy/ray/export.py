@@ -1,7 +1,8 @@
 """`offpath export ray`: a .mar -> a Ray Serve application.
 
 DIR/config.yaml, rayservice.yaml: for `serve run`, and for KubeRay
-DIR/deployment.py, archived_handler.py, settings.json, archive/
+DIR/deployment.py, edge.py, batches.py, series.py, archived_handler.py, settings.json, archive/
+DIR/two_tiers.py, archived_decoder.py: with decoders of their own
 DIR/requirements.txt
 """
 
@@ -11,11 +12,13 @@ import json
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from offpath.deploy.exported import (
+    ARCHIVED_DECODER,
     count_workers,
     handler_settings,
     list_requirements,
@@ -30,6 +33,8 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.mar_file import MarFile
 
 TEMPLATES = Path(__file__).parent
+PROGRAMS = ("deployment.py", "edge.py", "batches.py", "series.py")
+TWO_TIERS = ("two_tiers.py",)
 LOOPBACK = "127.0.0.1"
 # In a pod: others come to it by its address, and a NetworkPolicy says who.
 ALL_ADDRESSES = "0.0.0.0"
@@ -40,6 +45,9 @@ RAY = "ray[serve]>=2.60"
 BATCHES_ONGOING = 3
 # As our config.properties: what waits before it is refused.
 QUEUED = 200
+# In flight at a decoder for each of its cores, above which another one is started: one picture
+# that is decoded, and three that wait for it or for the model.
+DECODER_TARGET = 4
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class RayChoices:
     Attributes:
         replicas: lowest and highest number; None for the archive's workers.
         cpus: of a replica, its decode threads too.
+        decoders: replicas that only decode, before the model's; None: the model's decode.
         image: for KubeRay.
     """
 
@@ -56,10 +65,23 @@ class RayChoices:
     output: Path
     replicas: tuple[int, int] | None = None
     cpus: int = 1
+    decoders: tuple[int, int] | None = None
     host: str = LOOPBACK
     port: int = 8000
     image: str = "REGISTRY/offpath-ray:TAG"
     force: bool = False
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A deployment of the application: from `low` to `high` replicas."""
+
+    name: str
+    low: int
+    high: int
+    cpus: int
+    gpus: float
+    target_ongoing: int
 
 
 def export_ray(choices: RayChoices) -> list[str]:
@@ -77,7 +99,12 @@ def export_ray(choices: RayChoices) -> list[str]:
     in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
     make_folder(choices.output, choices.force)
     unpack(archive, choices.output)
-    shutil.copy(TEMPLATES / "deployment.py", choices.output)
+    names = [*PROGRAMS]
+    if choices.decoders is not None:
+        names += TWO_TIERS
+        shutil.copy(ARCHIVED_DECODER, choices.output)
+    for name in names:
+        shutil.copy(TEMPLATES / name, choices.output)
     texts = {
         "settings.json": json.dumps(settings, indent=2) + "\n",
         "config.yaml": serve_config,
@@ -106,42 +133,90 @@ def read_settings(archive: MarFile, choices: RayChoices) -> dict[str, Any]:
         "batch_size": config.get("batchSize", 1),
         "max_batch_delay_ms": config.get("maxBatchDelay", 1),
         "max_payload_bytes": handler.max_payload_bytes,
-        "threads": choices.cpus,
+        # With decoders the model's replicas decode nothing.
+        "threads": 1 if choices.decoders else choices.cpus,
+        "decode_threads": choices.cpus,
     }
+
+
+def list_tiers(archive: MarFile, choices: RayChoices) -> list[Tier]:
+    """The deployments of the application, the first one takes the requests."""
+    batch_size = int((archive.model_config or {}).get("batchSize", 1))
+    workers = count_workers(archive)
+    low, high = choices.replicas or (workers, workers)
+    # Replicas on one device share it; more than one is of use where decoding is the rest.
+    gpus = round(1 / high, 3) if wants_gpu(archive) else 0
+    # Of each replica in flight: one full batch that runs, and one that waits.
+    target = 2 * batch_size
+    if choices.decoders is None:
+        return [Tier("Classifier", low, high, choices.cpus, gpus, target)]
+    return [
+        Tier(
+            "Decoder", *choices.decoders, choices.cpus, 0, DECODER_TARGET * choices.cpus
+        ),
+        Tier("Classifier", low, high, 1, gpus, target),
+    ]
 
 
 def fill(
     template: str, archive: MarFile, choices: RayChoices, serve_config: str = ""
 ) -> str:
     """A template with the archive's and the user's values."""
-    config = archive.model_config or {}
-    is_gpu = wants_gpu(archive)
-    workers = count_workers(archive)
-    low, high = choices.replicas or (workers, workers)
-    batch_size = int(config.get("batchSize", 1))
-    text = (TEMPLATES / template).read_text(encoding="utf-8")
-    return text.format(
+    batch_size = int((archive.model_config or {}).get("batchSize", 1))
+    tiers = list_tiers(archive, choices)
+    return read_template(template).format(
         archive=archive.path.name,
         name=archive.model_name,
+        program="deployment" if choices.decoders is None else "two_tiers",
         kube_name=re.sub("[^a-z0-9-]+", "-", archive.model_name.lower()).strip("-"),
         host=choices.host,
         port=choices.port,
-        replicas=textwrap.indent(describe_replicas(low, high, batch_size), " " * 8),
-        max_ongoing=BATCHES_ONGOING * batch_size,
-        max_queued=QUEUED,
-        cpus=choices.cpus,
-        # Replicas on one device share it; more than one is of use where decoding is the rest.
-        gpus=round(1 / high, 3) if is_gpu else 0,
+        deployments=indent(
+            (describe_deployment(tier, BATCHES_ONGOING * batch_size) for tier in tiers),
+            6,
+        ),
         image=choices.image,
         ray_version=RAY_VERSION,
-        pod_cpus=choices.cpus * high,
-        gpu_limit=", nvidia.com/gpu: 1" if is_gpu else "",
-        serve_config=textwrap.indent(serve_config, " " * 4).rstrip(),
+        groups=indent((describe_group(tier, choices.image) for tier in tiers), 6),
+        serve_config=indent([serve_config], 4),
     )
 
 
-def describe_replicas(low: int, high: int, batch_size: int) -> str:
+def read_template(name: str) -> str:
+    """A file beside this one."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def indent(texts: Iterable[str], columns: int) -> str:
+    """Texts one below the other, set in."""
+    return textwrap.indent("".join(texts), " " * columns).rstrip()
+
+
+def describe_deployment(tier: Tier, max_ongoing: int) -> str:
+    """A deployment in config.yaml."""
+    return read_template("deployment.yaml").format(
+        name=tier.name,
+        replicas=textwrap.indent(describe_replicas(tier), "  "),
+        max_ongoing=max_ongoing,
+        max_queued=QUEUED,
+        cpus=tier.cpus,
+        gpus=tier.gpus,
+    )
+
+
+def describe_group(tier: Tier, image: str) -> str:
+    """Workers for a tier in rayservice.yaml: a pod has room for all its replicas."""
+    return read_template("worker_group.yaml").format(
+        group=tier.name.lower(),
+        image=image,
+        cpus=tier.cpus * tier.high,
+        gpu_limit=", nvidia.com/gpu: 1" if tier.gpus else "",
+    )
+
+
+def describe_replicas(tier: Tier) -> str:
     """As many replicas, or from so many to so many by what is in flight."""
+    low, high = tier.low, tier.high
     if not 0 < low <= high:
         raise ExpectedError(
             f"replicas from {low} to {high}: expected 1 or more, ascending"
@@ -152,7 +227,7 @@ def describe_replicas(low: int, high: int, batch_size: int) -> str:
         autoscaling_config:
           min_replicas: {low}
           max_replicas: {high}
-          # Of each replica in flight: one full batch that runs, and one that waits.
-          target_ongoing_requests: {2 * batch_size}
+          # In flight at each replica, above which another one is started.
+          target_ongoing_requests: {tier.target_ongoing}
           upscale_delay_s: 10
           downscale_delay_s: 120""")

@@ -70,7 +70,13 @@ def triton(**asked: Any) -> None:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Of each replica: what Ray reserves, and its threads.",
+    help="Of each replica that decodes: what Ray reserves, and its threads.",
+)
+@click.option(
+    "--decode-replicas",
+    metavar="N|LOW-HIGH",
+    help="Two tiers: replicas that only decode, on any node's CPUs, before the model's.  "
+    "[default: the model's replicas decode]",
 )
 @click.option(
     "--host",
@@ -85,22 +91,27 @@ def triton(**asked: Any) -> None:
     show_default=True,
     help="Container image that rayservice.yaml names.",
 )
-def ray(replicas: str | None, **asked: Any) -> None:
+def ray(replicas: str | None, decode_replicas: str | None, **asked: Any) -> None:
     """A Ray Serve application: for `serve run`, and a manifest for KubeRay.
 
     \b
     Example:
       offpath export ray .offpath/model-store/classifier.mar --output application --replicas 1-4
       cd application && PYTHONPATH=. serve run config.yaml
+      offpath export ray t4.mar --output application --replicas 1 --decode-replicas 4-20
     """
     from offpath.deploy.ray.export import RayChoices, export_ray
 
-    chosen = RayChoices(**asked, replicas=read_replicas(replicas))
+    chosen = RayChoices(
+        **asked,
+        replicas=read_replicas("--replicas", replicas),
+        decoders=read_replicas("--decode-replicas", decode_replicas),
+    )
     for line in export_ray(chosen):
         click.echo(line)
 
 
-def read_replicas(text: str | None) -> tuple[int, int] | None:
+def read_replicas(option: str, text: str | None) -> tuple[int, int] | None:
     """`3` or `1-4`."""
     if text is None:
         return None
@@ -108,4 +119,4 @@ def read_replicas(text: str | None) -> tuple[int, int] | None:
     try:
         return int(low), int(high or low)
     except ValueError as error:
-        raise click.UsageError(f"--replicas {text!r}: expected 3 or 1-4") from error
+        raise click.UsageError(f"{option} {text!r}: expected 3 or 1-4") from error

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.deploy.triton.export import TritonChoices, export_triton
 from offpath.profiling.load.call import JPEG, Call
+from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import Adapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
 from offpath.profiling.servers.confined import confine
-from offpath.profiling.servers.ray_serve import RayServe
+from offpath.profiling.servers.ray_serve import FAST, RayServe
 from offpath.profiling.servers.triton import MODEL, RAW_BODY, Triton, read_outputs
 
 # In a namespace of its own every port is free.
@@ -47,12 +49,23 @@ class OffpathRay(RayServe):
     """`offpath export ray`, behind Ray's HAProxy."""
 
     name, kind = "offpath-ray", "offpath"
+    decoders: tuple[int, int] | None = None
     predict_path, ready_path = f"/predictions/{NAME}", "/ping"
 
     def build(self, folder: Path) -> None:
         """The exported application."""
         archive = build_archive(self, folder)
-        export_ray(RayChoices(archive, folder / "application", port=RAY_PORT))
+        application = folder / "application"
+        export_ray(
+            RayChoices(
+                archive,
+                application,
+                # On the same cores: with decoders one replica has the model.
+                replicas=None if self.decoders is None else (1, 1),
+                decoders=self.decoders,
+                port=RAY_PORT,
+            )
+        )
 
     def make_command(self, start: Start) -> list[str]:
         """`serve run`, in a namespace: HAProxy and Ray listen on all addresses."""
@@ -62,12 +75,24 @@ class OffpathRay(RayServe):
 
     def make_environment(self, start: Start) -> dict[str, str]:
         """The proxy that Ray recommends for throughput; replicas import the application."""
+        # Places for replicas: with decoders more than cores, which they all share.
+        cpus = self.workers if self.decoders is None else self.workers + 1
         return super().make_environment(start) | {
             "PYTHONPATH": str(start.folder / "application"),
-            "RAY_SERVE_ENABLE_HA_PROXY": "1",
-            "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+            "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": cpus}),
+            **FAST,
         }
 
     def is_ready(self, start: Start) -> bool:
         """A replica answers through the proxy."""
         return Adapter.is_ready(self, start)
+
+
+class OffpathRayTwoTier(OffpathRay):
+    """The same with decoders, a core each, before a replica with the model."""
+
+    name = "offpath-ray-two-tier"
+
+    def __init__(self, model: ModelUnderTest, workers: int) -> None:
+        super().__init__(model, workers)
+        self.decoders = (workers, workers)

@@ -10,13 +10,17 @@ from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.servers import torchserve_variants as torchserve
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
+from offpath.profiling.servers.exported import (
+    OffpathExportTriton,
+    OffpathRay,
+    OffpathRayTwoTier,
+)
 from offpath.profiling.servers.front import make_offpath
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
-from offpath.profiling.servers.ray_serve import RayServe
+from offpath.profiling.servers.ray_serve import RayServe, RayServeFast
 from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
@@ -37,8 +41,10 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
     "triton-thin": TritonThin,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
+    "offpath-ray-two-tier": OffpathRayTwoTier,
     "bentoml": BentoML,
     "ray-serve": RayServe,
+    "ray-serve-fast": RayServeFast,
     "litserve": LitServe,
     "mosec": Mosec,
     "mosec-offpath-decode": MosecOffpathDecode,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import click
@@ -18,8 +19,9 @@ from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathRay
-from offpath.serving.mar_file import read_mar
+from offpath.profiling.servers.exported import OffpathRay, OffpathRayTwoTier
+from offpath.serving.mar_file import OUR_HANDLER, read_mar
+from tests.support.echo_archive import write_mar
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 
@@ -150,7 +152,7 @@ def refuse_unknown(schema):
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
 def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
     with pytest.raises(click.UsageError, match="expected 3 or 1-4"):
-        read_replicas(text)
+        read_replicas("--replicas", text)
 
 
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
@@ -162,9 +164,39 @@ def test_replicas_out_of_order_are_refused_before_anything_is_written(
     assert not (tmp_path / "app").exists()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    server = OffpathRay(load_model("near-free"), 2)
+def test_decoders_are_a_deployment_of_their_own_before_a_model_that_has_the_gpu(
+    tmp_path,
+):
+    settings = {"batchSize": 16, "maxBatchDelay": 5, "maxWorkers": 2}
+    archive = write_mar(tmp_path, config={**settings, "deviceType": "gpu"})
+    with zipfile.ZipFile(archive, "a") as mar:
+        mar.writestr(OUR_HANDLER, "")
+    output = tmp_path / "app"
+    export_ray(RayChoices(archive, output, cpus=2, decoders=(1, 4)))
+    (application,) = read_config(output)["applications"]
+    assert application["import_path"] == "two_tiers:app"
+    decoder, model = application["deployments"]
+    assert (decoder["name"], model["name"]) == ("Decoder", "Classifier")
+    assert decoder["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
+    assert model["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 0.5}
+    assert decoder["autoscaling_config"]["max_replicas"] == 4
+    assert {"two_tiers.py", "archived_decoder.py"} <= {
+        path.name for path in output.iterdir()
+    }
+    read = json.loads((output / "settings.json").read_text())
+    assert (read["threads"], read["decode_threads"]) == (1, 2)
+    service = yaml.safe_load((output / "rayservice.yaml").read_text())
+    groups = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    limits = [
+        group["template"]["spec"]["containers"][0]["resources"]["limits"]
+        for group in groups
+    ]
+    assert ["nvidia.com/gpu" in one for one in limits] == [False, True]
+
+
+@pytest.fixture(scope="module", params=[OffpathRay, OffpathRayTwoTier])
+def running(request, tmp_path_factory):
+    server = request.param(load_model("near-free"), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
     server.prepare(tmp_path_factory.mktemp("ray") / "folder")

@@ -89,13 +89,14 @@ def test_account_that_was_read_does_not_change_afterwards(clock: FakeClock) -> N
 
 def test_server_timing_header_is_read_back_by_the_client() -> None:
     seconds = {stage: 0.001 * (index + 1) for index, stage in enumerate(Stage)}
-    header = format_server_timing(seconds, 0.12345)
+    header = format_server_timing(BatchTimings(seconds, 0.12345))
     expected = {stage.value: value * 1e3 for stage, value in seconds.items()}
     assert parse_server_timing(header) == pytest.approx({**expected, "total": 123.45})
 
 
 def test_server_timing_header_is_what_the_standard_says() -> None:
-    header = format_server_timing({Stage.DECODE: 0.0112, Stage.LOG: 0.0}, 0.02)
+    timings = BatchTimings({Stage.DECODE: 0.0112, Stage.LOG: 0.0}, 0.02)
+    header = format_server_timing(timings)
     assert header == "decode;dur=11.20, log;dur=0.00, total;dur=20.00"
     assert header.isascii()
 

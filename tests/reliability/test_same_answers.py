@@ -23,7 +23,7 @@ from tests.support.pictures import npy, rejected
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
-OTHERS = ("offpath-export-triton", "offpath-ray")
+OTHERS = ("offpath-export-triton", "offpath-ray", "offpath-ray-two-tier")
 FORMATS = {"JPEG": {"quality": 90}, "PNG": {}, "WEBP": {"quality": 90}, "thin": {}}
 MOST_DIFFERENCE = 1e-4
 MOST_BAD_BYTES = 1_000_000

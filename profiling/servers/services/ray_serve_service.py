@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import ray
@@ -33,8 +34,8 @@ class Classifier:
         batch_wait_timeout_s=SETTINGS.max_batch_delay_ms / 1000,
     )
     async def classify(self, pictures: list[bytes]) -> list[dict[str, float]]:
-        """A batch, gathered from concurrent calls."""
-        return self.classify_batch(pictures)
+        """A batch, gathered from concurrent calls; in a thread, as Ray asks of what computes."""
+        return await asyncio.to_thread(self.classify_batch, pictures)
 
     async def __call__(self, request: Request) -> dict[str, float]:
         """One request."""

@@ -1,0 +1,80 @@
+"""How requests become batches in an exported Ray application; without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from offpath.deploy.ray.batches import Batches
+
+
+def gather(handle, count: int, most: int = 4, delay_s: float = 0.0):
+    """What `count` concurrent requests get, failures among it."""
+
+    async def ask():
+        batches = Batches(handle, most, delay_s)
+        waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(count)]
+        try:
+            return await asyncio.gather(*waiting, return_exceptions=True)
+        finally:
+            await asyncio.to_thread(batches.close)
+
+    return asyncio.run(ask())
+
+
+def test_what_waited_for_the_thread_is_one_batch_and_each_gets_its_own_answer():
+    seen: list[list[int]] = []
+    is_full = threading.Event()
+
+    def handle(requests):
+        seen.append(list(requests))
+        # The first batch lasts until all others wait.
+        is_full.wait(0.2)
+        return [10 * n for n in requests]
+
+    assert gather(handle, 9, delay_s=0.05) == [10 * n for n in range(9)]
+    assert [len(one) for one in seen] == [4, 4, 1]
+
+
+def test_a_batch_that_fails_fails_for_each_of_its_requests_and_the_next_is_answered():
+    def handle(requests):
+        if 0 in requests:
+            raise OSError("no model")
+        return requests
+
+    first, *others = gather(handle, 6, most=2, delay_s=0.05)
+    assert isinstance(first, OSError) and isinstance(others[0], OSError)
+    assert others[1:] == [2, 3, 4, 5]
+
+
+def test_who_has_hung_up_is_not_computed_and_an_end_answers_what_waits():
+    seen: list[int] = []
+    may_go = threading.Event()
+
+    def handle(requests):
+        may_go.wait(5)
+        seen.extend(requests)
+        return requests
+
+    async def ask():
+        batches = Batches(handle, 1, 0.0)
+        waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(3)]
+        await asyncio.sleep(0.01)
+        waiting[1].cancel()
+        ending = asyncio.create_task(asyncio.to_thread(batches.close))
+        await asyncio.sleep(0.01)
+        may_go.set()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        await ending
+        return answers
+
+    first, second, third = asyncio.run(ask())
+    assert (first, third) == (0, 2) and isinstance(second, asyncio.CancelledError)
+    assert seen == [0, 2]
+
+
+@pytest.mark.parametrize("most", [1, 8])
+def test_a_lone_request_waits_no_longer_than_the_delay(most):
+    assert gather(lambda requests: requests, 1, most=most) == [0]
