@@ -9,7 +9,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError, ExpectedError
 from offpath.serving.mar_file import MarFile, read_mar
 
 ARCHIVED_HANDLER = Path(__file__).with_name("archived_handler.py")
@@ -108,6 +109,18 @@ def count_workers(archive: MarFile) -> int:
     """How many workers the archive asks for."""
     config = archive.model_config or {}
     return int(config.get("maxWorkers") or config.get("minWorkers") or 1)
+
+
+def read_handler_config(archive: MarFile) -> HandlerConfig:
+    """The same, checked and with the defaults of what it leaves out.
+
+    Raises:
+        ExpectedError: a worker would refuse it.
+    """
+    try:
+        return HandlerConfig.from_mapping(handler_settings(archive), environ={})
+    except ConfigError as error:
+        raise ExpectedError(f"{archive.path}: {error}") from error
 
 
 def handler_settings(archive: MarFile) -> dict[str, Any]:

@@ -20,15 +20,14 @@ from typing import Any
 from offpath.deploy.exported import (
     ARCHIVED_DECODER,
     count_workers,
-    handler_settings,
     list_requirements,
     make_folder,
     read_exportable,
+    read_handler_config,
     unpack,
     wants_gpu,
     write_mark,
 )
-from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.serving.mar_file import MarFile
 
@@ -127,7 +126,7 @@ def export_ray(choices: RayChoices) -> list[str]:
 def read_settings(archive: MarFile, choices: RayChoices) -> dict[str, Any]:
     """What deployment.py reads."""
     config = archive.model_config or {}
-    handler = HandlerConfig.from_mapping(handler_settings(archive), environ={})
+    handler = read_handler_config(archive)
     return {
         "name": archive.model_name,
         "batch_size": config.get("batchSize", 1),

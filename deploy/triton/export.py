@@ -14,10 +14,10 @@ from pathlib import Path
 
 from offpath.deploy.exported import (
     count_workers,
-    handler_settings,
     list_requirements,
     make_folder,
     read_exportable,
+    read_handler_config,
     unpack,
     wants_gpu,
     write_mark,
@@ -26,8 +26,6 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.mar_file import MarFile
 
 MODEL_FILE = Path(__file__).with_name("model.py")
-# Of what a thin client sends, where the archive does not say.
-IMAGE_SIZE = 224
 
 CONFIG = """\
 # Written by `offpath export triton` from {archive}.
@@ -95,6 +93,13 @@ def export_triton(choices: TritonChoices) -> list[str]:
     write_mark(choices.output, archive)
     return [
         f"{model}: {archive.path.name} for Triton's python backend",
+        *(
+            [
+                "not carried: explanations, which this archive answers under TorchServe and Ray"
+            ]
+            if read_handler_config(archive).explanations
+            else []
+        ),
         "pip install -r"
         f" {choices.output / 'requirements.txt'}  # in the first python3 on the server's PATH",
         f"tritonserver --model-repository={choices.output} --http-address=127.0.0.1"
@@ -107,12 +112,12 @@ def export_triton(choices: TritonChoices) -> list[str]:
 def make_config(archive: MarFile, choices: TritonChoices, name: str) -> str:
     """The model's config.pbtxt."""
     config = archive.model_config or {}
-    handler = handler_settings(archive)
-    size = handler.get("image_size", IMAGE_SIZE)
+    handler = read_handler_config(archive)
+    shape = ", ".join(map(str, handler.square.shape))
     is_gpu = wants_gpu(archive)
     workers = count_workers(archive)
     image = (
-        f"data_type: TYPE_UINT8, dims: [ {size}, {size}, {handler.get('channels', 3)} ]"
+        f"data_type: TYPE_UINT8, dims: [ {shape} ]"
         if choices.is_thin
         else "data_type: TYPE_STRING, dims: [ 1 ]"
     )

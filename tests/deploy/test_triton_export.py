@@ -18,7 +18,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
-from offpath.serving.mar_file import read_mar
+from offpath.serving.mar_file import OUR_HANDLER, read_mar
 from tests.support.echo_archive import write_mar
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -66,6 +66,22 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
     )
     assert "kind: KIND_GPU, count: 3" in text and "On each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 96, 3 ]" in text
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_explanations_that_are_not_carried_are_said(is_open, tmp_path):
+    settings = {"batchSize": 1, "handler": {"explanations": is_open}}
+    archive = write_archive(tmp_path, settings)
+    with zipfile.ZipFile(archive, "a") as mar:
+        mar.writestr(OUR_HANDLER, "")
+    lines = export_triton(TritonChoices(archive, tmp_path / "out"))
+    assert any("not carried: explanations" in line for line in lines) == is_open
+
+
+def test_settings_that_a_worker_would_refuse_are_refused_at_the_export(tmp_path):
+    archive = write_archive(tmp_path, {"handler": {"image_size": "large"}})
+    with pytest.raises(ExpectedError, match="handler.image_size"):
+        make_config(read_mar(archive), TritonChoices(archive, tmp_path), "net")
 
 
 def write_archive(folder: Path, settings: dict) -> Path:
