@@ -33,6 +33,7 @@ class Batches:
         delay_s: float,
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
+        self._since_s: float | None = None
         self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
         self._thread.start()
@@ -42,6 +43,12 @@ class Batches:
         future = asyncio.get_running_loop().create_future()
         self._waiting.put((request, future))
         return await future
+
+    @property
+    def running_s(self) -> float:
+        """How long the thread has been at its batch."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def close(self) -> None:
         """Answers what waits, and ends the thread."""
@@ -78,10 +85,12 @@ class Batches:
         futures = [future for _, future in alive]
         answers: Sequence[Any] = ()
         failure: Exception | None = None
+        self._since_s = time.monotonic()
         try:
             answers = self._handle([request for request, _ in alive])
         except Exception as error:
             failure = error
+        self._since_s = None
         # Once for the batch: each wakes the event loop.
         loop = futures[0].get_loop()
         loop.call_soon_threadsafe(settle, futures, answers, failure)

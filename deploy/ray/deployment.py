@@ -58,6 +58,15 @@ class Classifier:
         """One request in a batch with others; from a decoder (two_tiers.py) too."""
         return await self._batches.answer(request)
 
+    async def check_health(self) -> None:
+        """Ray asks every few seconds, and ends a replica that raises three times.
+
+        The event loop goes on answering while the model hangs: TorchServe's bound holds here too.
+        """
+        running_s = self._batches.running_s
+        if running_s > SETTINGS["response_timeout_s"]:
+            raise RuntimeError(f"a batch has been running for {running_s:.0f} s")
+
     async def __del__(self) -> None:
         """Ray calls this at a graceful end: the prediction log ships what it has."""
         if hasattr(self, "_batches"):

@@ -40,6 +40,8 @@ ALL_ADDRESSES = "0.0.0.0"
 # Tried with this one: 2.60 has the HAProxy ingress.
 RAY_VERSION = "2.60.0"
 RAY = "ray[serve]>=2.60"
+# TorchServe's default.
+RESPONSE_TIMEOUT_S = 120
 # Of Ray's batch queue: one batch runs, one waits, and a spare.
 BATCHES_ONGOING = 3
 # As our config.properties: what waits before it is refused.
@@ -132,6 +134,7 @@ def read_settings(archive: MarFile, choices: RayChoices) -> dict[str, Any]:
         "batch_size": config.get("batchSize", 1),
         "max_batch_delay_ms": config.get("maxBatchDelay", 1),
         "max_payload_bytes": handler.max_payload_bytes,
+        "response_timeout_s": config.get("responseTimeout", RESPONSE_TIMEOUT_S),
         # With decoders the model's replicas decode nothing.
         "threads": 1 if choices.decoders else choices.cpus,
         "decode_threads": choices.cpus,

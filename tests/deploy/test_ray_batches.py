@@ -38,6 +38,29 @@ def test_what_waited_for_the_thread_is_one_batch_and_each_gets_its_own_answer():
     assert [len(one) for one in seen] == [4, 4, 1]
 
 
+def test_a_batch_that_hangs_is_seen_until_it_ends():
+    may_go, lasted_s = threading.Event(), []
+
+    def handle(requests):
+        may_go.wait(5)
+        return requests
+
+    async def ask():
+        batches = Batches(handle, 1, 0.0)
+        lasted_s.append(batches.running_s)
+        waiting = asyncio.ensure_future(batches.answer(1))
+        await asyncio.sleep(0.1)
+        lasted_s.append(batches.running_s)
+        may_go.set()
+        await waiting
+        await asyncio.to_thread(batches.close)
+        lasted_s.append(batches.running_s)
+
+    asyncio.run(ask())
+    before, while_it_hangs, after = lasted_s
+    assert (before, after) == (0.0, 0.0) and while_it_hangs > 0.05
+
+
 def test_a_batch_that_fails_fails_for_each_of_its_requests_and_the_next_is_answered():
     def handle(requests):
         if 0 in requests:

@@ -40,6 +40,7 @@ def test_the_application_has_the_archives_settings(archive, tmp_path):
     settings = json.loads((tmp_path / "app" / "settings.json").read_text())
     assert settings["batch_size"] == config["batchSize"]
     assert settings["max_batch_delay_ms"] == config["maxBatchDelay"]
+    assert settings["response_timeout_s"] == config["responseTimeout"]
     assert (settings["name"], settings["threads"]) == ("near-free", 2)
     served = read_config(tmp_path / "app")
     assert served["http_options"]["host"] == "127.0.0.1"
