@@ -184,6 +184,10 @@ def make_row(request: Request) -> dict[str, Any]:
 
 def load_entry(path: Path) -> Any:
     """The archive's entry module; it makes `offpath.handler` the archive's own copy."""
+    loaded = sys.modules.get(ENTRY)
+    if loaded is not None and loaded.__file__ == str(path):
+        # Once a process: it would take the place of what is in use.
+        return loaded
     # Behind what is installed: an installed offpath gets the archive's handler by the entry.
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(ENTRY, path)
