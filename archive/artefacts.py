@@ -33,7 +33,7 @@ from offpath.handler.backends.artefacts import PARITY_FILE, artefact_name
 from offpath.handler.backends.choose import make_backend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.parity import Parity, ParitySet, measure_parity
 from offpath.handler.square import Square
 
@@ -94,17 +94,17 @@ class EngineBuild:
     def _check(self) -> None:
         accepted = PRECISIONS[self.engine]
         if self.precision not in ("auto", *accepted):
-            raise ExpectedError(
+            raise WrongOption(
                 f"--precision {self.precision!r}: --engine {self.engine} has "
                 f"{', '.join(accepted)}"
             )
         if self.engine == "openvino" and self.device_type == "gpu":
-            raise ExpectedError(
+            raise WrongOption(
                 "--engine openvino runs on the CPU, and deviceType is 'gpu'; use --preset cpu, or "
                 "--engine onnxruntime, tensorrt, compiled or eager"
             )
         if self.engine == "tensorrt" and self.device_type != "gpu":
-            raise ExpectedError(
+            raise WrongOption(
                 f"--engine tensorrt needs a CUDA device, and deviceType is {self.device_type!r}; "
                 "use --preset t4"
             )
@@ -206,7 +206,7 @@ class _EngineFolder:
         """Where the artefact is made: machine code alone is made on its device."""
         on_gpu = self.build.device_type == "gpu" and self.build.engine == "compiled"
         if on_gpu and not torch.cuda.is_available():
-            raise ExpectedError(
+            raise WrongOption(
                 "--engine compiled with deviceType 'gpu' is built on a machine with that GPU, and "
                 "none is here; use another engine, or --preset cpu"
             )
@@ -214,7 +214,7 @@ class _EngineFolder:
 
     def _export(self, path: Path) -> None:
         if isinstance(self.model, torch.jit.ScriptModule):
-            raise ExpectedError(
+            raise WrongOption(
                 f"--engine {self.build.engine} cannot be made from TorchScript; pass the model's "
                 "Python file with --weights, or use --engine eager"
             )

@@ -27,7 +27,7 @@ from offpath.archive.model_source import ModelSource
 from offpath.archive.own_handler import OwnHandler
 from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.own import MARK_FILE
 
 PACKAGE_DIR = Path(__file__).parent.parent
@@ -90,14 +90,14 @@ def build_archive(
             or the archiver's complaint.
     """
     if not NAME_PATTERN.fullmatch(spec.name):
-        raise ExpectedError(
+        raise WrongOption(
             f"--name {spec.name!r}; accepted: letters, digits, '_', '-' and '.'"
         )
     target = output / f"{spec.name}.mar"
     if target.is_dir():
-        raise ExpectedError(f"{target} is a folder; choose another --name or --output")
+        raise WrongOption(f"{target} is a folder; choose another --name or --output")
     if target.exists() and not force:
-        raise ExpectedError(f"{target} exists; pass --force to replace it")
+        raise WrongOption(f"{target} exists; pass --force to replace it")
     handler = HandlerConfig.from_mapping(spec.config["handler"], environ={})
     classes = count_classes(spec.source.module, handler.square)
     if spec.labels is not None:
@@ -110,7 +110,7 @@ def build_archive(
         try:
             _put(partial, target)
         except OSError as error:
-            raise ExpectedError(f"{target} cannot be written: {error}") from error
+            raise WrongOption(f"{target} cannot be written: {error}") from error
     return target
 
 
@@ -149,19 +149,19 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
         taken.add(spec.source.model_file.name)
     if spec.handler is not None:
         if spec.handler.file.name in taken:
-            raise ExpectedError(
+            raise WrongOption(
                 f"--handler {str(spec.handler.file)!r}: the archive has a "
                 f"{spec.handler.file.name}; rename yours"
             )
         taken.add(spec.handler.file.name)
     for path in spec.extra_files:
         if not path.is_file():
-            raise ExpectedError(f"--extra-file {str(path)!r}: no such file")
+            raise WrongOption(f"--extra-file {str(path)!r}: no such file")
         imported = spec.source.files.get(path.name)
         if imported is not None and path.samefile(imported):
             continue  # the definition brings it along already
         if path.name in taken:
-            raise ExpectedError(
+            raise WrongOption(
                 f"--extra-file {str(path)!r}: the archive has a {path.name}; rename yours"
             )
         taken.add(path.name)

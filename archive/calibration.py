@@ -14,7 +14,7 @@ import numpy as np
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels, decode_image
-from offpath.handler.errors import ExpectedError, ItemError
+from offpath.handler.errors import ExpectedError, ItemError, WrongOption
 from offpath.handler.resample import transform_with_torch
 from offpath.handler.transform import transform_image
 
@@ -49,19 +49,19 @@ def load_photographs(folder: Path | None, config: HandlerConfig) -> PhotographSe
     """The user's photographs, or windows of those that ship in scikit-image and scikit-learn.
 
     Raises:
-        ExpectedError: no such folder, no picture in it, or the packages are not installed.
+        WrongOption: no such folder, no picture in it, or the packages are not installed.
     """
     return _load_bundled(config) if folder is None else _load_folder(folder, config)
 
 
 def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     if not folder.is_dir():
-        raise ExpectedError(f"--calibrate {str(folder)!r}: no such folder")
+        raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file())
     decoded = (_try_to_decode(path.read_bytes(), config) for path in _spread(files))
     pictures = [picture for picture in decoded if picture is not None]
     if not pictures:
-        raise ExpectedError(
+        raise WrongOption(
             f"--calibrate {str(folder)!r} holds no picture that can be decoded; expected a folder "
             "of photographs like those that will be sent (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         )
@@ -83,7 +83,7 @@ def _load_bundled(config: HandlerConfig) -> PhotographSets:
     try:
         sources = find_sources()
     except ExpectedError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{error}; or pass photographs of your own: --calibrate FOLDER"
         ) from error
     calibration: list[Pixels] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.handler.errors import MissingPackage, WrongOption
 
 Say = Callable[[str], None]
 # Where the weights lie in a checkpoint, first found first taken: what was trained, then its moving
@@ -26,7 +26,10 @@ COUNTERS = frozenset({"n_averaged"})
 
 
 def read_state_dict(
-    path: Path, names: frozenset[str], say: Say = lambda line: None
+    path: Path,
+    names: frozenset[str],
+    say: Say = lambda line: None,
+    key: str | None = None,
 ) -> Mapping[str, torch.Tensor]:
     """Reads weights for a model.
 
@@ -34,19 +37,22 @@ def read_state_dict(
         path: a file of torch.save, or .safetensors.
         names: of the model's own parameters and buffers.
         say: told what was taken off around them.
+        key: where in the file they lie, dots between the names of dicts; None: found out.
 
     Raises:
-        ExpectedError: no such file, another kind of file, no weights in it.
+        WrongOption: no such file, another kind of file, no weights in it or under `key`.
     """
     if not path.is_file():
-        raise ExpectedError(
+        raise WrongOption(
             f"--weights {str(path)!r}: no such file (or use pretrained, random)"
         )
     if path.suffix == ".safetensors":
         loaded: object = _load_safetensors(path)
     else:
         loaded = _load_torch(path)
-    weights = _unwrap(loaded, path, say)
+    weights = (
+        _unwrap(loaded, path, say) if key is None else _pick(loaded, path, key, say)
+    )
     return _strip_prefixes(weights, names, path, say)
 
 
@@ -61,13 +67,13 @@ def is_torchscript(path: Path) -> bool:
 
 def _load_torch(path: Path) -> object:
     if is_torchscript(path):
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} is TorchScript: pass it as --model, without --weights"
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
             "the state dict alone: torch.save(model.state_dict(), FILE)"
         ) from error
@@ -81,7 +87,7 @@ def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         weights: Mapping[str, torch.Tensor] = load_file(path)
     except Exception as error:
-        raise ExpectedError(f"{path.name} is no safetensors file: {error}") from error
+        raise WrongOption(f"{path.name} is no safetensors file: {error}") from error
     return weights
 
 
@@ -90,19 +96,54 @@ def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
     if _is_state_dict(loaded):
         return loaded  # type: ignore[return-value]
     if not isinstance(loaded, Mapping):
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} is no state dict (names to tensors) but a {type(loaded).__name__}"
         )
-    found = [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
+    found = _list_parts(loaded)
     if not found:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} is no state dict (names to tensors), and under none of"
             f" {', '.join((*WRAPPERS, *AVERAGES))} is one; it has:"
             f" {', '.join(map(str, list(loaded)[:8]))}"
         )
-    others = f" (it also has {', '.join(found[1:])})" if found[1:] else ""
+    others = (
+        f" (it also has {', '.join(found[1:])}: --weights-key takes another)"
+        if found[1:]
+        else ""
+    )
     say(f"{path.name}: the weights are under {found[0]!r}{others}")
     return loaded[found[0]]  # type: ignore[no-any-return]
+
+
+def _pick(loaded: object, path: Path, key: str, say: Say) -> Mapping[str, torch.Tensor]:
+    """What the user named: a dict in the file, or what stands under a prefix of one's names."""
+    found: object = loaded
+    rest = key
+    while rest and isinstance(found, Mapping):
+        name, _, after = rest.partition(".")
+        if name in found:
+            found, rest = found[name], after
+            continue
+        prefix, rest = f"{rest}.", ""
+        found = {
+            str(name).removeprefix(prefix): value
+            for name, value in found.items()
+            if str(name).startswith(prefix)
+        }
+    if not _is_state_dict(found):
+        raise WrongOption(
+            f"--weights-key {key!r}: no weights are there in {path.name}; it has them under "
+            f"{', '.join(_list_parts(loaded)) or 'none of the usual names'}"
+        )
+    say(f"{path.name}: the weights are under {key!r}, as --weights-key says")
+    return found  # type: ignore[return-value]
+
+
+def _list_parts(loaded: object) -> list[str]:
+    """Under which of the usual names there are weights."""
+    if not isinstance(loaded, Mapping):
+        return []
+    return [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
 
 
 def _is_state_dict(value: object) -> bool:

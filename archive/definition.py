@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from offpath.archive.model_input import format_error
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 # Modules of the worker itself; an archive's folder comes first on its path.
 RESERVED_MODULES = frozenset(
@@ -72,12 +72,12 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
         attribute: a class or a function in it; None for its one class.
 
     Raises:
-        ExpectedError: it cannot be imported, or holds no such thing.
+        WrongOption: it cannot be imported, or holds no such thing.
     """
     check_shadowing(path)
     if not path.stem.isidentifier():
         # ts/torch_handler/base_handler.py imports what comes before the first dot.
-        raise ExpectedError(
+        raise WrongOption(
             f"--model {path.name}: TorchServe cannot import that name; rename the file"
         )
     folder = _Folder(path)
@@ -106,7 +106,7 @@ def check_shadowing(path: Path) -> None:
         return
     name = path.name.partition(".")[0]
     if name in RESERVED_MODULES or name in sys.stdlib_module_names:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} would shadow the module {name!r} in the worker (the archive's folder "
             "comes first on its path); rename the file"
         )
@@ -169,7 +169,7 @@ def _import(path: Path) -> ModuleType:
     try:
         return importlib.import_module(path.stem)
     except (Exception, SystemExit) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path} fails on import: {type(error).__name__}: {format_error(error)}"
         ) from error
 
@@ -186,7 +186,7 @@ def _find_maker(
         only = next(iter(classes.values()), object)
         if len(classes) == 1 and issubclass(only, torch.nn.Module):
             return only
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} must define exactly one class, a torch.nn.Module, or say which makes the "
             f"model: --model {path.name}:NAME (a class, or a function without arguments); found: "
             f"{', '.join(classes) or 'none'}"
@@ -198,7 +198,7 @@ def _find_maker(
             for name, member in vars(module).items()
             if callable(member) and getattr(member, "__module__", "") == module.__name__
         ]
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} has no class or function {attribute!r}; it has: "
             f"{', '.join(own) or 'none'}"
         )
@@ -211,11 +211,11 @@ def _make(maker: Callable[[], Any], path: Path) -> torch.nn.Module:
     try:
         model = maker()
     except Exception as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{name}() in {path.name} fails without arguments: {format_error(error)}"
         ) from error
     if not isinstance(model, torch.nn.Module):
-        raise ExpectedError(
+        raise WrongOption(
             f"{name}() in {path.name} returned a {type(model).__name__}; expected a "
             "torch.nn.Module"
         )

@@ -74,7 +74,7 @@ def settle_head(
         say: told what was decided, or what looks wrong; a line each.
 
     Raises:
-        ExpectedError: the model does not take the pictures that the settings make.
+        WrongOption: the model does not take the pictures that the settings make.
         WrongOption: `threshold` with what was decided.
     """
     handler = HandlerConfig.from_mapping(config["handler"], environ={})

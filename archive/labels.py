@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 
 def read_labels(path: Path) -> list[str]:
@@ -15,24 +15,24 @@ def read_labels(path: Path) -> list[str]:
     Its values are a label or a list that ends with one: {"0": "cat"}, {"0": ["n02123045", "cat"]}.
 
     Raises:
-        ExpectedError: a missing or unreadable file, gaps in the indices, a label twice.
+        WrongOption: a missing or unreadable file, gaps in the indices, a label twice.
     """
     if not path.is_file():
-        raise ExpectedError(f"--labels {str(path)!r}: no such file")
+        raise WrongOption(f"--labels {str(path)!r}: no such file")
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors write a mark
     except UnicodeDecodeError as error:
-        raise ExpectedError(f"{path.name} is not UTF-8 text") from error
+        raise WrongOption(f"{path.name} is not UTF-8 text") from error
     is_json = path.suffix == ".json"
     labels = _from_json(path, text) if is_json else text.rstrip().splitlines()
     labels = [label.strip() for label in labels]
     if "" in labels:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} has no label for class {labels.index('')}: an empty line or text"
         )
     twice = sorted(label for label, count in Counter(labels).items() if count > 1)
     if twice:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} names {twice[0]!r} more than once; replies are keyed by label"
         )
     return labels
@@ -41,7 +41,7 @@ def read_labels(path: Path) -> list[str]:
 def check_label_count(labels: list[str], classes: int, source: str) -> None:
     """Refuses labels whose number is not the model's."""
     if len(labels) != classes:
-        raise ExpectedError(
+        raise WrongOption(
             f"{source} has {len(labels)} labels, the model has {classes} classes"
         )
 
@@ -56,16 +56,16 @@ def _from_json(path: Path, text: str) -> list[str]:
     try:
         mapping = json.loads(text)
     except ValueError as error:
-        raise ExpectedError(f"{path.name} is not JSON: {error}") from error
+        raise WrongOption(f"{path.name} is not JSON: {error}") from error
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
         return mapping
     if not isinstance(mapping, dict):
-        raise ExpectedError(f"{path.name} must map class indices to labels")
+        raise WrongOption(f"{path.name} must map class indices to labels")
     labels = []
     for index in range(len(mapping)):
         value = mapping.get(str(index))
         label = value[-1] if isinstance(value, list) and value else value
         if not isinstance(label, str):
-            raise ExpectedError(f"{path.name} has no label for class {index}")
+            raise WrongOption(f"{path.name} has no label for class {index}")
         labels.append(label)
     return labels

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError, WrongOption
+from offpath.handler.errors import ConfigError, WrongOption
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 
@@ -33,22 +33,22 @@ def load_preset(name: str) -> dict[str, Any]:
     """Reads an embedded preset by name, or a preset file.
 
     Raises:
-        ExpectedError: no such preset, no YAML mapping.
+        WrongOption: no such preset, no YAML mapping.
     """
     embedded = PRESETS_DIR / f"{name}.yaml"
     path = embedded if embedded.is_file() else Path(name)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PRESETS_DIR.glob("*.yaml")))
-        raise ExpectedError(f"--preset {name!r} is neither a file nor one of {known}")
+        raise WrongOption(f"--preset {name!r} is neither a file nor one of {known}")
     try:
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (
         yaml.YAMLError,
         ValueError,
     ) as error:  # ValueError: not UTF-8, or 2026-13-45
-        raise ExpectedError(f"{path} is not YAML: {error}") from error
+        raise WrongOption(f"{path} is not YAML: {error}") from error
     if not isinstance(preset, dict):
-        raise ExpectedError(f"{path} must be a YAML mapping of settings")
+        raise WrongOption(f"{path} must be a YAML mapping of settings")
     return preset
 
 
@@ -63,11 +63,11 @@ def make_model_config(
         handler: `handler:` settings over the preset's.
 
     Raises:
-        ExpectedError: names the setting, its value and what is accepted.
+        WrongOption: names the setting, its value and what is accepted.
     """
     section = preset.get("handler") or {}
     if not isinstance(section, Mapping):
-        raise ExpectedError(f"handler: must be a mapping of settings, not {section!r}")
+        raise WrongOption(f"handler: must be a mapping of settings, not {section!r}")
     config = {**preset, **server, "handler": {**section, **handler}}
     below, above = section.get("prediction_log"), handler.get("prediction_log")
     if isinstance(below, Mapping) and isinstance(above, Mapping):
@@ -77,9 +77,9 @@ def make_model_config(
         _check(key, value)
     missing = [key for key in SERVER_SETTINGS if key not in config]
     if missing:
-        raise ExpectedError(f"the preset lacks {', '.join(missing)}")
+        raise WrongOption(f"the preset lacks {', '.join(missing)}")
     if config["minWorkers"] > config["maxWorkers"]:
-        raise ExpectedError(
+        raise WrongOption(
             f"minWorkers {config['minWorkers']} is above maxWorkers {config['maxWorkers']}"
         )
     return config
@@ -112,12 +112,12 @@ def _check(key: str, value: Any) -> None:
             raise WrongOption(str(error)) from error
     elif key == "deviceType":
         if value not in DEVICE_TYPES:
-            raise ExpectedError(
+            raise WrongOption(
                 f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}"
             )
     elif key not in SERVER_SETTINGS:
         accepted = ", ".join([*SERVER_SETTINGS, "deviceType", "handler"])
-        raise ExpectedError(f"unknown setting {key!r}; accepted: {accepted}")
+        raise WrongOption(f"unknown setting {key!r}; accepted: {accepted}")
     else:
         low, high = SERVER_SETTINGS[key]
         if (
@@ -125,6 +125,6 @@ def _check(key: str, value: Any) -> None:
             or isinstance(value, bool)
             or not low <= value <= high
         ):
-            raise ExpectedError(
+            raise WrongOption(
                 f"{key} is {value!r}; accepted: an integer from {low} to {high}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.square import CHANNELS, Square
 
 # A batch of one hides a model that can do nothing else.
@@ -20,25 +20,25 @@ def count_classes(module: torch.nn.Module, square: Square) -> int:
     """Runs black pictures through the model and returns the width of its output.
 
     Raises:
-        ExpectedError: it does not take them, or gives anything but [batch, classes]; one line.
+        WrongOption: it does not take them, or gives anything but [batch, classes]; one line.
     """
     module.eval()
     try:
         output = _run(module, square.channels, square.size)
     except Exception as error:
         reason = _find_reason(module, square) or format_error(error)
-        raise ExpectedError(
+        raise WrongOption(
             f"the model does not take a float32 [{BATCH}, {square.channels}, {square.size}, "
             f"{square.size}]: {reason}"
         ) from error
     is_tensor = isinstance(output, torch.Tensor)
     if not is_tensor or output.ndim != 2 or len(output) != BATCH:
         shape = list(output.shape) if is_tensor else type(output).__name__
-        raise ExpectedError(
+        raise WrongOption(
             f"a classifier returns [batch, classes]; for {BATCH} pictures this returned {shape}"
         )
     if not output.is_floating_point():
-        raise ExpectedError(
+        raise WrongOption(
             f"a classifier returns scores; this returned {str(output.dtype)[6:]} (class indices?)"
         )
     return int(output.shape[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from offpath.archive.definition import Definition, read_definition
 from offpath.archive.model_input import format_error
 from offpath.archive.model_packages import PACKAGES, define_model, describe_model
 from offpath.archive.models.exported import PROGRAM, Exported
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import WrongOption
 
 KEYS_SHOWN = 5
 EXPORTED_FILE = MODELS_DIR / "exported.py"
@@ -56,8 +56,29 @@ class ModelSource:
     files: dict[str, Path] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """The weights that the user named, and where in their file; who is told what was found."""
+
+    weights: str | None
+    key: str | None
+    say: Say
+
+    def read(self, names: frozenset[str]) -> StateDict:
+        """From the file, for a model with these parameters and buffers."""
+        return read_state_dict(Path(self.weights or ""), names, self.say, self.key)
+
+    def refuse(self, what: str) -> None:
+        """Raises WrongOption where weights are given to what holds its own."""
+        if self.weights is not None:
+            raise WrongOption(f"{what} holds its weights; leave --weights out")
+
+
 def load_model_source(
-    model: str, weights: str | None, say: Say = lambda line: None
+    model: str,
+    weights: str | None,
+    say: Say = lambda line: None,
+    weights_key: str | None = None,
 ) -> ModelSource:
     """Resolves and loads what the user named.
 
@@ -67,30 +88,36 @@ def load_model_source(
         weights: a state dict or a checkpoint around one (see `archive.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
         say: told what was taken off around the weights, and which files go along.
+        weights_key: which part of a checkpoint; None: found out.
 
     Raises:
-        ExpectedError: a missing file, a file of another kind, weights that do not fit.
+        WrongOption: a missing file, a file of another kind, weights that do not fit.
     """
+    wanted = _Wanted(weights, weights_key, say)
+    if weights_key is not None and weights in (None, "pretrained", "random"):
+        raise WrongOption(
+            "--weights-key names a part of a --weights FILE: name that too"
+        )
     if model in MODELS:
-        return _load_embedded(model, weights, say)
+        return _load_embedded(model, wanted)
     if model.partition(":")[0] in PACKAGES and ":" in model:
-        return _load_packaged(model, weights, say)
+        return _load_packaged(model, wanted)
     path, attribute = _split_name(model)
     if not path.is_file():
-        raise ExpectedError(
+        raise WrongOption(
             f"--model {model!r} is neither a file nor one of {', '.join(MODELS)}, torchvision:NAME,"
             " timm:NAME"
         )
     if path.suffix == ".py":
-        return _load_python(path, attribute, weights, say)
+        return _load_python(path, attribute, wanted)
     if is_torchscript(path):
-        _refuse_weights(weights, "a TorchScript file")
+        wanted.refuse("a TorchScript file")
         return ModelSource(_load_script(path), None, None, script_file=path)
     if is_exported_program(path):
-        _refuse_weights(weights, "a torch.export program")
+        wanted.refuse("a torch.export program")
         program = {PROGRAM.name: path}
         return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
-    raise ExpectedError(
+    raise WrongOption(
         f"--model {model!r} is neither Python nor TorchScript nor a torch.export program; a state "
         "dict goes to --weights, beside --model with its class"
     )
@@ -118,15 +145,16 @@ def is_exported_program(path: Path) -> bool:
         return False
 
 
-def _load_embedded(name: str, weights: str | None, say: Say) -> ModelSource:
+def _load_embedded(name: str, wanted: _Wanted) -> ModelSource:
     embedded = MODELS[name]
     definition = read_definition(embedded.file, None)
     module = definition.make()
-    chosen = weights or embedded.default_weights
+    chosen = wanted.weights or embedded.default_weights
     if chosen == "pretrained":
         state_dict = embedded.load_pretrained()
     else:
-        state_dict = _resolve_weights(definition.make, module, chosen, say)
+        wanted = replace(wanted, weights=chosen)
+        state_dict = _resolve_weights(definition.make, module, wanted)
     _fit(module, state_dict, chosen)
     labels = imagenet_labels()
     return ModelSource(
@@ -134,29 +162,26 @@ def _load_embedded(name: str, weights: str | None, say: Say) -> ModelSource:
     )
 
 
-def _load_python(
-    path: Path, attribute: str | None, weights: str | None, say: Say
-) -> ModelSource:
-    if weights is None or weights == "pretrained":
-        raise ExpectedError(
+def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSource:
+    if wanted.weights is None or wanted.weights == "pretrained":
+        raise WrongOption(
             f"--model {path.name} needs --weights FILE (or `random` for a trial)"
         )
     definition = read_definition(path, attribute)
     module = definition.make()
-    state_dict = _resolve_weights(definition.make, module, weights, say)
-    _fit(module, state_dict, weights)
+    state_dict = _resolve_weights(definition.make, module, wanted)
+    _fit(module, state_dict, wanted.weights)
     along = [name for name in definition.files if name != path.name]
     if along:
-        say(f"{path.name} brings along: {', '.join(along)}")
+        wanted.say(f"{path.name} brings along: {', '.join(along)}")
     return _from_definition(definition, module, state_dict, path)
 
 
-def _load_packaged(named: str, weights: str | None, say: Say) -> ModelSource:
+def _load_packaged(named: str, wanted: _Wanted) -> ModelSource:
     """A model of torchvision or timm, with its own weights or the user's."""
+    weights = wanted.weights
     if weights is None:
-        raise ExpectedError(
-            f"--model {named} needs --weights FILE, pretrained or random"
-        )
+        raise WrongOption(f"--model {named} needs --weights FILE, pretrained or random")
     published = describe_model(named)
     if weights in ("pretrained", "random"):
         definition = define_model(named, None)
@@ -164,12 +189,14 @@ def _load_packaged(named: str, weights: str | None, say: Say) -> ModelSource:
         state_dict = load() if weights == "pretrained" else _seed(definition.make)
     else:
         names = frozenset(define_model(named, None).make().state_dict())
-        state_dict = read_state_dict(Path(weights), names, say)
+        state_dict = wanted.read(names)
         definition = define_model(named, state_dict)
     module = definition.make()
     _fit(module, state_dict, weights)
     said = ", ".join(f"{key} {value}" for key, value in published.handler.items())
-    say(f"{named}: input as its published weights have it ({said}); --set changes it")
+    wanted.say(
+        f"{named}: input as its published weights have it ({said}); --set changes it"
+    )
     is_published = weights == "pretrained"
     return ModelSource(
         module,
@@ -193,14 +220,11 @@ def _from_definition(
 
 
 def _resolve_weights(
-    make: Callable[[], torch.nn.Module],
-    module: torch.nn.Module,
-    weights: str,
-    say: Say,
+    make: Callable[[], torch.nn.Module], module: torch.nn.Module, wanted: _Wanted
 ) -> StateDict:
-    if weights == "random":
+    if wanted.weights == "random":
         return _seed(make)
-    return read_state_dict(Path(weights), frozenset(module.state_dict()), say)
+    return wanted.read(frozenset(module.state_dict()))
 
 
 def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
@@ -230,22 +254,17 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
         if keys
     ]
     if problems:
-        raise ExpectedError(
+        raise WrongOption(
             f"the weights {source} do not fit the model; " + "; ".join(problems)
         )
     module.load_state_dict(dict(state_dict))
-
-
-def _refuse_weights(weights: str | None, what: str) -> None:
-    if weights is not None:
-        raise ExpectedError(f"{what} holds its weights; leave --weights out")
 
 
 def _load_script(path: Path) -> torch.nn.Module:
     try:
         module: torch.nn.Module = torch.jit.load(str(path), map_location="cpu")
     except RuntimeError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} cannot be loaded as TorchScript: {format_error(error)}"
         ) from error
     return module
@@ -255,14 +274,14 @@ def _load_program(path: Path) -> torch.nn.Module:
     with zipfile.ZipFile(path) as file:
         names = [Path(name).name for name in file.namelist()]
     if any(name.startswith(PICKLED) for name in names):
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} holds pickled objects, which could run code; export the model without "
             "classes of its own"
         )
     try:
         return Exported(path)
     except Exception as error:  # torch.export.load raises what it meets
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} cannot be loaded as a torch.export program without unpickling code: "
             f"{format_error(error)}"
         ) from error

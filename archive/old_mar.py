@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 STOCK_HANDLER = "image_classifier"
@@ -58,22 +58,22 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         has_own_handler: `--handler` replaces whatever handler it has.
 
     Raises:
-        ExpectedError: no archive, another handler's, or one of ours already.
+        WrongOption: no archive, another handler's, or one of ours already.
     """
     manifest, names = _extract(path, folder)
     model = manifest["model"]
     if "offpath/handler/classifier.py" in names:
-        raise ExpectedError(f"{path.name} is offpath's already; nothing to convert")
+        raise WrongOption(f"{path.name} is offpath's already; nothing to convert")
     handler = str(model.get("handler", ""))
     if handler != STOCK_HANDLER and not has_own_handler:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path.name} has the handler {handler!r}, not {STOCK_HANDLER}: what it does before "
             "and after the model is its own; write that as a subclass and add --handler FILE.py "
             "(docs/your-handler.md)"
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
     if files["serialized"] is None:
-        raise ExpectedError(f"{path.name} has no weights (serializedFile)")
+        raise WrongOption(f"{path.name} has no weights (serializedFile)")
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
     server, changes = _read_server(folder, files["config"])
@@ -129,9 +129,9 @@ def _extract(path: Path, folder: Path) -> tuple[dict[str, Any], set[str]]:
             archive.extractall(folder)
         manifest["model"]["modelName"]
     except FileNotFoundError as error:
-        raise ExpectedError(f"--from {str(path)!r}: no such file") from error
+        raise WrongOption(f"--from {str(path)!r}: no such file") from error
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, OSError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"--from {str(path)!r} is not a TorchServe archive: {error}"
         ) from error
     return manifest, names
@@ -148,7 +148,7 @@ def _read_server(
     try:
         config = yaml.safe_load((folder / config_file).read_text("utf-8")) or {}
     except (yaml.YAMLError, OSError, ValueError) as error:
-        raise ExpectedError(f"{config_file} in it is not YAML: {error}") from error
+        raise WrongOption(f"{config_file} in it is not YAML: {error}") from error
     kept, changes = {}, []
     for key, value in config.items() if isinstance(config, dict) else ():
         low, high = SERVER_SETTINGS.get(key, (1, 0))

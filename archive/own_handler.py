@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.archive.definition import check_shadowing
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.lazy_imports import unused_imports_deferred
 
 
@@ -32,26 +33,26 @@ def load_own_handler(named: str) -> OwnHandler:
         named: `my_handler.py`, or `my_handler.py:Class` where it defines several.
 
     Raises:
-        ExpectedError: no such file, a name that cannot be imported, an import that fails, or not
+        WrongOption: no such file, a name that cannot be imported, an import that fails, or not
             one subclass of OffpathClassifier.
     """
     path_text, _, class_name = named.partition(":")
     file = Path(path_text)
     if not file.is_file() or file.suffix != ".py":
-        raise ExpectedError(f"--handler {named!r}: no Python file {path_text!r}")
+        raise WrongOption(f"--handler {named!r}: no Python file {path_text!r}")
     if not file.stem.isidentifier():
-        raise ExpectedError(
+        raise WrongOption(
             f"--handler {file.name}: not a name that Python imports; rename the file"
         )
     check_shadowing(file)
     found = _find_subclasses(file)
     if class_name and class_name not in found:
-        raise ExpectedError(
+        raise WrongOption(
             f"--handler {named!r}: {file.name} defines "
             f"{', '.join(found) or 'no subclass of OffpathClassifier'}"
         )
     if not class_name and len(found) != 1:
-        raise ExpectedError(
+        raise WrongOption(
             f"--handler {file.name}: expected one subclass of OffpathClassifier, found "
             f"{', '.join(found) or 'none'}"
             + (f"; name one: {file.name}:{found[0]}" if found else "")
@@ -60,6 +61,8 @@ def load_own_handler(named: str) -> OwnHandler:
 
 
 def _find_subclasses(file: Path) -> list[str]:
+    # TorchServe's modules warn of packages that are not there, TensorRT's for instance.
+    logging.getLogger("ts").setLevel(logging.ERROR)
     with unused_imports_deferred():
         from offpath.handler.classifier import OffpathClassifier
     folder = str(file.resolve().parent)
@@ -69,7 +72,7 @@ def _find_subclasses(file: Path) -> list[str]:
     try:
         module = importlib.import_module(file.stem)
     except (Exception, SystemExit) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"--handler {file.name} fails on import: {type(error).__name__}: {error}"
         ) from error
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ConfigError, ExpectedError
+from offpath.handler.errors import ConfigError, WrongOption
 from offpath.serving.mar_file import MarFile, read_mar
 
 ARCHIVED_HANDLER = Path(__file__).with_name("archived_handler.py")
@@ -40,11 +40,11 @@ def read_exportable(path: Path) -> MarFile:
     """The archive to export.
 
     Raises:
-        ExpectedError: no archive, or not one of `offpath archive`.
+        WrongOption: no archive, or not one of `offpath archive`.
     """
     archive = read_mar(path)
     if not archive.has_our_handler or archive.model_config is None:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path} has another handler than ours, which only TorchServe can run: build the"
             " archive with `offpath archive`"
         )
@@ -55,18 +55,18 @@ def make_folder(output: Path, force: bool) -> None:
     """An empty folder for an export.
 
     Raises:
-        ExpectedError: there is something already that is no export, or one and no `--force`.
+        WrongOption: there is something already that is no export, or one and no `--force`.
     """
     if output.exists() and not output.is_dir():
-        raise ExpectedError(f"--output {str(output)!r} is a file: expected a folder")
+        raise WrongOption(f"--output {str(output)!r} is a file: expected a folder")
     if output.is_dir() and any(output.iterdir()):
         # Never a folder with somebody's files in it.
         if not (output / MARK).is_file():
-            raise ExpectedError(
+            raise WrongOption(
                 f"--output {str(output)!r} holds something that is no export: name an empty folder"
             )
         if not force:
-            raise ExpectedError(
+            raise WrongOption(
                 f"--output {str(output)!r} holds an export: pass --force to replace it"
             )
         shutil.rmtree(output)
@@ -120,7 +120,7 @@ def read_handler_config(archive: MarFile) -> HandlerConfig:
     try:
         return HandlerConfig.from_mapping(handler_settings(archive), environ={})
     except ConfigError as error:
-        raise ExpectedError(f"{archive.path}: {error}") from error
+        raise WrongOption(f"{archive.path}: {error}") from error
 
 
 def handler_settings(archive: MarFile) -> dict[str, Any]:

@@ -16,7 +16,8 @@ class ExpectedError(Exception):
 
 
 class WrongOption(ExpectedError):
-    """What the user passed is wrong in itself, as click's own usage errors are."""
+    """What the user passed is wrong in itself, an option or a file that one names: as click's own
+    usage errors are."""
 
     exit_code = 2
 

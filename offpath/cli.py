@@ -1,6 +1,8 @@
 """The `offpath` command: finds the subcommand, runs it, turns errors into exit codes.
 
-Exit codes: 0 success, 1 expected error, 2 wrong usage or a missing package, 3 bug, 130 Ctrl-C.
+Exit codes: 0 success; 1 what was asked for failed (a server that does not answer, a picture that
+was refused, a condition that holds); 2 what was passed is wrong (an option, a file that it names),
+or a package is missing; 3 bug; 130 Ctrl-C. Each but 3 says what is wrong in one line.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import traceback
 import click
 
 from offpath.commands.extras import explain_missing
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 
 # Subcommand -> module that holds it as `command`; imported when called, so that `offpath predict`
 # never pays for torch.
@@ -59,9 +61,11 @@ def run(argv: list[str] | None = None) -> None:
         sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(error.exit_code if isinstance(error, click.UsageError) else 1)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        sys.exit(say_usage(error))
     except ExpectedError as error:
         sys.exit(say(error))
     except Exception as error:
@@ -75,7 +79,17 @@ def run(argv: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def say_usage(error: click.ClickException) -> int:
+    """Click's message in one line, with where the right words are."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "offpath"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    click.echo(f"offpath: {text} (see `{path} --help`)", err=True)
+    return WrongOption.exit_code
+
+
 def say(error: ExpectedError) -> int:
-    """One line, and the exit code."""
-    click.echo(f"offpath: {error}", err=True)
+    """One line, and the exit code; what failed under way may add the last words of a log."""
+    text = " ".join(str(error).split()) if error.exit_code == 2 else str(error)
+    click.echo(f"offpath: {text}", err=True)
     return error.exit_code

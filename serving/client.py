@@ -45,15 +45,19 @@ class ServerUnreachable(Exception):
 
 
 class ModelNotNamed(Exception):
-    """No model was named, and the server has not exactly one.
+    """No model was named, and the server has not exactly one, or does not say which.
 
     Attributes:
         names: those that it has; empty where nobody says.
     """
 
     def __init__(self, names: list[str]) -> None:
-        choices = ", ".join(names) or "its operator knows which"
-        super().__init__(f"the server has several models, name one: {choices}")
+        super().__init__(
+            f"the server has several models, name one: {', '.join(names)}"
+            if names
+            else "the server does not say which models it has (a front door never does), and "
+            f"none is called {DEFAULT_MODEL!r}: name one"
+        )
         self.names = names
 
 
@@ -132,7 +136,7 @@ class Client:
             ServerError: the server refused the picture or failed, with code, type and message.
             OSError: the file cannot be read.
             ServerUnreachable: no answer.
-            ModelNotNamed: the server has several models.
+            ModelNotNamed: the server has several models, or does not say which it has.
             offpath.handler.errors.ItemError: with `thin`, a picture that cannot be decoded.
         """
         prediction = self.try_predict(image)
@@ -158,10 +162,12 @@ class Client:
             path = f"/predictions/{names[0]}"  # registered after the start
         else:
             return prediction
-        prediction = self._send(path, payload, content_type)
-        if prediction.is_ok:
+        named = self._send(path, payload, content_type)
+        if named.is_ok:
             self._path = path
-        return prediction
+        elif prediction.status == named.status == 404:
+            raise ModelNotNamed([])
+        return named
 
     def _send(self, path: str, payload: bytes, content_type: str) -> Prediction:
         """Asks until somebody answers for good, or for the last time."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.log_store import LogStore, explain, get_all
 
 _AGO = re.compile(r"(\d+)([smhd])")
@@ -64,7 +64,7 @@ def parse_time(text: str) -> datetime:
     """An ISO 8601 time (UTC unless it says otherwise), a date, or a time ago: 90s, 15m, 2h, 7d.
 
     Raises:
-        ExpectedError: It is neither.
+        WrongOption: It is neither.
     """
     match = _AGO.fullmatch(text)
     try:
@@ -73,7 +73,7 @@ def parse_time(text: str) -> datetime:
         ago = timedelta(**{_UNIT[match[2]]: int(match[1])})
         return datetime.now(timezone.utc) - ago
     except (ValueError, OverflowError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"time {text!r}: expected ISO 8601 such as 2026-11-21T03:00Z, or a time ago such as "
             "15m, 2h, 7d"
         ) from error
@@ -91,7 +91,7 @@ def read_records(
     """The records of a period, object by object in the order of their keys.
 
     Raises:
-        ExpectedError: The store cannot be read.
+        WrongOption: The store cannot be read.
     """
     try:
         keys = [
@@ -162,12 +162,12 @@ def parse_request_ids(lines: Iterable[str]) -> set[str]:
     """One id a line, or the JSON lines of `offpath predict --json` (those answered 200).
 
     Raises:
-        ExpectedError: No text, a JSON line without `request_id`, or no id at all.
+        WrongOption: No text, a JSON line without `request_id`, or no id at all.
     """
     try:
         texts = [line.strip() for line in lines]
     except UnicodeDecodeError as error:
-        raise ExpectedError(f"the list of request ids is no text: {error}") from error
+        raise WrongOption(f"the list of request ids is no text: {error}") from error
     found = set()
     for number, text in enumerate(texts, start=1):
         if not text.startswith("{"):
@@ -178,10 +178,10 @@ def parse_request_ids(lines: Iterable[str]) -> set[str]:
             if row.get("status", 200) == 200:
                 found.add(str(row["request_id"]))
         except (ValueError, KeyError) as error:
-            raise ExpectedError(
+            raise WrongOption(
                 f"line {number}: expected a request id, or JSON with request_id and status"
             ) from error
     found.discard("")
     if not found:
-        raise ExpectedError("the list holds no request id; expected one a line")
+        raise WrongOption("the list holds no request id; expected one a line")
     return found

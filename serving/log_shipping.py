@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.delivery import Delivery
 from offpath.handler.prediction_log.owner import (
     AdoptedFolders,
@@ -90,7 +90,7 @@ def list_sink_folders(spool_dir: Path) -> list[Path]:
     try:
         entries = sorted(spool_dir.iterdir())
     except OSError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"spool {str(spool_dir)!r}: {error.strerror}; name the folder with --spool or "
             "OFFPATH_SPOOL_DIR, as the workers have it"
         ) from error

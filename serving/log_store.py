@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.naming import SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
@@ -73,7 +73,7 @@ class FileStore:
 
     def list_keys(self, below: str) -> Iterator[str]:
         if not self.folder.is_dir():
-            raise ExpectedError(f"{str(self.folder)!r}: no such folder")
+            raise WrongOption(f"{str(self.folder)!r}: no such folder")
         paths = (path.relative_to(self.folder) for path in self.folder.glob("dt=*/*/*"))
         keys = (str(path) for path in paths if not path.name.startswith("."))
         yield from sorted(key for key in keys if key.startswith(below))
@@ -93,7 +93,7 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
     try:
         return S3Store(settings.uri, settings.s3)
     except ValueError as error:  # botocore's, for an endpoint that is no URL
-        raise ExpectedError(f"{settings.uri}: {error}") from error
+        raise WrongOption(f"{settings.uri}: {error}") from error
     except Exception as error:
         raise explain(error, settings.uri) from error
 
@@ -104,9 +104,9 @@ def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> Log
     try:
         settings = PredictionLogSettings.from_mapping({"uri": uri, "s3": s3}, {})
     except ValueError as error:
-        raise ExpectedError(str(error).replace("prediction_log.uri", "URI")) from error
+        raise WrongOption(str(error).replace("prediction_log.uri", "URI")) from error
     if settings.is_off:
-        raise ExpectedError(f"{uri!r} is no place where records are kept")
+        raise WrongOption(f"{uri!r} is no place where records are kept")
     return open_store(settings)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
@@ -41,7 +41,7 @@ def read_mar(path: Path) -> MarFile:
     """Reads an archive's manifest and model config.
 
     Raises:
-        ExpectedError: the file is missing, no .mar, or its YAML is no mapping.
+        WrongOption: the file is missing, no .mar, or its YAML is no mapping.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -50,11 +50,11 @@ def read_mar(path: Path) -> MarFile:
             text = archive.read(config_name) if config_name else None
             names = archive.namelist()
     except FileNotFoundError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"no archive at {path}; `offpath archive` makes one"
         ) from error
     except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"{path} is not a TorchServe archive ({error}); expected a .mar made by "
             "`offpath archive` or torch-model-archiver"
         ) from error
@@ -79,7 +79,7 @@ def read_archives(
         entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
 
     Raises:
-        ExpectedError: one is missing or no archive.
+        WrongOption: one is missing or no archive.
     """
     archives = []
     for entry in entries:
@@ -93,9 +93,9 @@ def _parse_model_config(path: Path, text: bytes) -> dict[str, Any]:
     try:
         config = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"model-config.yaml in {path} is not YAML: {error}"
         ) from error
     if not isinstance(config, dict):
-        raise ExpectedError(f"model-config.yaml in {path} is not a mapping")
+        raise WrongOption(f"model-config.yaml in {path} is not a mapping")
     return config

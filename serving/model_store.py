@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 
 def find_models(
@@ -22,20 +22,18 @@ def find_models(
         links: an empty folder, or one that this function has filled, for archives of several.
 
     Raises:
-        ExpectedError: no such archive, no archive at all, or two with the same file name.
+        WrongOption: no such archive, no archive at all, or two with the same file name.
     """
     folders = [Path(entry) for entry in wanted if Path(entry).is_dir()]
     if folders and len(wanted) > 1:
-        raise ExpectedError(
+        raise WrongOption(
             f"{folders[0]} is a folder; serve one folder, or name archives: {folders[0]}/*.mar"
         )
     if folders or not wanted:
         folder = folders[0] if folders else model_store
         found = _list_archives(folder)
         if not found:
-            raise ExpectedError(
-                f"no .mar file in {folder}; `offpath archive` makes one"
-            )
+            raise WrongOption(f"no .mar file in {folder}; `offpath archive` makes one")
         return folder, tuple(found)
     named = []
     for entry in wanted:
@@ -56,11 +54,11 @@ def _find_archive(model_store: Path, target: str) -> Path:
         return Path(target)
     file = target if target.endswith(".mar") else f"{target}.mar"
     if "/" in target:
-        raise ExpectedError(f"no archive at {target}; `offpath archive` makes one")
+        raise WrongOption(f"no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)
     if file not in in_store:
         has = f"it has {', '.join(in_store)}" if in_store else "it has none"
-        raise ExpectedError(
+        raise WrongOption(
             f"no {file!r} in {model_store}; {has}; or give a path: PATH/{file}"
         )
     return model_store / file
@@ -71,7 +69,7 @@ def _link(named: Sequence[tuple[str, Path]], links: Path) -> Path:
     for _, path in named:
         own = path.resolve()
         if by_file.setdefault(path.name, own) != own:
-            raise ExpectedError(
+            raise WrongOption(
                 f"two archives are called {path.name}; rename one of them"
             )
     for file, target in by_file.items():

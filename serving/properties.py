@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -19,13 +19,13 @@ def parse_properties(text: str) -> dict[str, str]:
     separator (an address holds colons, and ts/model_server.py reads only `=`).
 
     Raises:
-        ExpectedError: a line without `=`.
+        WrongOption: a line without `=`.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise ExpectedError(f"line {number}: {line!r} is not `key=value`")
+            raise WrongOption(f"line {number}: {line!r} is not `key=value`")
         properties[key.strip()] = value.strip()
     return properties
 
@@ -34,16 +34,16 @@ def read_properties(path: Path) -> dict[str, str]:
     """Reads a properties file.
 
     Raises:
-        ExpectedError: it is missing, not text, or has a line without `=`.
+        WrongOption: it is missing, not text, or has a line without `=`.
     """
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ExpectedError(f"cannot read {path}: {error.strerror}") from error
+        raise WrongOption(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ExpectedError(f"{path} is not UTF-8 text: {error}") from error
+        raise WrongOption(f"{path} is not UTF-8 text: {error}") from error
     except ExpectedError as error:
-        raise ExpectedError(f"{path}, {error}") from error
+        raise WrongOption(f"{path}, {error}") from error
 
 
 def format_properties(properties: Mapping[str, str]) -> str:

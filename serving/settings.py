@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.ports import check_port_free, resolve_ports
 from offpath.serving.properties import read_properties
 
@@ -88,7 +88,7 @@ def find_config() -> Path:
     """Returns our config.properties: beside the package in a checkout, else where a wheel puts it.
 
     Raises:
-        ExpectedError: it is in neither place.
+        WrongOption: it is in neither place.
     """
     candidates = [
         Path(__file__).parents[2] / "config.properties",
@@ -98,7 +98,7 @@ def find_config() -> Path:
         if candidate.is_file():
             return candidate
     places = " and ".join(str(candidate) for candidate in candidates)
-    raise ExpectedError(f"no config.properties at {places}; name one with --config")
+    raise WrongOption(f"no config.properties at {places}; name one with --config")
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
@@ -121,10 +121,10 @@ def check_startable(settings: ServerSettings) -> None:
     """Looks for what would end a server's start.
 
     Raises:
-        ExpectedError: no model store, or a port that was asked for is taken.
+        WrongOption: no model store, or a port that was asked for is taken.
     """
     if not settings.model_store.is_dir():
-        raise ExpectedError(
+        raise WrongOption(
             f"no model store at {settings.model_store}; `offpath archive --output` makes one"
         )
     if settings.grpc_port:
@@ -162,7 +162,7 @@ def build_properties(
         folder: of its sockets, where it has some.
 
     Raises:
-        ExpectedError: the properties file cannot be read, or names a file that is not there.
+        WrongOption: the properties file cannot be read, or names a file that is not there.
     """
     properties = read_config(settings)
     properties.update(_addresses(settings.host, ports))
@@ -182,7 +182,7 @@ def read_config(settings: ServerSettings) -> dict[str, str]:
     """The properties file of a server, with the paths in it made absolute; empty for `stock`.
 
     Raises:
-        ExpectedError: it cannot be read, or names a file that is not there.
+        WrongOption: it cannot be read, or names a file that is not there.
     """
     if settings.stock:
         return {}
@@ -199,7 +199,7 @@ def _resolve_file(value: str, folder: Path) -> Path:
     for candidate in (folder / value, CONF_DIR / Path(value).name):
         if candidate.is_file():
             return candidate
-    raise ExpectedError(
+    raise WrongOption(
         f"{value!r} in config.properties is not a file in {folder} or {CONF_DIR}"
     )
 

@@ -28,7 +28,7 @@ from offpath.deploy.exported import (
     wants_gpu,
     write_mark,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.mar_file import MarFile
 
 TEMPLATES = Path(__file__).parent
@@ -92,7 +92,7 @@ def export_ray(choices: RayChoices) -> list[str]:
         what to do with it, a line each.
 
     Raises:
-        ExpectedError: no archive of ours, or a folder that is not empty.
+        WrongOption: no archive of ours, or a folder that is not empty.
     """
     archive = read_exportable(choices.archive)
     settings = read_settings(archive, choices)
@@ -220,7 +220,7 @@ def describe_replicas(tier: Tier) -> str:
     """As many replicas, or from so many to so many by what is in flight."""
     low, high = tier.low, tier.high
     if not 0 < low <= high:
-        raise ExpectedError(
+        raise WrongOption(
             f"replicas from {low} to {high}: expected 1 or more, ascending"
         )
     if low == high:

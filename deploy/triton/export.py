@@ -22,7 +22,7 @@ from offpath.deploy.exported import (
     wants_gpu,
     write_mark,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.mar_file import MarFile
 
 MODEL_FILE = Path(__file__).with_name("model.py")
@@ -75,12 +75,12 @@ def export_triton(choices: TritonChoices) -> list[str]:
         what to do with it, a line each.
 
     Raises:
-        ExpectedError: no archive of ours, or a folder that is not empty.
+        WrongOption: no archive of ours, or a folder that is not empty.
     """
     archive = read_exportable(choices.archive)
     name = choices.name or archive.model_name
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise ExpectedError(f"--name {name!r}: expected letters, digits, '-', '_', '.'")
+        raise WrongOption(f"--name {name!r}: expected letters, digits, '-', '_', '.'")
     make_folder(choices.output, choices.force)
     model = choices.output / name
     unpack(archive, model / "1")

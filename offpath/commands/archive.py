@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from offpath.commands.settings_option import read_settings
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:  # torch comes with it
     from offpath.archive.old_mar import OldArchive
@@ -30,6 +30,12 @@ if TYPE_CHECKING:  # torch comes with it
     "--weights",
     help="State dict, checkpoint or .safetensors, `pretrained` or `random` (seeded)."
     " Default: the model's.",
+)
+@click.option(
+    "--weights-key",
+    metavar="KEY",
+    help="The part of a checkpoint to take, e.g. ema where it holds averages beside the trained "
+    "weights; dots between dicts. Default: the trained ones, or what there is; it is said.",
 )
 @click.option(
     "--from",
@@ -128,6 +134,7 @@ def command(**options: Any) -> None:
       offpath archive --model resnet50 --weights pretrained --preset t4
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
+      offpath archive --model net.py --weights last.ckpt --weights-key ema
       offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
       offpath archive --from old.mar --output new-store
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
@@ -165,7 +172,9 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
     own = load_own_handler(options["own_handler"]) if options["own_handler"] else None
-    source = load_model_source(options["model"], options["weights"], _say)
+    source = load_model_source(
+        options["model"], options["weights"], _say, options["weights_key"]
+    )
     handler = merge_preprocessing(source.handler, _handler_settings(options))
     server = {**(old.server if old else {}), **_server_settings(options)}
     config = make_model_config(preset, server, handler)
@@ -196,9 +205,10 @@ def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
     if options["old"] is None:
         return None
     context = click.get_current_context()
-    for name in ("model", "weights"):
+    for name in ("model", "weights", "weights_key"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--from brings its own model; leave --{name} out")
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--from brings its own model; leave --{option} out")
     old = unpack(options["old"], folder, options["own_handler"] is not None)
     options.update(
         model=str(old.model),
@@ -251,7 +261,7 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
     if options["prediction_log"]:
         section = settings.get("prediction_log", {})
         if not isinstance(section, dict):
-            raise ExpectedError(f"--set prediction_log={section!r}: not a mapping")
+            raise WrongOption(f"--set prediction_log={section!r}: not a mapping")
         settings["prediction_log"] = {**section, "uri": options["prediction_log"]}
     return settings
 

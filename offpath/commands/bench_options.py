@@ -154,10 +154,15 @@ class Reading:
 
         Raises:
             ExpectedError: a condition holds.
-            UsageError: a condition names a variant that the run has not.
+            UsageError: the baseline or a condition names a variant that the run has not.
         """
         from offpath.profiling.experiments.registry import document_of
 
+        names = {row.variant for row in run.rows}
+        if self.baseline is not None and self.baseline not in names:
+            raise click.UsageError(
+                f"--baseline {self.baseline!r}: expected one of {', '.join(sorted(names))}"
+            )
         if self.bound_ms is not None:
             from offpath.profiling.core.goodput import BOUND
 

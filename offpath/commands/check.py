@@ -12,9 +12,11 @@ from pathlib import Path
 
 import click
 
-from offpath.handler.errors import ExpectedError
+from offpath.commands.url_option import check_url
+from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, State
+from offpath.serving.management import UNIX
 from offpath.serving.properties import read_properties
 
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
@@ -71,20 +73,23 @@ def find_all(
     """The host's findings, those of each file, those of the server.
 
     Raises:
-        ExpectedError: a file that is neither a configuration nor an archive.
+        WrongOption: a file that is neither a configuration nor an archive, a URL that is none.
     """
     from offpath.serving.check.archive_file import check_archive
     from offpath.serving.check.host import check_host
     from offpath.serving.check.running import check_server
 
+    for file in files:
+        if file.suffix not in (".mar", ".properties"):
+            raise WrongOption(f"{file} is neither a .properties file nor a .mar")
+    if url is not None and not url.startswith(UNIX):
+        check_url("--url", url)
     yield from check_host()
     for file in files:
         if file.suffix == ".mar":
             yield from check_archive(file)
-        elif file.suffix == ".properties":
-            yield from check_config(read_properties(file), area=file.name)
         else:
-            raise ExpectedError(f"{file} is neither a .properties file nor a .mar")
+            yield from check_config(read_properties(file), area=file.name)
     url = url or (None if files else _find_url())
     if url is not None:
         yield from check_server(url, token)
@@ -116,13 +121,13 @@ def _find_url() -> str | None:
     """The management API of the one TorchServe on this host; None without one.
 
     Raises:
-        ExpectedError: there are several.
+        WrongOption: there are several.
     """
     from offpath.serving.check.running import find_servers
 
     urls = [server.address("management") for server in find_servers()]
     if len(urls) > 1:
-        raise ExpectedError(
+        raise WrongOption(
             f"several TorchServes run here, name one: --url {' or --url '.join(urls)}"
         )
     return urls[0] if urls else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.showing import FILE
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.experiments.cost import Demand
@@ -166,7 +166,7 @@ def compute(
     paid = read_pairs("--paid-instances", options["paid"])
     for name, count in paid.items():
         if not (count.is_integer() and count >= 1):
-            raise ExpectedError(
+            raise WrongOption(
                 f"--paid-instances {name}={count:g}: expected a whole number from 1"
             )
     rates, mixture = read_rates(options, prices)
@@ -240,13 +240,11 @@ def read_rates(
         rates, on_gpu = cost_rates.read_rates(path, options["workload"])
         mixture = prices.find_mixture(on_gpu, options["instance"])
         if mixture is not None and not options["allow_mixed"]:
-            raise ExpectedError(
+            raise WrongOption(
                 f"{mixture}; measure on that instance, or say --allow-mixed"
             )
     elif options["workload"]:
-        raise ExpectedError(
-            "--workload chooses from a --result FILE: name the file too"
-        )
+        raise WrongOption("--workload chooses from a --result FILE: name the file too")
     return rates | read_pairs("--rate-per-instance", options["rates"]), mixture
 
 
@@ -258,7 +256,7 @@ def read_peak(options: Mapping[str, Any]) -> float:
         return per_s
     if per_minute is not None and per_s is None:
         return per_minute / 60
-    raise ExpectedError(
+    raise WrongOption(
         "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
     )
 
@@ -267,7 +265,7 @@ def read_hourly_usd(options: Mapping[str, Any], prices: Prices) -> float:
     """Dollars an hour of one instance."""
     price, instance = options["hourly_price"], options["instance"]
     if (price is None) == (instance is None):
-        raise ExpectedError(
+        raise WrongOption(
             "no hourly price: expected --hourly-price DOLLARS or --instance TYPE, one of them;"
             f" known types: {', '.join(prices.instances)}"
         )
@@ -284,7 +282,7 @@ def read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             name = ""
         if not name or name in pairs:
-            raise ExpectedError(
+            raise WrongOption(
                 f"{option} {text!r}: expected NAME=NUMBER, each name once"
             )
         pairs[name] = number

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.front.settings import FrontSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -115,7 +115,7 @@ def make_front(options: dict[str, Any], **common: Any) -> FrontSettings | None:
         common: settings that come from options which a server without the door has too.
 
     Raises:
-        ExpectedError: an option that needs it is given without it, or two do not fit.
+        WrongOption: an option that needs it is given without it, or two do not fit.
     """
     options = dict(options)
     if options.pop("front"):
@@ -123,5 +123,5 @@ def make_front(options: dict[str, Any], **common: Any) -> FrontSettings | None:
     for name, value in options.items():
         if value != getattr(DEFAULTS, name):
             option = "front-memory" if name == "memory" else name.replace("_", "-")
-            raise ExpectedError(f"--{option} needs --front")
+            raise WrongOption(f"--{option} needs --front")
     return None

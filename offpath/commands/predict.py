@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from offpath.commands.bar import counting_bar
 from offpath.commands.settings_option import read_settings
+from offpath.commands.url_option import check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
 from offpath.handler.square import Square
@@ -133,7 +133,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
     """Files, folders and globs -> files, in a stable order.
 
     Raises:
-        ExpectedError: a name that matches nothing.
+        WrongOption: a name that matches nothing.
     """
     for pattern in patterns:
         path = Path(pattern)
@@ -149,7 +149,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
                 Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()
             )
         if not found:
-            raise ExpectedError(f"{pattern!r}: no such file, or no picture in it")
+            raise WrongOption(f"{pattern!r}: no such file, or no picture in it")
         yield from found
 
 
@@ -160,18 +160,15 @@ def _send_all(
     headers = (
         {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     )
-    try:
-        client = Client(
-            options["urls"],
-            options["model"],
-            options["thin"],
-            square,
-            headers=headers,
-            retries=options["retries"],
-        )
-    except httpx.InvalidURL as error:
-        raise ExpectedError(f"--url {' '.join(options['urls'])!r}: {error}") from error
-    with client:
+    urls = [check_url("--url", url) for url in options["urls"]]
+    with Client(
+        urls,
+        options["model"],
+        options["thin"],
+        square,
+        headers=headers,
+        retries=options["retries"],
+    ) as client:
 
         def send(path: Path) -> Prediction | str:
             try:
@@ -195,7 +192,7 @@ def _send_all(
                 raise ExpectedError(f"{error}; is `offpath serve` running?") from error
             except ModelNotNamed as error:
                 pool.shutdown(cancel_futures=True)
-                raise ExpectedError(f"{error} (--model)") from error
+                raise WrongOption(f"{error} (--model)") from error
     return list(zip(paths, outcomes))
 
 

@@ -15,6 +15,7 @@ from offpath.commands.showing import (
     output_options,
     present,
 )
+from offpath.commands.url_option import check_url
 
 
 @click.command("server")
@@ -151,3 +152,5 @@ def check_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
     if clashing:
         option = "--" + clashing[0].replace("_", "-")
         raise click.UsageError(f"{option} goes {reason}")
+    if chosen["url"] is not None:
+        check_url("--url", chosen["url"])

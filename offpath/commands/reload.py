@@ -12,7 +12,11 @@ from offpath.serving.front.state import request_reload
 
 @click.command(name="reload")
 @click.option(
-    "--port", default=8080, show_default=True, help="Of the `offpath serve --front`."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8080,
+    show_default=True,
+    help="Of the `offpath serve --front`.",
 )
 @click.option(
     "--log-dir",
@@ -21,6 +25,7 @@ from offpath.serving.front.state import request_reload
 )
 @click.option(
     "--timeout-s",
+    type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
     help="How long to wait for the new server.",

@@ -13,7 +13,7 @@ import click
 
 from offpath.commands.front_options import DEFAULTS, front_options, make_front
 from offpath.commands.serve_view import ServeView
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
 from offpath.serving.front.session import serve_front
 from offpath.serving.front.settings import FrontSettings
@@ -250,17 +250,17 @@ def check_host(
     """Refuses to listen beyond this machine without tokens.
 
     Raises:
-        ExpectedError: `host` is not loopback and tokens are off, or it is an IPv6 address and
+        WrongOption: `host` is not loopback and tokens are off, or it is an IPv6 address and
             there is no front door, or both kinds of tokens are asked for.
     """
     if front is not None and token_auth:
-        raise ExpectedError(
+        raise WrongOption(
             "with --front nobody reaches TorchServe but the door: take --tokens FILE instead of "
             "--token-auth"
         )
     if ":" in host and front is None:
         # ConfigManager.java, ADDRESS_PATTERN.
-        raise ExpectedError(
+        raise WrongOption(
             f"--host {host}: TorchServe takes no IPv6 address; name an IPv4 one or a host"
         )
     has_tokens = token_auth if front is None else front.tokens is not None
@@ -272,7 +272,7 @@ def check_host(
         is_loopback = False
     if not is_loopback:
         option = "--token-auth" if front is None else "--tokens FILE"
-        raise ExpectedError(
+        raise WrongOption(
             f"--host {host} can be reached from other machines; add {option}, or --behind-proxy "
             "where a proxy does TLS and asks for tokens"
         )

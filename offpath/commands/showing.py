@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.serving.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def output_options(command: Command) -> Command:
     ) -> Any:
         # Before minutes of measuring, not after.
         if plot_path is not None and plot_path.suffix not in PICTURES:
-            raise ExpectedError(
+            raise WrongOption(
                 f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
             )
         for path, package in ((plot_path, "matplotlib"), (html_path, "jinja2")):
@@ -140,7 +140,7 @@ def read_earlier(outputs: Outputs, append: bool, experiment: str) -> Run | None:
     if path is None or not path.exists():
         return None
     if not append:
-        raise ExpectedError(
+        raise WrongOption(
             f"result {str(path)!r} exists: add rounds to it with --append, or name another"
         )
     return load_run(path, experiment)

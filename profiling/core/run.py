@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.core.host import describe_host
 
 FORMAT = "offpath-run/1"
@@ -176,7 +176,7 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
         experiment: the one that it must be of; None for any.
 
     Raises:
-        ExpectedError: no such file, no run, or one of another experiment; says what is wrong.
+        WrongOption: no such file, no run, or one of another experiment; says what is wrong.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -187,11 +187,11 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
         content["rows"] = [dict(zip(COLUMNS, row)) for row in content["rows"]]
         run = msgspec.convert(content, Run)
     except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"cannot read {str(path)!r} as a saved run of offpath: {error}"
         ) from error
     if experiment is not None and run.experiment != experiment:
-        raise ExpectedError(
+        raise WrongOption(
             f"{str(path)!r} is a run of `{run.experiment}`, not of `{experiment}`"
         )
     return run
@@ -201,7 +201,7 @@ def merge_runs(first: Run, second: Run) -> Run:
     """The rounds of both, those of the second numbered after the first's.
 
     Raises:
-        ExpectedError: the runs are unlike; the message names what differs.
+        WrongOption: the runs are unlike; the message names what differs.
     """
     check_alike(first, second)
     offset = first.rounds
@@ -220,7 +220,7 @@ def check_alike(
     second: Run,
     parts: Sequence[str] = ("experiment", "host", "settings", "workloads", "variants"),
 ) -> None:
-    """Raises ExpectedError when figures of the two runs do not belong together.
+    """Raises WrongOption when figures of the two runs do not belong together.
 
     Args:
         parts: attributes of both that must be alike.
@@ -230,7 +230,7 @@ def check_alike(
             getattr(first, part), getattr(second, part), part
         )
         if differences:
-            raise ExpectedError(
+            raise WrongOption(
                 "these runs are not alike, their figures cannot be put together: "
                 + "; ".join(differences[:5])
             )

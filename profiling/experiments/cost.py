@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.profiling.experiments.prices import Prices
 
@@ -20,15 +20,15 @@ GB = 2**30
 
 
 def check_above(name: str, value: float) -> None:
-    """Raises ExpectedError unless the value is a number above 0."""
+    """Raises WrongOption unless the value is a number above 0."""
     if not (math.isfinite(value) and value > 0):
-        raise ExpectedError(f"{name} is {value!r}: expected a number above 0")
+        raise WrongOption(f"{name} is {value!r}: expected a number above 0")
 
 
 def check_from(name: str, value: float, least: float) -> None:
-    """Raises ExpectedError unless the value is a number from `least`."""
+    """Raises WrongOption unless the value is a number from `least`."""
     if not (math.isfinite(value) and value >= least):
-        raise ExpectedError(f"{name} is {value!r}: expected a number from {least:g}")
+        raise WrongOption(f"{name} is {value!r}: expected a number from {least:g}")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Demand:
         check_above("hours", self.hours)
         check_from("minimum of instances", self.min_instances, 1)
         if self.mean_per_s > self.peak_per_s:
-            raise ExpectedError(
+            raise WrongOption(
                 f"the mean rate {self.mean_per_s:g} a second is above the peak"
                 f" {self.peak_per_s:g}: expected at most the peak"
             )
         if not 0 <= self.head_room < 1:
-            raise ExpectedError(
+            raise WrongOption(
                 f"head-room is {self.head_room!r}: expected a share from 0 to below 1"
             )
 
@@ -175,7 +175,7 @@ def cost_server(
         paid: instances on the bill; by default as many as are needed.
 
     Raises:
-        ExpectedError: a rate, price or count that is not above 0.
+        WrongOption: a rate, price or count that is not above 0.
     """
     check_above(f"rate of {name!r}", rate_per_s)
     check_above("hourly price", hourly_usd)
@@ -221,15 +221,15 @@ def cost_all(
     """Every server's month, in order.
 
     Raises:
-        ExpectedError: no server, or `paid` names one that is not among them.
+        WrongOption: no server, or `paid` names one that is not among them.
     """
     if not rates:
-        raise ExpectedError(
+        raise WrongOption(
             "no server's rate: expected --rate-per-instance NAME=RATE, or --result FILE"
         )
     for name in paid:
         if name not in rates:
-            raise ExpectedError(
+            raise WrongOption(
                 f"--paid-instances names {name!r}: expected one of {', '.join(rates)}"
             )
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.core.limits import is_limit
 from offpath.profiling.core.run import load_run
 from offpath.profiling.core.statistics import Summary
@@ -27,7 +27,7 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
     A server that answered nothing has no price.
 
     Raises:
-        ExpectedError: no such file or workload; several workloads and none chosen; no server
+        WrongOption: no such file or workload; several workloads and none chosen; no server
             answered.
     """
     run = load_run(path)
@@ -36,7 +36,7 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
     if workload is None and len(measured) == 1:
         workload = measured[0]
     if workload not in measured:
-        raise ExpectedError(
+        raise WrongOption(
             f"workload {workload!r} of {str(path)!r}: expected --workload with one of"
             f" {', '.join(measured)}"
         )
@@ -48,7 +48,7 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
     }
     rates = {server: rate for server, rate in rates.items() if rate}
     if not rates:
-        raise ExpectedError(
+        raise WrongOption(
             f"{str(path)!r} has no good reply on {workload!r}: finish a round first"
         )
     return MeasuredRates(

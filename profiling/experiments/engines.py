@@ -17,7 +17,7 @@ from typing import Any
 
 from offpath.handler.backends import PRECISIONS
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.child_process import ChildProcess
 from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.profiling.core.host import describe_host, read_versions
@@ -144,7 +144,7 @@ def choose_variants(asked: Sequence[str]) -> list[str]:
     for name in asked or PRECISIONS:
         matching = [one for one in known if name in (one, one.partition(":")[0])]
         if not matching:
-            raise ExpectedError(
+            raise WrongOption(
                 f"engine {name!r} is unknown; expected an engine (`openvino`) or one with its"
                 f" precision: {', '.join(known)}"
             )

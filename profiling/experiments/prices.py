@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 PRICES_FILE = Path(__file__).with_name("prices.yaml")
 
@@ -44,10 +44,10 @@ class Prices:
         """Price of one instance, dollars an hour.
 
         Raises:
-            ExpectedError: the file does not have it.
+            WrongOption: the file does not have it.
         """
         if instance not in self.instances:
-            raise ExpectedError(
+            raise WrongOption(
                 f"no price for instance {instance!r}: expected one of"
                 f" {', '.join(self.instances)}, or give --hourly-price"
             )
@@ -60,7 +60,7 @@ class Prices:
             ExpectedError: the file does not say.
         """
         if not self.vcpus.get(instance):
-            raise ExpectedError(
+            raise WrongOption(
                 f"no number of vCPUs for instance {instance!r}: expected it under `vcpus` in the"
                 f" price file, which has {', '.join(self.vcpus) or 'none'}"
             )
@@ -82,7 +82,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
     """Reads a price file.
 
     Raises:
-        ExpectedError: no such file, a missing key, a price that is not a number from 0.
+        WrongOption: no such file, a missing key, a price that is not a number from 0.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -98,11 +98,11 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
             vcpus=read_amounts(content.get("vcpus") or {}),
         )
     except KeyError as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"prices {str(path)!r} lack {error}: expected the keys of {PRICES_FILE}"
         ) from error
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"cannot read {str(path)!r} as prices ({error}): expected the keys of {PRICES_FILE}"
         ) from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.core.run import Run
 from offpath.profiling.report.document import Document
 
@@ -35,10 +35,10 @@ def document_of(run: Run, baseline: str | None) -> Document:
         baseline: variant that the others are divided by; None for the experiment's own.
 
     Raises:
-        ExpectedError: no such experiment.
+        WrongOption: no such experiment.
     """
     if run.experiment not in EXPERIMENTS:
-        raise ExpectedError(
+        raise WrongOption(
             f"no experiment {run.experiment!r} is known here; there are:"
             f" {', '.join(EXPERIMENTS)}"
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.experiment import Turn, Variant
 from offpath.profiling.core.run import Cell, Figures
 from offpath.profiling.experiments.tune_space import SearchSpace
@@ -63,11 +63,11 @@ class TuneChoices:
 
     def __post_init__(self) -> None:
         if self.p95_ms is not None and not 0 < self.p95_ms < 1e9:
-            raise ExpectedError(
+            raise WrongOption(
                 f"--p95-ms is {self.p95_ms!r}: expected milliseconds above 0"
             )
         if (self.model is None) == (self.mar is None):
-            raise ExpectedError(
+            raise WrongOption(
                 "no archive: expected --model NAME or --mar FILE, one of them"
             )
 

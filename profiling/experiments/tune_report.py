@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.model_config import format_model_config, make_model_config
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.run import Run
 from offpath.profiling.experiments.tune_choice import (
@@ -186,15 +186,11 @@ def format_outcome(run: Run, verdict: Verdict, preset: Path) -> str:
 
 
 def check_writable(path: Path, force: bool) -> None:
-    """Raises ExpectedError before the search rather than after it."""
+    """Raises WrongOption before the search rather than after it."""
     if path.is_dir():
-        raise ExpectedError(
-            f"--output {str(path)!r} is a folder: expected a file's name"
-        )
+        raise WrongOption(f"--output {str(path)!r} is a folder: expected a file's name")
     if path.exists() and not force:
-        raise ExpectedError(
-            f"--output {str(path)!r} exists: pass --force to replace it"
-        )
+        raise WrongOption(f"--output {str(path)!r} exists: pass --force to replace it")
 
 
 def make_preset(preset: Mapping[str, Any], winner: Setting) -> dict[str, Any]:

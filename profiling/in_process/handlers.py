@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.mar_file import read_mar
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
@@ -86,7 +86,7 @@ def choose_handlers(
     """Checks the names before anything is built; ours alone where none is given.
 
     Raises:
-        ExpectedError: an unknown name, a file or class that is not there, one named twice.
+        WrongOption: an unknown name, a file or class that is not there, one named twice.
     """
     if not names and not mars:
         names = (OFFPATH,)
@@ -97,7 +97,7 @@ def choose_handlers(
     seen = [choice.name for choice in choices]
     for name in seen:
         if seen.count(name) > 1:
-            raise ExpectedError(
+            raise WrongOption(
                 f"handler {name!r} is given {seen.count(name)} times; expected each one once"
             )
     return choices
@@ -108,22 +108,22 @@ def _choose(name: str) -> HandlerChoice:
         return HandlerChoice(name, name)
     file, separator, class_name = name.rpartition(":")
     if not separator or not class_name.isidentifier():
-        raise ExpectedError(
+        raise WrongOption(
             f"unknown handler {name!r}; expected {', '.join(BUILT_IN)}, or FILE.py:CLASS"
             " for a class of your own (an archive goes to --mar)"
         )
     if not Path(file).is_file():
-        raise ExpectedError(
+        raise WrongOption(
             f"handler file {file!r} does not exist; expected FILE.py:CLASS"
         )
     return HandlerChoice(class_name, f"{Path(file).resolve()}:{class_name}")
 
 
 def check_archive(path: Path) -> None:
-    """Raises ExpectedError when a .mar names no handler, or one that nobody could load."""
+    """Raises WrongOption when a .mar names no handler, or one that nobody could load."""
     mar = read_mar(path)
     if not mar.handler:
-        raise ExpectedError(
+        raise WrongOption(
             f"archive {str(path)!r} has no handler in its manifest; make it with"
             " `offpath archive`, or torch-model-archiver --handler"
         )
@@ -134,7 +134,7 @@ def check_archive(path: Path) -> None:
             f"{module}{end}" in archive.namelist() for end in (".py", ".so")
         )
     if not is_inside and find_spec(f"ts.torch_handler.{module}") is None:
-        raise ExpectedError(
+        raise WrongOption(
             f"archive {str(path)!r} names the handler {mar.handler!r}, which is neither in it"
             " nor one of TorchServe's own; build the archive anew"
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.in_process.drive import Collector
 from offpath.profiling.in_process.loaded_handler import LoadedHandler
 from offpath.profiling.in_process.samples import LINES, LineSample
@@ -89,7 +89,7 @@ def choose_functions(
         named: `module:qualified.name` each.
 
     Raises:
-        ExpectedError: a name that leads to no Python function.
+        WrongOption: a name that leads to no Python function.
     """
     if named:
         return [find_function(name) for name in named]
@@ -110,13 +110,13 @@ def find_function(name: str) -> FunctionType:
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ExpectedError(
+        raise WrongOption(
             f"no function {name!r}: {error}; expected module:qualified.name, for instance"
             " offpath.handler.decode:decode_image"
         ) from error
     function = unwrap(found)
     if function is None:
-        raise ExpectedError(f"{name!r} is {found!r}; expected a Python function")
+        raise WrongOption(f"{name!r} is {found!r}; expected a Python function")
     return function
 
 

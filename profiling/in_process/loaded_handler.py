@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.in_process.handlers import HandlerSpec
 
 MODEL_NAME = "classifier"
@@ -44,7 +44,7 @@ def load_handler(spec: HandlerSpec) -> LoadedHandler:
     """Loads the handler and initialises it.
 
     Raises:
-        ExpectedError: the class is not in its file. Whatever the handler raises passes through.
+        WrongOption: the class is not in its file. Whatever the handler raises passes through.
     """
     enter_worker(spec.folder)
     import torch
@@ -97,12 +97,12 @@ def _load_class(spec: HandlerSpec) -> LoadedHandler:
     handler_class = getattr(module, spec.class_name, None)
     if not isinstance(handler_class, type):
         found = [name for name, value in vars(module).items() if _is_own(value, module)]
-        raise ExpectedError(
+        raise WrongOption(
             f"class {spec.class_name!r} is not in {Path(spec.class_file).name!r}; found:"
             f" {', '.join(found) or 'no class'}"
         )
     if not callable(getattr(handler_class, "handle", None)):
-        raise ExpectedError(
+        raise WrongOption(
             f"class {spec.class_name!r} has no method handle(data, context): it is no"
             " TorchServe handler"
         )
@@ -133,7 +133,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ExpectedError(f"{str(path)!r} is not a Python file")
+        raise WrongOption(f"{str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.facts import (
     describe_host,
@@ -51,7 +51,7 @@ def join_profiles(first: Run, second: Run, command: str, force: bool = False) ->
     """The figures of both as one run, with `details["pairs"]` of variants to compare.
 
     Raises:
-        ExpectedError: they are not comparable and `force` is not set, or no handlers pair.
+        WrongOption: they are not comparable and `force` is not set, or no handlers pair.
     """
     pairs = pair_handlers(list(first.variants), list(second.variants))
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
@@ -59,7 +59,7 @@ def join_profiles(first: Run, second: Run, command: str, force: bool = False) ->
         list_essentials(first, ours), list_essentials(second, theirs)
     )
     if unlike and not force:
-        raise ExpectedError(
+        raise WrongOption(
             f"these profiles are not comparable: {'; '.join(unlike[:SHOWN_DIFFERENCES])};"
             " --force compares them all the same"
         )
@@ -114,7 +114,7 @@ def pair_handlers(first: Sequence[str], second: Sequence[str]) -> list[Pair]:
         pairs = [(first[0], second[0])]
     if not pairs:
         names = [", ".join(side) or "none" for side in (first, second)]
-        raise ExpectedError(
+        raise WrongOption(
             f"no handlers to compare: the first result has {names[0]}, the second {names[1]};"
             " expected a name that is in both, or one handler each"
         )

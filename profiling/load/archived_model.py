@@ -17,7 +17,7 @@ from offpath.archive.labels import check_label_count, read_labels
 from offpath.archive.model_input import count_classes
 from offpath.archive.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.load.workload import cache_folder
 from offpath.serving.mar_file import MANIFEST, read_mar
 
@@ -37,7 +37,7 @@ def load_archived_model(path: Path) -> ModelSource:
     """Loads what `offpath archive` or torch-model-archiver packed; its handler is not run.
 
     Raises:
-        ExpectedError: no archive, TorchScript in it, no labels, or weights that are no state dict.
+        WrongOption: no archive, TorchScript in it, no labels, or weights that are no state dict.
     """
     section = (read_mar(path).model_config or {}).get("handler") or {}
     model_file, weights, labels_file = extract_model(path)
@@ -66,13 +66,13 @@ def extract_model(path: Path) -> tuple[Path, Path, Path]:
         model = json.loads(archive.read(MANIFEST))["model"]
         files = (model.get("modelFile"), model.get("serializedFile"))
         if not set(files) <= set(archive.namelist()):
-            raise ExpectedError(
+            raise WrongOption(
                 f"{path.name} has no model file with weights (TorchScript, or a handler that makes"
                 " its own model); the other servers need the class: build it with `offpath archive"
                 " --model FILE.py --weights FILE`"
             )
         if LABELS not in archive.namelist():
-            raise ExpectedError(
+            raise WrongOption(
                 f"{path.name} has no {LABELS}: answers are compared by label; build it with"
                 " `offpath archive --labels FILE`"
             )

@@ -12,7 +12,7 @@ from torchvision import transforms
 
 from offpath.archive.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.handler.head import activate
 from offpath.profiling.load.archived_model import identify_archive, load_archived_model
 
@@ -39,7 +39,7 @@ class ModelUnderTest:
     def labels(self) -> list[str]:
         """Names by class index."""
         if self.source.labels is None:
-            raise ExpectedError(
+            raise WrongOption(
                 f"model {self.name!r} has no labels: answers cannot be compared"
             )
         return self.source.labels
@@ -53,7 +53,7 @@ class ModelUnderTest:
     def model_file(self) -> Path:
         """Its definition."""
         if self.source.model_file is None:
-            raise ExpectedError(
+            raise WrongOption(
                 f"model {self.name!r} is TorchScript: the benchmark needs a class"
             )
         return self.source.model_file
@@ -62,11 +62,11 @@ class ModelUnderTest:
         """torchvision's, from a Pillow picture: what the stock handler and all examples do.
 
         Raises:
-            ExpectedError: a model fed by a letterbox, which none of them does.
+            WrongOption: a model fed by a letterbox, which none of them does.
         """
         square = self.config.square
         if square.resize == "letterbox":
-            raise ExpectedError(
+            raise WrongOption(
                 f"model {self.name!r} has resize: letterbox, which no other server's example does; "
                 "it cannot be compared"
             )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.client import IMAGE_CONTENT_TYPE
 
 # Status that stands for "no HTTP reply at all": refused, reset, timed out.
@@ -106,13 +106,13 @@ class Generator(Protocol):
     name: str
 
     def check(self, seconds: float | None, rate: float | None) -> None:
-        """Raises ExpectedError when it is not installed or knows no such window."""
+        """Raises WrongOption when it is not installed or knows no such window."""
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """Runs the plan; returns when the window is over.
 
         Raises:
-            ExpectedError: the generator died, or `check` refuses the plan.
+            WrongOption: the generator died, or `check` refuses the plan.
         """
 
 
@@ -129,7 +129,7 @@ def find_generator(name: str) -> Generator:
         "h2load": H2loadGenerator,
     }
     if name not in generators:
-        raise ExpectedError(
+        raise WrongOption(
             f"no load generator {name!r}: expected one of {', '.join(generators)}"
         )
     return generators[name]()

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 MANIFEST = "manifest.json"
 # Raise when the generator changes: a cache made by an older one is then left alone.
@@ -80,7 +80,7 @@ def load_workload(
     """Loads a generated workload by name (made on first use) or the pictures of a folder.
 
     Raises:
-        ExpectedError: unknown name, empty folder, corrupted cache.
+        WrongOption: unknown name, empty folder, corrupted cache.
     """
     spec = find_spec(name)
     if spec is None:
@@ -114,13 +114,13 @@ def load_folder(folder: Path) -> Workload:
     """All pictures of the user's folder, sorted by name."""
     if not folder.is_dir():
         known = ", ".join(SPECS)
-        raise ExpectedError(
+        raise WrongOption(
             f"no workload {str(folder)!r}: expected one of {known}, photos-NNNk, or a folder of"
             " photographs"
         )
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
     if not paths:
-        raise ExpectedError(
+        raise WrongOption(
             f"no photographs in {str(folder)!r}: expected files ending in"
             f" {', '.join(sorted(SUFFIXES))}"
         )
@@ -133,7 +133,7 @@ def load_verified(name: str, folder: Path) -> Workload:
     paths = [folder / file for file in listed]
     for path in paths:
         if not path.is_file() or checksum(path.read_bytes()) != listed[path.name]:
-            raise ExpectedError(
+            raise WrongOption(
                 f"workload file {str(path)!r} is missing or not what its manifest says;"
                 f" delete {str(folder)!r} and it is made again"
             )

@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from offpath.archive.model_config import make_model_config
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.servers.front import FRONT_KEYS, BehindDoorUnderTest
 from offpath.profiling.servers.torchserve import TorchServeUnderTest
 from offpath.serving.properties import read_properties
@@ -80,7 +80,7 @@ def parse_override(text: str) -> Override:
     """Reads NAME=SERVER:KEY=VALUE;...
 
     Raises:
-        ExpectedError: another form, a key twice, or one that there is not.
+        WrongOption: another form, a key twice, or one that there is not.
     """
     name, _, rest = text.partition("=")
     server, _, listed = rest.partition(":")
@@ -88,15 +88,15 @@ def parse_override(text: str) -> Override:
     pairs = [pair.partition("=") for pair in listed.split(";") if pair.strip()]
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     if not (name and server and pairs) or "/" in name or name.startswith("."):
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {text!r}: expected {FORM}, and no slash in the name"
         )
     for key, sign, _ in pairs:
         check_key(name, key.strip())
         if not sign:
-            raise ExpectedError(f"variant {name!r}: {key.strip()!r} has no value")
+            raise WrongOption(f"variant {name!r}: {key.strip()!r} has no value")
     if len(settings) < len(pairs):
-        raise ExpectedError(f"variant {name!r}: a key is there twice in {listed!r}")
+        raise WrongOption(f"variant {name!r}: a key is there twice in {listed!r}")
     return Override(name, server, settings)
 
 
@@ -105,7 +105,7 @@ def check_key(name: str, key: str) -> None:
     known = [*sorted(CONFIG_KEYS), *(f"model.{one}" for one in MODEL_KEYS)]
     known += [f"front.{one}" for one in FRONT_KEYS]
     if key not in known and not re.fullmatch(r"(handler|env)\.\w+", key):
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {name!r}: no setting {key!r}; expected handler.SETTING, env.NAME or one of"
             f" {', '.join(known)}"
         )
@@ -115,10 +115,10 @@ def apply_override(server: object, override: Override) -> TorchServeUnderTest:
     """The server with the variant's name and settings.
 
     Raises:
-        ExpectedError: it is no TorchServe, has no such archive, or a value is refused.
+        WrongOption: it is no TorchServe, has no such archive, or a value is refused.
     """
     if not isinstance(server, TorchServeUnderTest):
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {override.name!r}: {override.server!r} is no TorchServe, nothing of it"
             " can be changed"
         )
@@ -135,7 +135,7 @@ def apply_override(server: object, override: Override) -> TorchServeUnderTest:
     if not front:
         return changed
     if not isinstance(changed, BehindDoorUnderTest):
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {override.name!r}: {override.server!r} has no front door"
         )
     return replace(changed, front=front)
@@ -160,12 +160,12 @@ def change_archive(
     model, handler = override.of_kind("model"), override.of_kind("handler")
     asked = server.archive_settings
     if model and not asked:
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {override.name!r}: {override.server!r} runs on TorchServe's defaults, its"
             " archive asks for nothing"
         )
     if handler and "handler" not in asked:
-        raise ExpectedError(
+        raise WrongOption(
             f"variant {override.name!r}: {override.server!r} has not our handler"
         )
     if not (model or handler):

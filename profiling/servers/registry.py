@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.target import ServerUnderTest
 from offpath.profiling.servers import torchserve_variants as torchserve
@@ -69,14 +69,14 @@ def make_servers(
     """The named servers, in order, and then variants of servers, see `overrides`.
 
     Raises:
-        ExpectedError: an unknown or repeated name, or a variant that cannot be made.
+        WrongOption: an unknown or repeated name, or a variant that cannot be made.
     """
     check_names(names)
     made = [SERVERS[name](model, cores) for name in names]
     made += [make_override_variant(text, model, cores) for text in variants]
     if len({server.name for server in made}) != len(made) or not made:
         given = ",".join(server.name for server in made)
-        raise ExpectedError(f"servers {given!r}: expected distinct names, at least one")
+        raise WrongOption(f"servers {given!r}: expected distinct names, at least one")
     return made
 
 
@@ -86,7 +86,7 @@ def make_override_variant(
     """A server with other settings, from NAME=SERVER:KEY=VALUE;...
 
     Raises:
-        ExpectedError: another form, no such server or setting, a value that is refused.
+        WrongOption: another form, no such server or setting, a value that is refused.
     """
     override = parse_override(text)
     check_names([override.server])
@@ -97,6 +97,6 @@ def check_names(names: Sequence[str]) -> None:
     """Refuses a name that no server has."""
     for name in names:
         if name not in SERVERS:
-            raise ExpectedError(
+            raise WrongOption(
                 f"no server {name!r}: expected some of {', '.join(SERVERS)}"
             )

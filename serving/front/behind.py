@@ -11,8 +11,8 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.handed_over import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.effective import check_effective
 from offpath.serving.front.config import FrontPlace
-from offpath.serving.front.upstream import Behind
 from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.upstream import Behind
 from offpath.serving.management import ModelStatus
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.settings import LOOPBACK, ServerSettings, read_config

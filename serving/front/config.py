@@ -11,7 +11,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.front.binary import NginxBinary
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import (
@@ -269,13 +269,13 @@ def _bracket(host: str) -> str:
 
 def _check_plain(path: Path) -> str:
     if PLAIN_PATH.fullmatch(str(path)) is None:
-        raise ExpectedError(f"nginx cannot have {str(path)!r} in its configuration")
+        raise WrongOption(f"nginx cannot have {str(path)!r} in its configuration")
     return str(path)
 
 
 def _quote(path: Path) -> str:
     if any(c in '"\\$;{}' or not c.isprintable() for c in str(path)):
-        raise ExpectedError(f"nginx cannot have {str(path)!r} in its configuration")
+        raise WrongOption(f"nginx cannot have {str(path)!r} in its configuration")
     return f'"{path}"'
 
 

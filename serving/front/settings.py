@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.settings import LOOPBACK
 
@@ -68,7 +68,7 @@ class FrontSettings:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ExpectedError("--tls-cert and --tls-key are given together")
+            raise WrongOption("--tls-cert and --tls-key are given together")
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
-                raise ExpectedError(f"no file {path}")
+                raise WrongOption(f"no file {path}")

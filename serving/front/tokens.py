@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 
 # RFC 6750, section 2.1; a short one can be guessed.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
@@ -19,26 +19,26 @@ def read_tokens(path: Path) -> list[str]:
     """Reads the tokens.
 
     Raises:
-        ExpectedError: the file cannot be read, has none, or a line is no token; the line is named
+        WrongOption: the file cannot be read, has none, or a line is no token; the line is named
             by its number, never shown.
     """
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ExpectedError(f"cannot read tokens from {path}: {error}") from error
+        raise WrongOption(f"cannot read tokens from {path}: {error}") from error
     tokens = []
     for number, line in enumerate(lines, start=1):
         token = line.partition("#")[0].strip()
         if not token:
             continue
         if TOKEN.fullmatch(token) is None:
-            raise ExpectedError(
+            raise WrongOption(
                 f"{path}, line {number} is no token: 16 to 512 letters, digits and ._~+/-, "
                 "such as `openssl rand -hex 32` prints"
             )
         tokens.append(token)
     if not tokens:
-        raise ExpectedError(f"no token in {path}; without one nobody would be let in")
+        raise WrongOption(f"no token in {path}; without one nobody would be let in")
     return tokens
 
 

@@ -65,6 +65,26 @@ def test_payload_is_not_hashed_where_nobody_asks(make_pipeline: MakePipeline) ->
     assert good.payload_hash is None
 
 
+def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
+    make_pipeline: MakePipeline,
+) -> None:
+    context = Context("cats", "", {}, 3, None, "0.12")
+    context.request_processor = [RequestProcessor({}) for _ in range(3)]
+    context.request_ids = {idx: f"id-{idx}" for idx in range(3)}
+    pipeline = make_pipeline()
+    batch = pipeline.inference(
+        pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}])
+    )
+    # classifier.py, _answer_other_requests: it carries no picture.
+    batch.items[1].error = None
+    checked = PredictionLogSettings.from_mapping({}, {})
+    records = make_records(batch, context, checked, "1.0", TIMINGS)
+    assert [one.event_id for one in records] == ["id-0", "id-2"]
+    assert [one.status for one in records] == [200, 415]
+    # It was one of the batch all the same.
+    assert {one.batch_size for one in records} == {3}
+
+
 @pytest.mark.parametrize("name", ["x-user-id", "X-User-Id", "X-USER-ID"])
 def test_user_id_is_found_however_the_client_spells_it(
     make_pipeline: MakePipeline, name: str

@@ -1,76 +1,198 @@
-"""What users do, as commands, from the built wheel: none of it knows the clone."""
+"""What users do, as commands, from the built wheel: none of it knows the clone.
+
+One server has all the models of `models.py`, another is a plain TorchServe, a third asks for keys.
+Each answer is compared with plain PyTorch's and torchvision's.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
 import time
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from offpath.serving.ports import resolve_ports
-from tests.journeys.conftest import LABELS, Shell
+from tests.journeys.models import JOURNEYS, LABELS, ask_torch
+from tests.journeys.shell import Shell
+from tests.support import grpc_client
 from tests.support.stock_archive import make_stock
+from tests.support.wheel import ROOT
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
-GUIDE = Path(__file__).parents[2] / "docs" / "your-handler.md"
-OWN_MODEL = ("--model", "net.py", "--weights", "net.pt", "--labels", "classes.txt")
-RESNET = """
-from torchvision.models.resnet import Bottleneck, ResNet
-
-
-class Six(ResNet):
-    def __init__(self):
-        super().__init__(Bottleneck, [3, 4, 6, 3], num_classes=6)
+pytestmark = pytest.mark.server
+GUIDE = ROOT / "docs" / "your-handler.md"
+# Decoded as Pillow does it, so that answers can be held against torchvision's.
+EXACT = ("--engine", "eager", "--precision", "fp32", "--set", "decode=exact")
+# One photograph to look at is enough for models that are this simple.
+SHORT = ("--calibrate", "photographs", "--workers", 1, "--output", "store")
+TOLERANCE = 0.01
+PACKAGES = ("handler", "archive", "serving", "profiling")
+WHERE = """
+import sys
+from pathlib import Path
+import offpath, offpath.handler
+from offpath.serving.settings import find_config
+print(offpath.__file__, offpath.handler.__file__, find_config(), sep="\\n")
+print(*(one for one in sys.path if (Path(one) / "offpath").exists()), sep="\\n")
+"""
+ASK = """
+import json, sys
+from offpath.client import Client
+with Client(sys.argv[1], model=sys.argv[2]) as client:
+    print(json.dumps(client.predict("part.jpg").labels))
+assert "torch" not in sys.modules
 """
 
 
-def test_own_model_with_an_own_handler_and_a_prediction_log(shell: Shell) -> None:
+def test_wheel_holds_one_package_and_every_file_of_its_folders(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.startswith("torchserve_offpath-")} == {
+        "offpath"
+    }
+    files = {
+        f"offpath/{path.relative_to(ROOT)}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc" and "results" not in path.parts
+    }
+    assert len(files) > 100
+    assert files - names == set()
+
+
+def test_nothing_comes_from_the_clone(shell: Shell) -> None:
+    found = shell.execute(shell.python, "-c", WHERE).splitlines()
+    environment = str(shell.python.parents[1])
+    # The package, a folder of it, the settings, and where Python finds them: nowhere else.
+    assert len(found) == 4
+    assert all(path.startswith(environment) for path in found), found
+    assert shell.run("--version").startswith("offpath, version")
+
+
+def build(shell: Shell, name: str, *options: object) -> None:
+    common = ("--labels", "classes.txt", "--name", name, *EXACT, *SHORT)
+    shell.run("archive", *common, *options)
+
+
+@pytest.fixture(scope="module")
+def log(shell: Shell) -> str:
+    """Where the own handler's predictions go."""
+    return f"file://{shell.folder}/log"
+
+
+@pytest.fixture(scope="module")
+def ready(shell: Shell, log: str) -> Iterator[dict[str, Any]]:
+    """`offpath serve A.mar B.mar ...` with every model and one's own handler."""
+    for name, journey in JOURNEYS.items():
+        build(shell, name, "--weights", f"{name}.pt", *journey.archive)
+        assert journey.said in shell.said
     code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
     (shell.folder / "my_handler.py").write_text(code)
-    log = f"file://{shell.folder}/log"
-    options = ("--handler", "my_handler.py", "--set", "own={reject_above: 0.0}")
-    shell.run(
-        *("archive", *OWN_MODEL, *options, "--engine", "eager", "--name", "defects"),
-        *("--prediction-log", log, "--output", "store"),
+    own = ("--handler", "my_handler.py", "--set", "own={reject_above: 0.0}")
+    build(
+        *(shell, "defects", "--model", "net.py", "--weights", "net.pt"),
+        *(*own, "--prediction-log", log),
+        *("--set", "prediction_log={segment_max_age_s: 1}"),
     )
-    with shell.serve("store/defects.mar", "--management-port", 0) as ready:
-        (model,) = ready["models"]
-        assert model["described"]["engine"] == "eager"
-        said = shell.run_json("predict", "part.jpg", "--url", ready["inference"])
-        assert said["status"] == 200
-        answer = httpx.post(
-            f"{ready['inference']}/predictions/defects",
-            content=(shell.folder / "part.jpg").read_bytes(),
-            headers={"x-line": "7"},
-        ).json()
-        assert (answer["verdict"], answer["line"]) == ("reject", "7")
-        assert answer["defect"] in LABELS
-        findings = shell.run_json("check", "--url", ready["management"])
-        assert {one["state"] for one in findings} <= {"ok", "lost"}
-    shell.run("logs", "ship")
-    lines = shell.run("logs", "read", log, "--json").splitlines()
-    records = [json.loads(line) for line in lines]
-    # The two above: the warm-up's are no predictions that anybody asked for.
-    assert [one["extra"] for one in records] == [{"verdict": "reject"}] * 2
+    assert shell.said == "", "nothing that a stranger must interpret"
+    archives = sorted(f"store/{one.name}" for one in shell.folder.glob("store/*.mar"))
+    with shell.serve(*archives, "--grpc", "--management-port", 0) as said:
+        yield said
 
 
-def test_stock_archive_converted_beside_itself_on_a_plain_torchserve(
-    shell: Shell,
+@pytest.fixture(scope="module")
+def photograph(shell: Shell) -> bytes:
+    return (shell.folder / "part.jpg").read_bytes()
+
+
+def assert_as_torch(answer: dict[str, float], name: str, photograph: bytes) -> None:
+    expected = ask_torch(name, photograph)
+    # A wrong crop, mean or head must show: the classes are not all alike.
+    assert max(expected.values()) - min(expected.values()) > 20 * TOLERANCE
+    assert len(answer) == 5 and next(iter(answer)) == next(iter(expected))
+    same = {label: expected[label] for label in answer}
+    assert answer == pytest.approx(same, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_own_model_answers_as_plain_pytorch(
+    shell: Shell, ready: dict[str, Any], photograph: bytes, name: str
+) -> None:
+    url = ("--url", ready["inference"], "--model", name)
+    said = shell.run_json("predict", "part.jpg", *url)
+    assert_as_torch(said["labels"], name, photograph)
+
+
+def test_client_library_beside_a_handler_py(
+    shell: Shell, ready: dict[str, Any], photograph: bytes
+) -> None:
+    said = shell.execute(shell.python, "-c", ASK, ready["inference"], "net")
+    assert_as_torch(dict(json.loads(said)), "net", photograph)
+
+
+def test_own_handler_answers_in_its_own_words_and_in_the_log(
+    shell: Shell, ready: dict[str, Any], photograph: bytes, log: str
+) -> None:
+    url = f"{ready['inference']}/predictions/defects"
+    answer = httpx.post(url, content=photograph, headers={"x-line": "7"}).json()
+    best = next(iter(ask_torch("net", photograph)))
+    assert answer == {"verdict": "reject", "defect": best, "line": "7"}
+    deadline = time.monotonic() + 30
+    while not (lines := read_log(shell, log)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    # The warm-up's are no predictions that anybody asked for.
+    (record,) = map(json.loads, lines)
+    assert record["extra"] == {"verdict": "reject"}
+    assert record["predictions"][0]["label"] == best
+
+
+def read_log(shell: Shell, log: str) -> list[str]:
+    if not (shell.folder / "log").is_dir():
+        return []
+    return shell.run("logs", "read", log, "--json").splitlines()
+
+
+def test_grpc_client_from_the_servers_own_proto(
+    ready: dict[str, Any], photograph: bytes, tmp_path: Path
+) -> None:
+    grpc = pytest.importorskip("grpc")
+    messages, services = grpc_client.generate(tmp_path)
+    with grpc.insecure_channel(ready["grpc"]) as channel:
+        request = messages.PredictionsRequest(
+            model_name="net", input={"data": photograph}
+        )
+        stub = services.InferenceAPIsServiceStub(channel)
+        answer = json.loads(stub.Predictions(request, timeout=30).prediction)
+    assert_as_torch(answer, "net", photograph)
+
+
+def test_check_finds_nothing_wrong_in_any_archive_nor_in_the_server(
+    shell: Shell, ready: dict[str, Any]
+) -> None:
+    archives = [f"store/{one.name}" for one in shell.folder.glob("store/*.mar")]
+    findings = shell.run_json("check", *archives, "--url", ready["management"])
+    assert "wrong" not in {one["state"] for one in findings}
+    areas = {one["area"].partition(" ")[0] for one in findings}
+    assert areas >= {*JOURNEYS, *(f"{name}.mar" for name in JOURNEYS), "server"}
+
+
+def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
+    shell: Shell, photograph: bytes
 ) -> None:
     folder = shell.folder
     labels = {str(index): label for index, label in enumerate(LABELS)}
     old = make_stock(
         folder / "old", folder / "net.py", folder / "net.pt", labels=labels
     )
-    shell.run(
-        *("archive", "--from", old, "--name", "new", "--output", "store"),
-        *("--set", "decode=exact", "--engine", "eager", "--precision", "fp32"),
-    )
+    shell.run("archive", "--from", old, "--name", "new", *EXACT, *SHORT)
+    assert "pixels: resize to 256, crop to 224" in shell.said
     shutil.copy(old, folder / "store")
     inference, management, metrics, *grpc = resolve_ports("127.0.0.1", [0] * 5)
     (folder / "mine.properties").write_text(
@@ -82,60 +204,58 @@ def test_stock_archive_converted_beside_itself_on_a_plain_torchserve(
     )
     start = ("-m", "ts.model_server", "--start", "--foreground", "--ncs")
     where = ("--model-store", "store", "--ts-config", "mine.properties")
+    url = f"http://127.0.0.1:{inference}"
     models = ("--models", "new.mar", "stock.mar")
-    url = f"http://127.0.0.1:{inference}/predictions"
-    photo = (folder / "part.jpg").read_bytes()
     with shell.started(shell.python, *start, *where, *models):
-        new, stock = (wait_for(f"{url}/{name}", photo) for name in ("new", "stock"))
-        findings = shell.run_json("check", "--url", f"http://127.0.0.1:{management}")
-    assert new == pytest.approx(stock, abs=0.01) and len(new) == 5
+        for name in ("new", "stock"):
+            wait_until_answered(f"{url}/predictions/{name}", photograph)
+            said = shell.run_json("predict", "part.jpg", "--url", url, "--model", name)
+            assert_as_torch(said["labels"], "net", photograph)
+        server = ("--url", f"http://127.0.0.1:{management}")
+        files = ("mine.properties", "store/new.mar", "store/stock.mar")
+        findings = shell.run_json("check", *files, *server)
     lost = {one["subject"] for one in findings if one["state"] == "lost"}
     assert {"collector", "our metrics", "handler", "batches"} <= lost
-    shell.run("check", "mine.properties", "store/new.mar")
+    assert "wrong" not in {one["state"] for one in findings}
 
 
-def wait_for(url: str, body: bytes) -> dict[str, float]:
+def wait_until_answered(url: str, body: bytes) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
-            reply = httpx.post(url, content=body)
-            if reply.status_code == 200:
-                answer: dict[str, float] = reply.json()
-                return answer
+            if httpx.post(url, content=body).status_code == 200:
+                return
         except httpx.TransportError:
             pass
         time.sleep(0.3)
     raise TimeoutError(url)
 
 
-def test_what_is_wrong_is_one_line_and_an_exit_code(shell: Shell) -> None:
-    (shell.folder / "bad.properties").write_text("batch_size=8\n")
-    assert "wrong batch_size" in shell.run("check", "bad.properties", code=1)
-    for command in (
-        ("archive", "--from", "part.jpg"),
-        ("archive", *OWN_MODEL, "--handler", "handler.py"),
-        ("serve", "none.mar"),
-        ("predict", "part.jpg", "--url", "http://127.0.0.1:9"),
-    ):
-        done = subprocess.run(
-            [shell.python.with_name("offpath"), *command],
-            cwd=shell.folder,
-            env=shell.env,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 1, command
-        assert done.stderr.startswith("offpath: ") and "Traceback" not in done.stderr
-
-
-def test_own_resnet50_with_six_classes(shell: Shell) -> None:
-    (shell.folder / "six.py").write_text(RESNET)
-    shell.run(
-        *("archive", "--model", "six.py", "--weights", "random"),
-        *("--labels", "classes.txt", "--name", "six", "--output", "store"),
-    )
-    with shell.serve("store") as ready:
-        said = shell.run_json("predict", "part.jpg", "--url", ready["inference"])
-        assert said["status"] == 200 and set(said["labels"]) <= set(LABELS)
-        findings = shell.run_json("check", "--url", ready["management"])
+def test_tokens_are_asked_for_and_the_printed_curl_has_one(
+    shell: Shell, ready: dict[str, Any], photograph: bytes
+) -> None:
+    port, metrics = resolve_ports("127.0.0.1", [0, 0])
+    ports = ("--port", port, "--metrics-port", metrics)
+    serve = ("serve", "store/net.mar", "--token-auth", *ports)
+    url = ("--url", f"http://127.0.0.1:{port}", "--model", "net")
+    with shell.started(shell.python.with_name("offpath"), *serve) as process:
+        assert process.stdout is not None
+        printed = ""
+        while "Ctrl-C stops" not in printed:
+            line = process.stdout.readline()
+            assert line, printed
+            printed += line
+        shell.run("predict", "part.jpg", *url, code=1)
+        assert "1 of 1 pictures were not classified" in shell.said
+        (curl,) = re.findall(r"^curl -T photo\.jpg .*$", printed, re.MULTILINE)
+        said = shell.execute("bash", "-c", curl.replace("photo.jpg", "part.jpg"))
+        assert_as_torch(json.loads(said), "net", photograph)
+        (keys,) = re.findall(r"^keys: (\S+)", printed, re.MULTILINE)
+        read = json.loads(Path(keys).read_text())
+        token = ("--token", read["inference"]["key"])
+        said = shell.run_json("predict", "part.jpg", *url, *token)
+        assert_as_torch(said["labels"], "net", photograph)
+        (management,) = re.findall(r"management +(\S+)", printed)
+        server = ("--url", management, "--token", read["management"]["key"])
+        findings = shell.run_json("check", *server)
         assert "wrong" not in {one["state"] for one in findings}

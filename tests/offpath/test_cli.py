@@ -60,7 +60,7 @@ def test_kind_of_error_decides_the_exit_code(
 def test_wrong_usage_exits_with_2_and_says_why(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert done.code == 2
-    assert "Error: " in done.err
+    assert done.err.startswith("offpath: ") and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))

@@ -21,7 +21,7 @@ def test_a_result_is_never_overwritten(tmp_path, capsys):
     path = tmp_path / "result.json"
     make_compare().save(path)
     before = path.read_bytes()
-    assert exit_code(["compare", "--json", str(path)]) == 1
+    assert exit_code(["compare", "--json", str(path)]) == 2
     assert "--append" in capsys.readouterr().err
     assert path.read_bytes() == before
 
@@ -31,7 +31,7 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     make_compare().save(path)
     (tmp_path / "a.jpg").write_bytes(b"x")
     argv = ["compare", "--json", str(path), "--append", "--workload", str(tmp_path)]
-    assert exit_code(argv) == 1
+    assert exit_code(argv) == 2
     assert "not alike" in capsys.readouterr().err
 
 
@@ -45,26 +45,26 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
             id="both-ends",
         ),
         pytest.param(
-            ["compare", "--servers", "offpath,nginx"], 1, "'nginx'", id="unknown-server"
+            ["compare", "--servers", "offpath,nginx"], 2, "'nginx'", id="unknown-server"
         ),
         pytest.param(
             ["compare", "--servers", "torchserve-stock,torchserve-stock"],
-            1,
+            2,
             "distinct",
             id="server-twice",
         ),
         pytest.param(
             ["compare", "--variant", "a=offpath:job_queue=9"],
-            1,
+            2,
             "no setting 'job_queue'",
             id="unknown-setting",
         ),
         pytest.param(
-            ["compare", "--workload", "nowhere"], 1, "photos-55k", id="no-such-folder"
+            ["compare", "--workload", "nowhere"], 2, "photos-55k", id="no-such-folder"
         ),
         pytest.param(
             ["compare", "--generator", "wrk", "--requests", "9"],
-            1,
+            2,
             "wrk",
             id="wrk-cannot",
         ),
@@ -72,7 +72,7 @@ def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
         pytest.param(
             ["compare", "--seconds", "0"], 2, "needs --probe start", id="no-load"
         ),
-        pytest.param(["show", "nothing.json"], 1, "cannot read", id="no-such-result"),
+        pytest.param(["show", "nothing.json"], 2, "cannot read", id="no-such-result"),
     ],
 )
 def test_wrong_input_is_said(argv, code, said, capsys):
@@ -81,7 +81,7 @@ def test_wrong_input_is_said(argv, code, said, capsys):
 
 
 def test_an_empty_folder_is_said(tmp_path, capsys):
-    assert exit_code(["compare", "--workload", str(tmp_path)]) == 1
+    assert exit_code(["compare", "--workload", str(tmp_path)]) == 2
     assert "no photographs in" in capsys.readouterr().err
 
 

@@ -61,7 +61,7 @@ def test_what_is_no_result_is_refused(
 ) -> None:
     path = tmp_path / "result.json"
     path.write_text(text)
-    assert exit_code(str(path)) == 1
+    assert exit_code(str(path)) == 2
     assert said in capsys.readouterr().err
 
 
@@ -69,7 +69,7 @@ def test_a_run_of_an_unknown_experiment_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run("jvm").save(tmp_path / "run.json")
-    assert exit_code(str(tmp_path / "run.json")) == 1
+    assert exit_code(str(tmp_path / "run.json")) == 2
     assert "no experiment 'jvm'" in capsys.readouterr().err
 
 

@@ -235,3 +235,19 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
         [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_door_that_names_no_model_is_said(answers: Answers) -> None:
+    answers.status, answers.body = 404, b'{"message": "there is /predictions/MODEL"}'
+    with Client(answers.url) as client:
+        with pytest.raises(ModelNotNamed, match="does not say which") as raised:
+            client.predict(JPEG)
+    assert raised.value.names == []
+    asked = [path for path, _, _ in answers.requests]
+    assert asked == ["/invocations", "/predictions/classifier"]
+
+
+def test_a_model_that_was_named_and_is_not_there_is_a_404(answers: Answers) -> None:
+    answers.status = 404
+    with Client(answers.url, model="cats") as client:
+        assert client.try_predict(JPEG).status == 404

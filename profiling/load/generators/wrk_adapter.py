@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.load.plan import (
     NO_REPLY,
     LoadPlan,
@@ -70,15 +70,15 @@ class WrkGenerator:
     def check(self, seconds: float | None, rate: float | None) -> None:
         """See `Generator`."""
         if shutil.which("wrk") is None:
-            raise ExpectedError(
+            raise WrongOption(
                 "wrk is not on the PATH: install it, or use --generator locust"
             )
         if seconds is None:
-            raise ExpectedError(
+            raise WrongOption(
                 "wrk stops by time alone: give --seconds, or use --generator locust"
             )
         if rate is not None:
-            raise ExpectedError(
+            raise WrongOption(
                 "wrk knows closed loop alone: leave out --rate, or use --generator locust"
             )
 

@@ -187,7 +187,7 @@ def test_status_tells_what_waits_and_changes_nothing(
 def test_a_missing_spool_is_an_expected_error(logs: Logs, tmp_path: Path) -> None:
     done = logs("status", "--spool", tmp_path / "none")
 
-    assert done.code == 1
+    assert done.code == 2
     assert "OFFPATH_SPOOL_DIR" in done.err
 
 
@@ -270,7 +270,7 @@ def test_read_explains_a_time_it_does_not_understand(
 ) -> None:
     done = logs("read", f"file://{tmp_path}", "--since", time)
 
-    assert done.code == 1
+    assert done.code == 2
     assert f"time '{time}': expected ISO 8601" in done.err
 
 
@@ -321,7 +321,7 @@ def test_verify_refuses_a_list_without_ids(
 
     done = logs("verify", f"file://{tmp_path}", "--ids", tmp_path / "ids")
 
-    assert done.code == 1
+    assert done.code == 2
     assert message in done.err
 
 
@@ -338,5 +338,5 @@ def test_verify_refuses_a_list_without_ids(
 def test_a_wrong_uri_is_an_expected_error(logs: Logs, arguments: list[str]) -> None:
     done = logs("read", *arguments)
 
-    assert done.code == 1
+    assert done.code == 2
     assert done.err.count("\n") == 1 and "secret" not in done.err

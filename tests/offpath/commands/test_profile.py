@@ -185,6 +185,6 @@ def test_two_profiles_are_compared_and_what_was_saved_is_shown_again(run: Run):
 @pytest.mark.usefixtures("saved")
 def test_unlike_profiles_are_refused_unless_told(run: Run):
     refused = run("profile", "compare", "a.json", "c.json")
-    assert refused.code == 1 and "images: ['ab'], ['zz']" in refused.err
+    assert refused.code == 2 and "images: ['ab'], ['zz']" in refused.err
     forced = run("profile", "compare", "a.json", "c.json", "--force")
     assert forced.code == 0 and "also differs: images" in forced.out

@@ -1,0 +1,158 @@
+"""Models as users have them, and what plain PyTorch and torchvision say of a photograph."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import nn
+from torchvision.models import resnet50
+from torchvision.transforms import v2
+
+LABELS = ["bent", "crack", "dent", "fine", "rust", "scratch"]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# A user's file; what the tests compare with is made from the same text.
+NETS = """
+import torch
+from torch import nn
+
+
+def make_layers(channels):
+    return [
+        nn.Conv2d(channels, 8, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+        nn.Linear(128, 6)]
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(*make_layers(3))
+
+
+class Tags(nn.Sequential):
+    def __init__(self):
+        super().__init__(*make_layers(3), nn.Sigmoid())
+
+
+def make_grey():
+    return nn.Sequential(*make_layers(1))
+"""
+NET = NETS.partition("class Tags")[0]
+
+
+def softmax(outputs: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(outputs, 0)
+
+
+@dataclass(frozen=True)
+class Journey:
+    """One model, how its archive is asked for, and how it is run without us.
+
+    Attributes:
+        make: the model; its weights are random.
+        archive: options of `offpath archive`, beside those that all have.
+        save: what lies in the weights' file.
+        said: what the builder must say of it.
+        pixels: a photograph as the model wants it, by torchvision.
+        score: the head.
+        spread: of the last layer's weights, so that answers tell pictures, and mistakes with
+            them, apart.
+    """
+
+    make: Callable[[], nn.Module]
+    archive: tuple[str, ...]
+    save: Callable[[dict[str, torch.Tensor]], object] = lambda weights: weights
+    said: str = ""
+    pixels: v2.Compose = field(default_factory=lambda: preprocess(v2.Resize(256), 224))
+    score: Callable[[torch.Tensor], torch.Tensor] = softmax
+    spread: float = 20
+
+
+def preprocess(
+    resize: nn.Module, size: int, mean: tuple[float, ...] = MEAN, channels: int = 3
+) -> v2.Compose:
+    """As training does it."""
+    steps: list[nn.Module] = [v2.Grayscale()] if channels == 1 else []
+    steps += [resize, v2.CenterCrop(size), v2.PILToTensor()]
+    std = STD if channels == 3 else mean
+    scale = v2.ToDtype(torch.float32, scale=True)
+    return v2.Compose([*steps, scale, v2.Normalize(mean, std)])
+
+
+def take(name: str) -> Callable[[], nn.Module]:
+    """A class or a function of the user's file."""
+    scope: dict[str, Callable[[], nn.Module]] = {"__name__": "nets"}
+    exec(NETS, scope)
+    return scope[name]
+
+
+def wrap_as_ddp(weights: dict[str, torch.Tensor]) -> object:
+    """A Lightning-like checkpoint of a DistributedDataParallel: the averages are the good ones."""
+    spoilt = {f"module.{name}": torch.zeros_like(it) for name, it in weights.items()}
+    average = {f"module.{name}": it for name, it in weights.items()}
+    return {"epoch": 7, "state_dict": spoilt, "ema": average, "optimizer": {"lr": 0.1}}
+
+
+JOURNEYS = {
+    "net": Journey(take("Net"), ("--model", "net.py")),
+    "tags": Journey(
+        take("Tags"),
+        ("--model", "nets.py:Tags", "--set", "activation=auto"),
+        said="activation auto: none",
+        score=lambda outputs: outputs,
+    ),
+    "grey": Journey(
+        take("make_grey"),
+        ("--model", "nets.py:make_grey", "--set", "channels=1")
+        + ("--mean", "0.5", "--std", "0.5"),
+        pixels=preprocess(v2.Resize(256), 224, (0.5,), channels=1),
+    ),
+    "large": Journey(
+        take("Net"),
+        ("--model", "net.py", "--set", "image_size=384", "--set", "resize=stretch"),
+        pixels=preprocess(v2.Resize((384, 384)), 384),
+    ),
+    "ddp": Journey(
+        take("Net"),
+        ("--model", "nets.py:Net", "--weights-key", "ema"),
+        save=wrap_as_ddp,
+        said="'module.' before every name is left out",
+    ),
+    "resnet": Journey(
+        lambda: resnet50(num_classes=len(LABELS)),
+        ("--model", "torchvision:resnet50"),
+        said="input as its published weights have it",
+        pixels=preprocess(v2.Resize(232), 224),
+        spread=0.1,
+    ),
+}
+
+
+def make_model(name: str, journey: Journey) -> nn.Module:
+    """With the same random weights each time."""
+    torch.manual_seed(sorted(JOURNEYS).index(name))
+    model = journey.make().eval()
+    last = [it for it in model.modules() if isinstance(it, nn.Linear)][-1]
+    with torch.inference_mode():
+        last.weight *= journey.spread
+    return model
+
+
+def write_weights(name: str, file: Path) -> None:
+    """What training left of a journey's model."""
+    journey = JOURNEYS[name]
+    torch.save(journey.save(make_model(name, journey).state_dict()), file)
+
+
+def ask_torch(name: str, photograph: bytes) -> dict[str, float]:
+    """Plain PyTorch's answer: label -> score, best first."""
+    journey = JOURNEYS[name]
+    picture = Image.open(io.BytesIO(photograph)).convert("RGB")
+    with torch.inference_mode():
+        outputs = make_model(name, journey)(journey.pixels(picture)[None])[0]
+    scores = journey.score(outputs).tolist()
+    ranked = sorted(zip(LABELS, scores), key=lambda pair: -pair[1])
+    return dict(ranked)
