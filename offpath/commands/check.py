@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.url_option import check_url
+from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, State
@@ -73,7 +73,8 @@ def find_all(
     """The host's findings, those of each file, those of the server.
 
     Raises:
-        WrongOption: a file that is neither a configuration nor an archive, a URL that is none.
+        WrongOption: a file that is neither a configuration nor an archive, a URL or a
+            token that is none.
     """
     from offpath.serving.check.archive_file import check_archive
     from offpath.serving.check.host import check_host
@@ -84,6 +85,7 @@ def find_all(
             raise WrongOption(f"{file} is neither a .properties file nor a .mar")
     if url is not None and not url.startswith(UNIX):
         check_url("--url", url)
+    check_token(token)
     yield from check_host()
     for file in files:
         if file.suffix == ".mar":

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from offpath.commands.bar import counting_bar
 from offpath.commands.settings_option import read_settings
-from offpath.commands.url_option import check_url
+from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
 from offpath.handler.square import Square
@@ -86,8 +86,7 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict 'photos/*.png' --thin
     """
     square = read_square(options["settings"])
-    if not (options["token"] or "").isascii():
-        raise click.UsageError("--token must be ASCII")
+    check_token(options["token"])
     paths = list(find_images(images))
     results = _send_all(paths, square, options)
     failed = 0

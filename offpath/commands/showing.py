@@ -58,6 +58,14 @@ def output_options(command: Command) -> Command:
             raise WrongOption(
                 f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
             )
+        for file in filter(None, (json_path, csv_path, html_path, plot_path)):
+            # The raw values' folder is made.
+            is_there = file.absolute().parent.is_dir() or file is json_path
+            if file.is_dir() or not is_there:
+                raise WrongOption(
+                    f"{str(file)!r} cannot be written: expected a file's name in a folder that is "
+                    "there"
+                )
         for path, package in ((plot_path, "matplotlib"), (html_path, "jinja2")):
             if path is not None and find_spec(package) is None:
                 raise MissingPackage(package, "bench")

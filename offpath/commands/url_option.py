@@ -1,4 +1,4 @@
-"""Addresses of servers on a command line."""
+"""Addresses of servers on a command line, and the tokens that they ask for."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def check_url(option: str, url: str) -> str:
     if not is_http:
         raise WrongOption(f"{option} {url!r}: expected http://HOST:PORT, or https://")
     return url
+
+
+def check_token(token: str | None) -> str | None:
+    """The token as it was given.
+
+    Raises:
+        WrongOption: no header of HTTP can hold it.
+    """
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise WrongOption(f"--token {token!r}: expected printable ASCII, as keys are")
+    return token

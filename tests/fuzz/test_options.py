@@ -5,6 +5,7 @@ What would start a process stops there (tests/support/no_processes.py); then the
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -14,10 +15,16 @@ from hypothesis import strategies as st
 
 from offpath import cli
 from tests.offpath.reference import list_commands
-from tests.offpath.wrong_input import NEEDED, write_files
+from tests.offpath.wrong_input import MEASURING, NEEDED, write_files
 from tests.support.no_processes import Started, forbid_processes
 
-COMMANDS = {path: command for path, command, _ in list_commands(cli.main, "offpath")}
+# With OFFPATH_FUZZ_EXAMPLES all; otherwise those that are quick.
+LONG = () if os.environ.get("OFFPATH_FUZZ_EXAMPLES") else (*MEASURING, "archive")
+COMMANDS = {
+    path: command
+    for path, command, _ in list_commands(cli.main, "offpath")
+    if path.removeprefix("offpath ") not in LONG
+}
 # Nobody listens there, nothing lies there: what is valid must be quick too.
 URLS = ["http://127.0.0.1:9", "nonsense", "unix:none.sock", "http://[", "ftp://x"]
 FILES = "photo.jpg good.mar stock.mar text.mar truncated.mar result.json text.json net.py".split()
@@ -65,7 +72,7 @@ HOSTILE = st.text(
 )
 # They wait, or measure this machine: nothing of that is an option's check.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
-LEFT_OUT |= {"--endpoint-url", "--watch", "--help", "--list", "--all"}
+LEFT_OUT |= {"--endpoint-url", "--retries", "--watch", "--help", "--list", "--all"}
 
 
 def draw_value(draw: st.DrawFn, option: click.Option) -> str:

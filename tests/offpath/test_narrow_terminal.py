@@ -49,7 +49,7 @@ def test_answers_are_whole_at_80_columns(
         shown = assert_whole(
             run, monkeypatch, "predict", photograph, "--url", answers.url
         )
-    assert "0.750" in shown and "decode 11.5" in shown
+    assert "0.750" in shown and "11.5" in shown
 
 
 def test_a_sinks_state_is_whole_at_80_columns(

@@ -13,7 +13,7 @@ import pytest
 from offpath.cli import main
 from tests.offpath.conftest import Done, Run
 from tests.offpath.reference import list_commands
-from tests.offpath.wrong_input import BY_HAND, NEEDED, derive, write_files
+from tests.offpath.wrong_input import BY_HAND, MEASURING, NEEDED, derive, write_files
 from tests.support.no_processes import Started, forbid_processes
 
 COMMANDS = {
@@ -70,7 +70,13 @@ def find_fault(done: Done, code: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow) if path in MEASURING else path
+        for path in COMMANDS
+    ],
+)
 def test_wrong_input_is_said_in_a_line(
     run: Run,
     path: str,

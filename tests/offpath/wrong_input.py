@@ -13,6 +13,16 @@ import torch
 from tests.profiling.runs import make_compare
 from tests.support.pictures import jpeg
 
+# They import torch and make photographs before they look closer: minutes in all.
+MEASURING = (
+    "bench compare",
+    "bench sweep",
+    "bench latency",
+    "bench engines",
+    "bench setup",
+)
+MEASURING += ("profile stages", "profile cprofile", "profile lines", "profile flame")
+MEASURING += ("profile server", "tune")
 # What a command needs beside a wrong option to come that far.
 NEEDED = {
     "check": "",
@@ -53,7 +63,7 @@ BY_HAND = {
         | --model near-free --batch-size 0 | --model near-free --workers 99999""",
     "check": """none.properties | folder | text.txt | truncated.mar! | text.mar! | bad.properties
         | binary.properties | good.mar --url nonsense | --url http://127.0.0.1:9!
-        | --url unix:/none.sock! | --url http://127.0.0.1:x""",
+        | --url unix:/none.sock! | --token ni\u00f1o | --url http://127.0.0.1:x""",
     "serve": """none.mar | none | folder folder | none/none.mar | store empty | truncated.mar
         | text.mar
         | --model-store none | --model-store empty | --model-store text.txt
@@ -139,7 +149,8 @@ BY_HAND = {
         | ../up | OFFPATH | 1 | --list --list x""",
     "bench show": """none.json | text.json | folder | truncated.mar
         | result.json --baseline nobody
-        | result.json --fail-if x | result.json --fail-if 'nobody:p99_ms>1'
+        | result.json --fail-if x | result.json --csv '' | result.json --html none/a.html
+        | result.json --fail-if 'nobody:p99_ms>1'
         | result.json --plot a.gif
         | result.json --bound-ms 0 | result.json --fail-if 'rate>0'!""",
     "profile compare": """none.json none.json | text.json text.json | result.json | folder folder
