@@ -28,6 +28,7 @@ NEEDED = {
     "check": "",
     "cost": "--rate-per-instance a=1 --peak-per-s 1 --hourly-price 1",
     "export ray": "good.mar --output out",
+    "front": "--upstream 127.0.0.1:9",
     "export triton": "good.mar --output out",
     "logs read": "file://{folder}/log",
     "logs verify": "file://{folder}/log --ids ids.txt",
@@ -74,6 +75,9 @@ BY_HAND = {
         | --front --token-auth | --front --tls-cert text.txt | --front --tokens text.txt
         | --front --tokens empty.txt | --tokens text.txt | --front --front-memory folder
         | good.mar x=good.mar good.mar=""",
+    "front": """ | --upstream nonsense:x | --upstream 127.0.0.1:9 --host 0.0.0.0
+        | --upstream 127.0.0.1:9 --tls-cert cert.pem
+        | --upstream 127.0.0.1:9 --tokens empty.txt""",
     "reload": """--log-dir none! | --log-dir empty! | --log-dir text.txt | --port -1
         | --port 70000 | surplus
         | --timeout-s -1 | --timeout-s 0""",

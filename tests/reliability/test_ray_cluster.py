@@ -71,7 +71,8 @@ def test_a_killed_node_fails_what_is_in_flight_and_a_drained_one_nothing(
 def was_cut_off(one: Try, kills: Sequence[Event]) -> bool:
     """Whether it was on its way when a node was killed."""
     return any(
-        one.began_s <= kill.over_s + NOTICED_S and kill.done_s <= one.ended_s for kill in kills
+        one.began_s <= kill.over_s + NOTICED_S and kill.done_s <= one.ended_s
+        for kill in kills
     )
 
 
