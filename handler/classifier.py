@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,16 +21,14 @@ from offpath.handler.backends.artefacts import FOLDER
 from offpath.handler.backends.choose import Choice, choose_backend
 from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.errors import ItemError
-from offpath.handler.explanations import Explainer, is_explanation
+from offpath.handler.explanations import Explainer, is_explanation, make_attribute
 from offpath.handler.handed_over import FrontDoor
 from offpath.handler.metrics import MetricsEmitter
-from offpath.handler.normalise import Normaliser
 from offpath.handler.own import OwnAnswers, Result
-from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads, without_frames
+from offpath.handler.pipeline import Batch, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.records import make_records
-from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
+from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_json
 from offpath.handler.share import decode_budget_s, threads_per_worker
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
 from offpath.handler.surroundings import say_losses
@@ -131,23 +128,15 @@ class OffpathClassifier(ImageClassifier):
         timings = batch.timer.read()  # what the client and the log are told
         with batch.timer.stage(Stage.POSTPROCESS):
             bodies = self._send(batch, replies, context, timings)
-        if not self.config.prediction_log.is_off:
+        log, version, key = self.config.prediction_log, self._version, self._warm_up_key
+        if not log.is_off:
             with batch.timer.stage(Stage.LOG):
-                settings = self.config.prediction_log
-                self._log.append(
-                    make_records(
-                        batch,
-                        context,
-                        settings,
-                        self._version,
-                        timings,
-                        self._warm_up_key,
-                    )
-                )
+                records = make_records(batch, context, log, version, timings, key)
+                self._log.append(records)
         errors = [item.error.type for item in batch.items if item.error]
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
         if self._tracer is not None:
-            self._tracer.trace(batch, context, self._warm_up_key)
+            self._tracer.trace(batch, context, key)
         return bodies
 
     def close(self) -> None:
@@ -163,7 +152,7 @@ class OffpathClassifier(ImageClassifier):
         return {
             "handler": "offpath",
             "device": str(self.device),
-            **describe_choice(self._choice),
+            **self._choice.describe(),
             "cuda_graphs": self.pipeline.runner.captured_sizes,
             "classes": self.pipeline.runner.classes,
             "threads": torch.get_num_threads(),
@@ -273,21 +262,7 @@ class OffpathClassifier(ImageClassifier):
                 item.error = None  # it carries no picture
                 replies[idx] = encode_json(self.describe_handle())
             elif is_explanation(headers) and item.error is None:
-                replies[idx] = self._explain_item(item, row)
-
-    def _explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
-        if item.index is None:
-            raise RuntimeError("an item without a picture cannot be explained")
-        try:
-            return self._explainer.explain(item.index, row, self._attribute)
-        except ItemError as error:
-            item.error = without_frames(error)
-            return encode_error(error)
-
-    def _attribute(self, index: int, target: int) -> list[Any]:
-        inputs = self._normaliser(self.pipeline.runner.picture(index))
-        attributions: list[Any] = self.get_insights(inputs, None, target)[0]
-        return attributions
+                replies[idx] = self._explainer.explain_item(item, row)
 
     def get_insights(
         self, tensor_data: torch.Tensor, _: Any, target: int = 0
@@ -305,15 +280,13 @@ class OffpathClassifier(ImageClassifier):
         return list(attributions.tolist())
 
     @cached_property
-    def _normaliser(self) -> Normaliser:
-        config = self.config
-        return Normaliser(config.mean, config.std, config.image_size, self.device)
-
-    @cached_property
     def _explainer(self) -> Explainer:
+        runner = self.pipeline.runner
+        attribute = make_attribute(self.config, runner, self.get_insights)
         config = self.config
-        classes = self.pipeline.runner.classes
-        return Explainer(config.explanations, config.max_response_bytes, classes)
+        return Explainer(
+            attribute, config.explanations, config.max_response_bytes, runner.classes
+        )
 
     @staticmethod
     def _quiet_worker_log() -> None:
@@ -327,15 +300,3 @@ def is_grpc(headers: Mapping[str, Any]) -> bool:
     """Whether a request came over gRPC: over HTTP there is always a header, here there is only
     what ts/service.py says of the fields."""
     return not any(isinstance(value, str) for value in headers.values())
-
-
-def describe_choice(choice: Choice) -> dict[str, Any]:
-    """What answers and how it compared with eager fp32; for `describe_handle`."""
-    described: dict[str, Any] = {
-        "engine": choice.backend.name,
-        "precision": choice.backend.precision,
-        "engines_refused": list(choice.refused),
-    }
-    if choice.parity is not None:
-        described["parity"] = asdict(choice.parity)
-    return described

@@ -10,14 +10,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
+from offpath.handler.batch_runner import BatchRunner
+from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import (
     BadTarget,
     ExplanationsClosed,
     ExplanationTooLarge,
+    ItemError,
     TooManyExplanations,
 )
 from offpath.handler.handed_over import fields_of
-from offpath.handler.response import Reply, encode_json
+from offpath.handler.normalise import Normaliser
+from offpath.handler.pipeline import Item, without_frames
+from offpath.handler.response import Reply, encode_error, encode_json
 
 # After an explanation none begins for so many times as long as it took: predictions keep more than
 # 60 % of a worker. Beside it no other one of the same batch.
@@ -37,6 +44,7 @@ class Explainer:
     """Decides which explanations are made, and makes them.
 
     Args:
+        attribute: explains one picture of the batch.
         is_open: the setting `explanations`.
         max_bytes: of one reply; over it TorchServe ends the worker.
         classes: of the model.
@@ -45,18 +53,28 @@ class Explainer:
 
     def __init__(
         self,
+        attribute: Attribute,
         is_open: bool,
         max_bytes: int,
         classes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._attribute = attribute
         self._is_open, self._max_bytes, self._classes = is_open, max_bytes, classes
         self._clock = clock
         self._next_s = clock()
 
-    def explain(
-        self, index: int, row: Mapping[str, Any], attribute: Attribute
-    ) -> Reply:
+    def explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
+        """Explains the picture of an item; an error becomes the item's own."""
+        if item.index is None:
+            raise RuntimeError("an item without a picture cannot be explained")
+        try:
+            return self.explain(item.index, row)
+        except ItemError as error:
+            item.error = without_frames(error)
+            return encode_error(error)
+
+    def explain(self, index: int, row: Mapping[str, Any]) -> Reply:
         """Explains a picture of the batch.
 
         Raises:
@@ -69,7 +87,7 @@ class Explainer:
             raise TooManyExplanations("predictions come first; come again in a second")
         begin_s = self._clock()
         try:
-            reply = encode_json(attribute(index, target))
+            reply = encode_json(self._attribute(index, target))
         finally:
             end_s = self._clock()
             self._next_s = end_s + PAUSE_FACTOR * (end_s - begin_s)
@@ -78,6 +96,22 @@ class Explainer:
                 f"{len(reply.body)} bytes; at most {self._max_bytes} can be sent"
             )
         return reply
+
+
+def make_attribute(
+    config: HandlerConfig,
+    runner: BatchRunner,
+    get_insights: Callable[[torch.Tensor, Any, int], list[Any]],
+) -> Attribute:
+    """Attributions of a picture of the runner's batch by TorchServe's `get_insights`."""
+    normaliser = Normaliser(config.mean, config.std, config.image_size, runner.device)
+
+    def attribute(index: int, target: int) -> list[Any]:
+        inputs = normaliser(runner.picture(index))
+        attributions: list[Any] = get_insights(inputs, None, target)[0]
+        return attributions
+
+    return attribute
 
 
 def parse_target(value: object, classes: int) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
@@ -24,11 +24,12 @@ WATCH_S = 0.5
 SHOWN_LEVELS = ("ERROR", "FATAL")
 
 
-class View(Protocol):
-    """Whom `serve` tells what happens; the command line has one for the terminal."""
+class View:
+    """Whom `serve` tells what happens: nobody; the command line has one for the terminal."""
 
     def waiting(self, text: str) -> AbstractContextManager[Any]:
         """Something takes its time."""
+        return nullcontext()
 
     def show_ready(
         self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
@@ -78,10 +79,8 @@ def serve(
     server = TorchServe(settings)
     try:
         with view.waiting("starting TorchServe ..."):
-            server.start()
-            server.wait_until_ready()
-            statuses = _check(server, view)
-            _warm_up(server, statuses)
+            statuses = start_checked(server)
+        view.show_unchecked(list_unchecked(server))
         view.show_ready(_urls(server), statuses, time.monotonic() - started)
         if sample:
             _show_sample(server, view)
@@ -96,24 +95,33 @@ def serve(
         server.stop()
 
 
-def _check(server: TorchServe, view: View) -> list[ModelStatus]:
-    view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
+def start_checked(server: TorchServe) -> list[ModelStatus]:
+    """Starts a server, waits until it is READY, checks and warms it.
+
+    Raises:
+        ExpectedError: one of these fails.
+    """
+    server.start()
+    server.wait_until_ready()
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
-        return check_effective(server.archives, management, allow_cpu)
-
-
-def _warm_up(server: TorchServe, statuses: list[ModelStatus]) -> None:
-    token = server.read_token("inference")
+        statuses = check_effective(server.archives, management, allow_cpu)
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
             warm_up(
                 server.inference_url,
                 name,
                 status.min_workers,
-                token,
+                server.read_token("inference"),
+                server.socket("inference"),
                 key=server.warm_up_key,
             )
+    return statuses
+
+
+def list_unchecked(server: TorchServe) -> list[str]:
+    """Archives that hold no settings to compare with."""
+    return [a.path.name for _, a in server.archives if not a.model_config]
 
 
 def _show_sample(server: TorchServe, view: View) -> None:

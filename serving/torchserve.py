@@ -46,8 +46,6 @@ from offpath.serving.settings import (
     socket_path,
 )
 
-__all__ = ["ServerSettings", "TorchServe"]
-
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 # A dying worker writes its traceback over some milliseconds.
@@ -57,16 +55,12 @@ TRACEBACK_S = 0.5
 class TorchServe:
     """A TorchServe process tree; a context manager that starts it, waits, and stops it.
 
-    Args:
-        settings: what to start.
-        run_dir: folder for its configuration and logs, kept; by default a temporary one that is
-            removed at the end (its logs stay when the start fails).
+    Its temporary folder is removed at the end; the logs in it stay when the start fails.
     """
 
-    def __init__(self, settings: ServerSettings, run_dir: Path | None = None) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._tmp_dir: Path | None = None
-        self._run_dir = run_dir.resolve() if run_dir is not None else None
         self._log_dir: Path | None = None
         # What tells the starter's requests from a client's.
         self.warm_up_key = secrets.token_hex(16)
@@ -75,7 +69,8 @@ class TorchServe:
         self._ports: Ports | None = None
         self._failed = False
         self._log_start = 0
-        self._archives: list[tuple[str, MarFile]] = []
+        # Each with the name that its model is served under.
+        self.archives: list[tuple[str, MarFile]] = []
 
     def __enter__(self) -> TorchServe:
         self.start()
@@ -160,7 +155,7 @@ class TorchServe:
             ExpectedError: no Java, a missing archive, a taken port, an unreadable configuration.
         """
         check_startable(self.settings)
-        self._archives = read_archives(self.settings.model_store, self.settings.models)
+        self.archives = read_archives(self.settings.model_store, self.settings.models)
         try:
             self._launch()
         except BaseException:
@@ -218,40 +213,27 @@ class TorchServe:
         """Returns a client of this server's management API."""
         return ManagementClient(self.management_url, self.read_token("management"))
 
-    @property
-    def archives(self) -> list[tuple[str, MarFile]]:
-        """The archives, each with the name that its model is served under."""
-        return self._archives
-
     def model_names(self) -> list[str]:
         """Names under which the models are served."""
-        return [name for name, _ in self._archives]
+        return [name for name, _ in self.archives]
 
     @property
     def _key_file(self) -> Path:
         # TokenAuthorization.java: in Java's working folder.
-        return self._work_dir / "key_file.json"
-
-    @property
-    def _work_dir(self) -> Path:
-        if self._run_dir is not None:
-            return self._run_dir
         if self._tmp_dir is None:
             raise RuntimeError("not started")
-        return self._tmp_dir
+        return self._tmp_dir / "key_file.json"
 
     def _launch(self) -> None:
         self._tmp_dir = make_short_tmp_dir()
-        self._log_dir = (self.settings.log_dir or self._work_dir / "logs").resolve()
-        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
         self._log_dir.mkdir(parents=True, exist_ok=True)
         server_log = self._log_dir / SERVER_LOG
         # Yesterday's failure must not look like today's. The console log starts afresh.
         self._log_start = server_log.stat().st_size if server_log.exists() else 0
-        self._key_file.unlink(missing_ok=True)
         self._ports = choose_ports(self.settings)
         properties = build_properties(self.settings, self._ports, self._tmp_dir)
-        config_path = self._work_dir / "effective.properties"
+        config_path = self._tmp_dir / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(self._log_dir / CONSOLE_LOG, "wb") as console:
             self._process = subprocess.Popen(
@@ -261,7 +243,7 @@ class TorchServe:
                     config_path,
                     self._tmp_dir,
                 ),
-                cwd=self._work_dir,
+                cwd=self._tmp_dir,
                 env={
                     **make_environment(self.settings, self._tmp_dir, self._log_dir),
                     WARM_UP_VARIABLE: self.warm_up_key,

@@ -26,7 +26,6 @@ def warm_up(
     model_name: str,
     workers: int,
     token: str | None = None,
-    photograph: Path = PHOTOGRAPH,
     socket: Path | None = None,
     key: str | None = None,
 ) -> None:
@@ -40,7 +39,7 @@ def warm_up(
     headers = {WARM_UP_HEADER: key} if key else {}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    body = photograph.read_bytes()
+    body = PHOTOGRAPH.read_bytes()
     path = f"/predictions/{model_name}"
     transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
     with httpx.Client(

@@ -19,6 +19,25 @@ from offpath.serving.warm_up import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")
+# Each folder's files share a server: one process starts it, once.
+TOGETHER = ("tests/serving/front/", "tests/serving/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Gives each process a file at a time, of TOGETHER the whole folder."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return find_folder(nodeid) or super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+def find_folder(nodeid: str) -> str | None:
+    """The one of TOGETHER that a test lies in."""
+    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,8 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.get_closest_marker(name) for name in RERUN_MARKS):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
             long.add(item.path)
-    # scripts/test.sh gives a file at a time to each core: none shall be left alone with a long one.
-    items.sort(key=lambda item: item.path not in long)
+    # Neither core shall be left alone with a long one at the end.
+    items.sort(key=lambda item: (not find_folder(item.nodeid), item.path not in long))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,6 +47,17 @@ class Choice:
     parity: Parity | None
     refused: tuple[str, ...] = ()
     failed_gate: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """What answers and how it compared with eager fp32; for `describe_handle`."""
+        described: dict[str, Any] = {
+            "engine": self.backend.name,
+            "precision": self.backend.precision,
+            "engines_refused": list(self.refused),
+        }
+        if self.parity is not None:
+            described["parity"] = asdict(self.parity)
+        return described
 
 
 def choose_backend(

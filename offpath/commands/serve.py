@@ -25,6 +25,18 @@ from offpath.serving.settings import ServerSettings
 
 DEFAULT_STORE = Path(".offpath/model-store")
 DEFAULT_LOG_DIR = Path(".offpath/logs")
+# Options that are the server's, with a door before it or not; the others are the door's.
+SERVER_OPTIONS = (
+    *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
+    *(
+        "config",
+        "enable_model_api",
+        "token_auth",
+        "allow_cpu",
+        "fork_workers",
+        "log_dir",
+    ),
+)
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -135,26 +147,14 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
 def command(
     models: tuple[str, ...],
     model_store: Path,
-    host: str,
-    port: int,
-    management_port: int | None,
-    metrics_port: int,
-    grpc_port: int,
-    config: Path | None,
-    enable_model_api: bool,
-    grpc: bool,
-    token_auth: bool,
-    behind_proxy: bool,
-    allow_cpu: bool,
-    fork_workers: bool,
     verbose: bool,
-    log_dir: Path | None,
     drain_s: int,
     ship_s: float,
     sample: bool,
     once: bool,
     as_json: bool,
-    **front_options: Any,
+    behind_proxy: bool,
+    **options: Any,
 ) -> None:
     """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store.
 
@@ -164,53 +164,32 @@ def command(
       offpath serve defects.mar faces=/models/f2.mar
       offpath serve /models                          all of a folder
     """
+    own = {name: options.pop(name) for name in SERVER_OPTIONS}
+    listening = {name: own[name] for name in ("host", "port", "metrics_port")}
+    front = make_front(options, **listening, verbose=verbose, drain_s=drain_s)
     # A file that asks for tokens gets them: the option's absence must not switch them off.
-    token_auth = token_auth or wants_tokens(config)
-    front = make_front(
-        front_options,
-        host=host,
-        port=port,
-        metrics_port=metrics_port,
-        verbose=verbose,
-        drain_s=drain_s,
-    )
-    check_host(host, token_auth, front, behind_proxy)
-
-    def make_settings() -> ServerSettings:
-        store, entries = find_models(model_store, models, Path(links))
-        return ServerSettings(
-            model_store=store,
-            models=entries,
-            config=config,
-            host=host,
-            inference_port=port,
-            management_port=management_port,
-            metrics_port=metrics_port,
-            grpc_port=grpc_port,
-            enable_model_api=enable_model_api,
-            grpc=grpc or grpc_port > 0,
-            token_auth=token_auth,
-            allow_cpu=allow_cpu,
-            fork_workers=fork_workers,
-            verbose=verbose,
-            log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
-        )
-
+    own["token_auth"] = own["token_auth"] or wants_tokens(own["config"])
+    check_host(own["host"], own["token_auth"], front, behind_proxy)
     view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(
-            f"--behind-proxy: whoever reaches {host} is answered, without TLS and tokens; the "
-            "proxy must be the only one who does"
+            f"--behind-proxy: whoever reaches {own['host']} is answered, without TLS and tokens; "
+            "the proxy must be the only one who does"
         )
+
+    def find_settings() -> ServerSettings:
+        store, entries = find_models(model_store, models, Path(links))
+        return make_settings(store, entries, verbose=verbose, **own)
+
     try:
         with tempfile.TemporaryDirectory(
             prefix="offpath-store-"
         ) as links, stopping_on_signals():
             try:
                 if front is None:
-                    serve(make_settings(), view, drain_s, sample=sample, once=once)
+                    serve(find_settings(), view, drain_s, sample=sample, once=once)
                 else:
-                    serve_front(make_settings, front, view, sample=sample, once=once)
+                    serve_front(find_settings, front, view, sample=sample, once=once)
             finally:
                 if ship_s:
                     ship_rest(view, ship_s)
@@ -232,6 +211,28 @@ def ship_rest(view: ServeView, timeout_s: float) -> None:
             f"{report.left_segments} segments of the prediction log are left in {spool}: "
             f"{'; '.join(report.errors.values())}"
         )
+
+
+def make_settings(
+    store: Path,
+    entries: tuple[str, ...],
+    *,
+    port: int,
+    grpc: bool,
+    grpc_port: int,
+    log_dir: Path | None,
+    **same: Any,
+) -> ServerSettings:
+    """What the options ask for; `same` are those that the settings call alike."""
+    return ServerSettings(
+        model_store=store,
+        models=entries,
+        inference_port=port,
+        grpc=grpc or grpc_port > 0,
+        grpc_port=grpc_port,
+        log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
+        **same,
+    )
 
 
 def wants_tokens(config: Path | None) -> bool:

@@ -17,9 +17,10 @@ from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogLine
+from offpath.serving.session import View
 
 
-class ServeView:
+class ServeView(View):
     """The terminal, or with `as_json` one JSON object per event on standard output."""
 
     def __init__(self, as_json: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Conditions on a run's figures, for CI: `p99_ms>100`, `failed>0`, `offpath:rate<200`.
 
-A metric by its name in `statistics.METRICS`, or `p50_ms` ... for a percentile of the latency; one
+A metric by its name in `metrics.METRICS`, or `p50_ms` ... for a percentile of the latency; one
 comparison; one number. The figure is the median of the rounds, in each cell of each variant.
 """
 
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from offpath.profiling.core.figures import format_clients, format_figure
 from offpath.profiling.core.limits import is_limit
+from offpath.profiling.core.metrics import METRICS
 from offpath.profiling.core.run import Cell
-from offpath.profiling.core.statistics import LATENCY, METRICS, PERCENTILES, Summary
+from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Summary
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from offpath.profiling.core.metrics import OK
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.runner import NOISY_CORES, OTHER_CORES, format_cell
-from offpath.profiling.core.statistics import OK, Summary
+from offpath.profiling.core.statistics import Summary
 
 NOISY_SPREAD = 0.15
 # Fewer good replies in a window, and its percentiles are a handful of batches.

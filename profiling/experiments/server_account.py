@@ -19,7 +19,10 @@ from dataclasses import dataclass
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
-from offpath.profiling.load.prometheus import Snapshot
+from offpath.profiling.core.experiment import Observer
+from offpath.profiling.experiments.server_target import ServedModel
+from offpath.profiling.load.prometheus import Snapshot, read_metrics
+from offpath.profiling.load.window import WindowWatcher
 
 REQUESTS = "ts_inference_requests_total"
 # With `_total`, see `load/prometheus.py`.
@@ -42,11 +45,38 @@ WHERE = {
     WORKER: "worker",
     LEFT: "unaccounted",
 }
+# Reading the page costs Java a few milliseconds.
+SNAPSHOT_EVERY_S = 1.0
 MIN_BATCHES = 50
 # Requests in flight at the window's ends, as a share of those counted, from which it matters.
 MAX_EDGE_SHARE = 0.05
 # Of the client's mean that the parts may exceed it by.
 MAX_EXCESS_SHARE = 0.02
+
+
+class SnapshotWatcher(WindowWatcher):
+    """Reads /metrics at the window's beginning and about once a second inside it.
+
+    The last reading before the window ends is the second snapshot: at both, every client is busy.
+    """
+
+    def __init__(self, name: str, target: ServedModel, observer: Observer) -> None:
+        super().__init__(name, target, observer)
+        self._metrics_url = target.metrics_url
+        self._last_s = 0.0
+        self.snapshots: list[Snapshot] = []
+
+    def on_window(self) -> None:
+        """The window begins."""
+        self.snapshots = [read_metrics(self._metrics_url)]
+        super().on_window()
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        """Passes the count on; raises ExpectedError when the server is gone."""
+        super().on_progress(replies, elapsed_s)
+        if elapsed_s - self._last_s >= SNAPSHOT_EVERY_S:
+            self._last_s = elapsed_s
+            self.snapshots.append(read_metrics(self._metrics_url))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from offpath.profiling.core.host import count_cores
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.work_folder import work_folder
 from offpath.profiling.experiments.server_account import (
+    SnapshotWatcher,
     find_doubts,
     make_account,
     read_counters,
@@ -41,13 +42,10 @@ from offpath.profiling.in_process.profile_figures import ACCOUNT, sum_buckets
 from offpath.profiling.in_process.samples import FILES, FUNCTIONS
 from offpath.profiling.load.gpu import GpuSampler
 from offpath.profiling.load.plan import LoadPlan, find_generator
-from offpath.profiling.load.prometheus import Snapshot, read_metrics
 from offpath.profiling.load.window import WindowWatcher, name_figures
 from offpath.profiling.load.workload import Workload, load_workload
 
 EXPERIMENT = "profile-server"
-# Reading the page costs Java a few milliseconds.
-SNAPSHOT_EVERY_S = 1.0
 # Of load under cProfile: enough batches for shares.
 CPROFILE_S = 10.0
 CPROFILE_WARM_UP_S = 1.0
@@ -102,31 +100,6 @@ class ServerChoices:
         if self.mar is not None:
             return {"archive": self.mar.name}
         return {"model": self.model, "threads": 1}
-
-
-class SnapshotWatcher(WindowWatcher):
-    """Reads /metrics at the window's beginning and about once a second inside it.
-
-    The last reading before the window ends is the second snapshot: at both, every client is busy.
-    """
-
-    def __init__(self, name: str, target: ServedModel, observer: Observer) -> None:
-        super().__init__(name, target, observer)
-        self._metrics_url = target.metrics_url
-        self._last_s = 0.0
-        self.snapshots: list[Snapshot] = []
-
-    def on_window(self) -> None:
-        """The window begins."""
-        self.snapshots = [read_metrics(self._metrics_url)]
-        super().on_window()
-
-    def on_progress(self, replies: int, elapsed_s: float) -> None:
-        """Passes the count on; raises ExpectedError when the server is gone."""
-        super().on_progress(replies, elapsed_s)
-        if elapsed_s - self._last_s >= SNAPSHOT_EVERY_S:
-            self._last_s = elapsed_s
-            self.snapshots.append(read_metrics(self._metrics_url))
 
 
 def run_server_profile(

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from offpath.profiling.core.figures import format_figure
+from offpath.profiling.core.metrics import METRICS, OK
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import LATENCY, METRICS, OK, PERCENTILES, Summary
+from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Summary
 from offpath.profiling.report.document import Table
 
 TITLES = {metric.name: metric.title for metric in METRICS}

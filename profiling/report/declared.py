@@ -21,8 +21,9 @@ from offpath.profiling.core.facts import (
     describe_workload,
     format_time,
 )
+from offpath.profiling.core.metrics import METRICS
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import METRICS, Summary
+from offpath.profiling.core.statistics import Summary
 from offpath.profiling.report.columns import Column, TableSpec, View
 from offpath.profiling.report.document import Chart, Document, Section, Table
 from offpath.profiling.report.specs import TitledSpec

@@ -5,10 +5,19 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
+
+<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+=======
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+>>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,12 +32,16 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.hosts import HostsSession
 from offpath.serving.front.session import FrontSession
 from offpath.serving.front.settings import FrontSettings
+<<<<<<< HEAD
 from offpath.serving.front.upstream import Behind
 from offpath.serving.key_file import KeyFile
 from offpath.serving.management import ModelStatus
 from offpath.serving.prediction import Prediction
 from offpath.serving.server_log import LogLine
 from offpath.serving.torchserve import TorchServe
+=======
+from offpath.serving.session import View
+>>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
 
 # Free ports; every client of a benchmark is one address.
 DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
@@ -39,36 +52,6 @@ FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
 # Group of the door's processes; counted with the front end, and shown alone.
 NGINX = "nginx"
 HOSTS = Behind(False, 32 << 20, 240, 10_000)
-
-
-class SilentView:
-    """Nobody is told."""
-
-    def waiting(self, text: str) -> AbstractContextManager[Any]:
-        """See `View`."""
-        return nullcontext()
-
-    def show_ready(
-        self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
-    ) -> None:
-        """See `View`."""
-
-    def show_unchecked(self, names: Sequence[str]) -> None:
-        """See `View`."""
-
-    def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
-        """See `View`."""
-
-    def show_usage(
-        self, inference_url: str, model_name: str, keys: KeyFile | None = None
-    ) -> None:
-        """See `View`."""
-
-    def show_log_line(self, line: LogLine) -> None:
-        """See `View`."""
-
-    def show_problem(self, text: str) -> None:
-        """See `View`."""
 
 
 class RunningBehindDoor(RunningTorchServe):
@@ -169,9 +152,15 @@ class BehindDoorUnderTest(TorchServeUnderTest):
         store = self._store or Path()
         began_s = time.perf_counter()
         with self.beside() as beside:
+<<<<<<< HEAD
             settings = self._make_settings(store, beside)
             settings = replace(settings, log_dir=store / f"logs-{number}")
             session = FrontSession(lambda: settings, door, SilentView())
+=======
+            session = FrontSession(
+                lambda: self._make_settings(store, beside), DOOR, View()
+            )
+>>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
             try:
                 session.start()
                 server = session.rotation.current

@@ -22,7 +22,8 @@ from offpath.profiling.servers.s3_store import Beside
 from offpath.serving.java import find_java
 from offpath.serving.management import ManagementClient
 from offpath.serving.processes import find_fork_helpers
-from offpath.serving.torchserve import ServerSettings, TorchServe
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
 from offpath.serving.warm_up import warm_up
 
 # The store's one archive.

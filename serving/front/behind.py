@@ -9,15 +9,12 @@ from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.handed_over import FOLDER_VARIABLE, KEY_VARIABLE
-from offpath.serving.effective import check_effective
 from offpath.serving.front.config import FrontPlace
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import Behind
-from offpath.serving.management import ModelStatus
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.settings import LOOPBACK, ServerSettings, read_config
 from offpath.serving.torchserve import TorchServe
-from offpath.serving.warm_up import warm_up
 
 # TorchServe's own (ConfigManager.java).
 DEFAULT_MAX_REQUEST_BYTES = 6_553_500
@@ -76,29 +73,6 @@ def settings_behind(
         env=env,
         overrides={"job_queue_size": str(behind.queue), **settings.overrides},
     )
-
-
-def start_behind(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, waits until it is READY, checks and warms it.
-
-    Raises:
-        ExpectedError: one of these fails.
-    """
-    server.start()
-    server.wait_until_ready()
-    with server.management() as management:
-        allow_cpu = server.settings.allow_cpu
-        statuses = check_effective(server.archives, management, allow_cpu)
-    for (name, archive), status in zip(server.archives, statuses):
-        if archive.has_our_handler:
-            warm_up(
-                "http://localhost",
-                name,
-                status.min_workers,
-                socket=server.socket("inference"),
-                key=server.warm_up_key,
-            )
-    return statuses
 
 
 def has_ready_workers(server: TorchServe) -> bool:

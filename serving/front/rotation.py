@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from offpath.serving.front.behind import count_connections, start_behind
+from offpath.serving.front.behind import count_connections
 from offpath.serving.management import ModelStatus
+from offpath.serving.session import start_checked
 from offpath.serving.settings import ServerSettings
 from offpath.serving.torchserve import TorchServe
 
@@ -36,7 +37,7 @@ class Starting:
 
     def _run(self) -> None:
         try:
-            self.statuses = start_behind(self.server)
+            self.statuses = start_checked(self.server)
         except Exception as error:  # the session shows it, or ends with it
             self.failure = error
             self.server.stop()

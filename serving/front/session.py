@@ -27,7 +27,7 @@ from offpath.serving.front.state import FrontState
 from offpath.serving.front.tokens import read_tokens
 from offpath.serving.ports import check_port_free, resolve_ports
 from offpath.serving.server_log import LogFollower
-from offpath.serving.session import SHOWN_LEVELS, View
+from offpath.serving.session import SHOWN_LEVELS, View, list_unchecked
 from offpath.serving.settings import ServerSettings
 from offpath.serving.warm_up import PHOTOGRAPH
 
@@ -231,9 +231,7 @@ class FrontSession:
     def _greet(self, starting: Starting) -> None:
         """A new server is in: its log is the one to follow."""
         server = starting.server
-        self._view.show_unchecked(
-            [a.path.name for _, a in server.archives if not a.model_config]
-        )
+        self._view.show_unchecked(list_unchecked(server))
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:

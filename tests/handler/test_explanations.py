@@ -12,7 +12,12 @@ from offpath.handler.errors import (
     ExplanationTooLarge,
     TooManyExplanations,
 )
-from offpath.handler.explanations import Explainer, is_explanation, parse_target
+from offpath.handler.explanations import (
+    Attribute,
+    Explainer,
+    is_explanation,
+    parse_target,
+)
 
 
 class Clock:
@@ -24,21 +29,20 @@ class Clock:
         return self.now_s
 
 
-def make_explainer(clock: Clock, **changes: Any) -> Explainer:
-    return Explainer(
-        **{"is_open": True, "max_bytes": 100, "classes": 10, "clock": clock, **changes}
-    )
+def make_explainer(
+    clock: Clock, attribute: Attribute, is_open: bool = True
+) -> Explainer:
+    return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
 
 
 def test_closed_unless_it_is_asked_for() -> None:
     assert not HandlerConfig().explanations
     with pytest.raises(ExplanationsClosed):
-        make_explainer(Clock(), is_open=False).explain(0, {}, lambda *_: [])
+        make_explainer(Clock(), lambda *_: [], is_open=False).explain(0, {})
 
 
 def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
     clock, spent_s = Clock(), 0.0
-    explainer = make_explainer(clock)
 
     def attribute(index: int, target: int) -> list[Any]:
         nonlocal spent_s
@@ -46,10 +50,11 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
         spent_s += 0.8
         return []
 
+    explainer = make_explainer(clock, attribute)
     refused = 0
     while clock.now_s < 80:
         try:
-            explainer.explain(0, {}, attribute)
+            explainer.explain(0, {})
         except TooManyExplanations:
             refused += 1
             clock.now_s += 0.01
@@ -58,14 +63,14 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
 
 def test_a_reply_that_would_end_the_worker_is_that_items_error() -> None:
     with pytest.raises(ExplanationTooLarge, match="at most 100"):
-        make_explainer(Clock()).explain(0, {}, lambda *_: [0.25] * 100)
+        make_explainer(Clock(), lambda *_: [0.25] * 100).explain(0, {})
 
 
 def test_an_unknown_class_costs_nobody_his_turn() -> None:
-    explainer = make_explainer(Clock())
+    explainer = make_explainer(Clock(), lambda *_: [])
     with pytest.raises(BadTarget):
-        explainer.explain(0, {"target": b"10"}, lambda *_: [])
-    assert explainer.explain(0, {"target": b"9"}, lambda *_: []).status == 200
+        explainer.explain(0, {"target": b"10"})
+    assert explainer.explain(0, {"target": b"9"}).status == 200
 
 
 @pytest.mark.parametrize("size, fits", [(224, True), (295, True), (336, False)])

@@ -28,7 +28,8 @@ explained = make_rows()[:1]
 explained[0]["headers"] = [{{"name": b"explain", "value": b"True"}}]
 predict(service, explained)
 handler = service._entry_point.__self__
-inputs = handler._normaliser(handler.pipeline.runner.picture(0))
+runner = handler.pipeline.runner
+inputs = runner.backend._normaliser(runner.picture(0))
 ours = handler.get_insights(inputs, None, 7)
 
 import captum.attr, torch

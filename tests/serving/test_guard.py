@@ -31,7 +31,8 @@ time.sleep(600)
 TORCHSERVE = """
 import sys, time
 from pathlib import Path
-from offpath.serving.torchserve import ServerSettings, TorchServe
+from offpath.serving.settings import ServerSettings
+from offpath.serving.torchserve import TorchServe
 mar = Path(sys.argv[1])
 settings = ServerSettings(mar.parent, (mar.name,), inference_port=0, management_port=0,
                           metrics_port=0)

@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MagicMoc
         made.ports.inference = 1  # nobody's
         made.model_names.return_value = ["cats"]
         made.management.return_value = nullcontext(management)
-        made.read_token.return_value = None
+        made.read_token.return_value = made.socket.return_value = None
         made.last_words.return_value = ["killed", "by somebody"]
         made.answers, made.describe = answers, management.describe
         monkeypatch.setattr(session, "TorchServe", lambda settings: made)

@@ -37,18 +37,16 @@ def post(server: TorchServe, body: bytes = b"abc") -> str:
     return httpx.post(url, content=body, trust_env=False).text
 
 
-def test_two_servers_serve_side_by_side_and_leave_nothing(make_mar: MakeMar) -> None:
-    settings = make_settings(make_mar())
-    with TorchServe(settings) as one, TorchServe(settings) as two:
-        assert (post(one), post(two, b"four")) == ("3", "4")
-        socket_file = Path(one.management_url.removeprefix("unix:"))
+def test_two_servers_serve_side_by_side_and_leave_nothing(closed: TorchServe) -> None:
+    with TorchServe(closed.settings) as other:
+        assert (post(closed), post(other, b"four")) == ("3", "4")
+        socket_file = Path(other.management_url.removeprefix("unix:"))
         assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
         assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
-        assert not {*one.worker_pids()} & {*two.worker_pids()}
-        folders = [one.log_dir.parent, two.log_dir.parent]
-    assert not any(folder.exists() for folder in folders)
-    for server in (one, two):
-        assert find_session_members(server.java_pid) == []
+        assert not {*closed.worker_pids()} & {*other.worker_pids()}
+    assert not other.log_dir.parent.exists()
+    assert find_session_members(other.java_pid) == []
+    assert post(closed) == "3"
 
 
 def test_token_auth_closes_the_door_and_verbose_logs_requests(
@@ -87,21 +85,20 @@ def test_grpc_is_closed_unless_it_is_asked_for(
                 context.wrap_socket(connection)
 
 
-def test_clients_cause_a_line_a_second_and_forge_none(make_mar: MakeMar) -> None:
+def test_clients_cause_a_line_a_second_and_forge_none(closed: TorchServe) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
+    url = f"{closed.inference_url}/predictions/echo"
+    before, size = count_log_lines(closed), log_bytes(closed)
     begin_s = time.monotonic()
-    with TorchServe(make_settings(make_mar())) as server:
-        url = f"{server.inference_url}/predictions/echo"
-        before, size = count_log_lines(server), log_bytes(server)
-        with httpx.Client(headers=form, trust_env=False) as client:
-            for _ in range(BROKEN_FORMS):
-                client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
-        seconds = time.monotonic() - begin_s
-        lines = count_log_lines(server) - before
-        assert lines <= seconds + 1
-        assert log_bytes(server) - size < 1000 * (seconds + 1)
-        assert b"\x1b" not in server.log_path.read_bytes()
-        assert post(server) == "3"
+    with httpx.Client(headers=form, trust_env=False) as client:
+        for _ in range(BROKEN_FORMS):
+            client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
+    seconds = time.monotonic() - begin_s
+    lines = count_log_lines(closed) - before
+    assert lines <= seconds + 1
+    assert log_bytes(closed) - size < 1000 * (seconds + 1)
+    assert b"\x1b" not in closed.log_path.read_bytes()
+    assert post(closed) == "3"
 
 
 def log_bytes(server: TorchServe) -> int:

@@ -138,13 +138,15 @@ def test_a_handler_that_fails_is_left_out_and_said(
         assert {row.variant for row in load_run(tmp_path / "a.json").rows} == kept
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
-    command = [sys.executable, "-m", "offpath", "profile", "stages", "--images"]
-    command += [str(images), "--requests", "1000000"]
+def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path, make_mar: MakeMar):
+    mar, temporary = make_mar("echo"), tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "offpath", "profile", "stages", "--mar", str(mar)]
+    command += ["--images", str(images), "--requests", "1000000"]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -158,7 +160,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
     assert process.wait(30) == 130
     process.stderr.close()
     assert not [child for child in children if child.is_running()]
-    assert not list(tmp_path.iterdir())
+    assert not list(temporary.iterdir())
 
 
 @pytest.fixture

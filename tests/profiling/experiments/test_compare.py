@@ -264,8 +264,7 @@ def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
         servers=("offpath",),
         windows=Windows(seconds=None, requests=16, warm_up_s=0),
         rounds=1,
-        probes=("start", "memory"),
-        workers=(1,),
+        probes=("start",),
     )
     run = run_compare(choices, Listener(), lambda run: run.save(saved))
     assert run.failures == [] and load_run(saved) == run
@@ -275,7 +274,5 @@ def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
     assert summary.value("offpath", cell, "replies_200") >= 16
     assert 0 < summary.value("offpath", cell, "limit_percent") < 130
     assert 0 < summary.value("offpath", cell, "answer_difference") < 0.03
-    assert summary.value("offpath", cell, "processes.workers") == 1
-    assert summary.value("offpath", cell, "team_pss_mb") > 50
     # Added by the probe, and removed again.
     assert summary.value("offpath", Cell(), "worker_s") > 0
