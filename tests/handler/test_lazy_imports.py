@@ -15,7 +15,7 @@ PROGRAM = """
 import json, sys
 from tests.handler.loaded_service import load_service, make_rows, predict
 
-HEAVY = ("captum", "torch._dynamo", "openvino.torch", "onnxruntime")
+HEAVY = ("captum", "torch._dynamo", "openvino.torch", "onnxruntime", "opentelemetry")
 def heavy():
     return [name for name in HEAVY if name in sys.modules]
 
@@ -28,8 +28,10 @@ explained = make_rows()[:1]
 explained[0]["headers"] = [{{"name": b"explain", "value": b"True"}}]
 predict(service, explained)
 handler = service._entry_point.__self__
-runner = handler.pipeline.runner
-inputs = runner.backend._normaliser(runner.picture(0))
+from offpath.handler.normalise import Normaliser
+config, runner = handler.config, handler.pipeline.runner
+normalise = Normaliser(config.mean, config.std, config.image_size, runner.device)
+inputs = normalise(runner.picture(0))
 ours = handler.get_insights(inputs, None, 7)
 
 import captum.attr, torch

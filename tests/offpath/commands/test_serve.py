@@ -15,7 +15,7 @@ import pytest
 from offpath.commands.serve import check_host, wants_tokens
 from offpath.handler.errors import ExpectedError
 from offpath.serving.processes import find_session_members
-from tests.support.echo_archive import MODEL_CONFIG, MakeMar
+from tests.support.echo_archive import MakeMar
 
 FREE_PORTS = ["--port", "0", "--metrics-port", "0"]
 READY_S = 120
@@ -88,14 +88,6 @@ def test_signal_while_starting_stops_every_process(
     process.communicate(timeout=60)
     assert process.returncode == exit_code
     assert find_session_members(java) == []
-
-
-@pytest.mark.server
-def test_setting_that_torchserve_ignores_fails_the_command(make_mar: MakeMar) -> None:
-    process = start_serve(make_mar(config={**MODEL_CONFIG, "maxBatchDelay": 0}))
-    _, errors = process.communicate(timeout=READY_S)
-    assert process.returncode == 1
-    assert "maxBatchDelay is 100, the archive asks for 0" in errors
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

@@ -129,14 +129,11 @@ def test_wrong_model_is_said(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("name", "most"),
-    [
-        ("offpath", 0.03),
-        pytest.param("torchserve-naive", 1e-4, marks=pytest.mark.slow),
-        pytest.param("torchserve-stock", 1e-4, marks=pytest.mark.slow),
-    ],
+    [("offpath", 0.03), ("torchserve-naive", 1e-4), ("torchserve-stock", 1e-4)],
 )
 def test_servers_answer_alike_with_the_users_model(
     name: str, most: float, archive: Path, tmp_path: Path

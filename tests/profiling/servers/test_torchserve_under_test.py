@@ -25,7 +25,7 @@ from offpath.profiling.servers.torchserve_variants import make_naive_s3, make_of
 from offpath.serving.settings import Ports
 from tests.support.echo_archive import write_mar
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 Started = tuple[TorchServeUnderTest, RunningTorchServe]
 
@@ -67,7 +67,6 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew(
     assert not find_java_since(before)
 
 
-@pytest.mark.slow
 def test_a_port_that_stays_taken_is_said_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_port: int
 ) -> None:
@@ -121,7 +120,6 @@ def list_objects(running: RunningTorchServe, prefix: str = "") -> list[str]:
     return [row["Key"] for row in found.get("Contents", [])]
 
 
-@pytest.mark.slow
 def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     server, running = start_with_store(make_naive_s3)
     post_three(running)
@@ -133,7 +131,6 @@ def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
-@pytest.mark.slow
 def test_our_log_ships_its_segments_to_the_store(start_with_store) -> None:
     server, running = start_with_store(make_offpath_s3)
     post_three(running)

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.servers.front import SilentView
 from offpath.serving.front.hosts import MISSES, HostsSession
 from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import MOST_TRIES, Behind
 from offpath.serving.ports import resolve_ports
+from offpath.serving.session import View
 from tests.support.answering_server import Answers, answering_server
 from tests.support.front import wait_until
 
@@ -31,7 +31,7 @@ class Hosts:
         self.both = (first, second)
         names = [host.url.removeprefix("http://") for host in self.both]
         behind = Behind(False, 32 << 20, 20, 50, (*names, f"127.0.0.1:{gone}"))
-        self.session = HostsSession(FRONT, behind, SilentView())
+        self.session = HostsSession(FRONT, behind, View())
         self.session.start()
 
     def post(self, body: bytes = b"picture", **headers: str) -> httpx.Response:
