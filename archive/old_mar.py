@@ -21,7 +21,6 @@ STOCK_HANDLER = "image_classifier"
 LABELS_FILE = "index_to_name.json"
 # TorchServe's own where an archive and the register API say nothing (ModelArchive.java).
 STOCK_DEFAULTS = {"batchSize": 1, "maxBatchDelay": 100}
-SUFFIX = ".mar"
 
 
 @dataclass(frozen=True)

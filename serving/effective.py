@@ -23,8 +23,6 @@ CHECKED_SETTINGS = {
     "responseTimeout": "response_timeout_s",
     "startupTimeout": "startup_timeout_s",
 }
-# What TorchServe falls back to for a value that it does not accept.
-DEFAULT_MAX_BATCH_DELAY_MS = 100
 DEVICE = "deviceType"
 
 

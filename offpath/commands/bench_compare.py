@@ -54,13 +54,9 @@ MIN_REPLIES = 160
     type=click.IntRange(1),
     help="Replies in a window, instead of --seconds.",
 )
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=20,
-    show_default=True,
-    help="Seconds of load before each window; Java compiles for tens of seconds.",
+@options.warm_up_option(
+    20,
+    "Seconds of load before each window; Java compiles for tens of seconds.",
 )
 @options.tries_option
 @click.option(

@@ -28,13 +28,9 @@ from offpath.commands import showing
     show_default=True,
     help="Of each window.",
 )
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=15,
-    show_default=True,
-    help="Seconds of load by eight clients before the first window, at most 2 before the next"
+@options.warm_up_option(
+    15,
+    "Seconds of load by eight clients before the first window, at most 2 before the next"
     " ones; Java compiles meanwhile.",
 )
 @click.option(

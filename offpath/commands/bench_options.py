@@ -134,6 +134,18 @@ def workloads_option(*default: str) -> Callable[[Command], Command]:
     )
 
 
+def warm_up_option(default: float, text: str) -> Callable[[Command], Command]:
+    """Load before what is measured."""
+    return click.option(
+        "--warm-up",
+        "warm_up_s",
+        type=click.FloatRange(0),
+        default=default,
+        show_default=True,
+        help=text,
+    )
+
+
 def rounds_option(default: int) -> Callable[[Command], Command]:
     """How often everything is measured."""
     return click.option(

@@ -69,13 +69,9 @@ VARY_MIN_REPLIES = 60
     show_default=True,
     help="Length of a step.",
 )
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=10,
-    show_default=True,
-    help="Seconds of load after each start of a server, 2 before a further step.",
+@options.warm_up_option(
+    10,
+    "Seconds of load after each start of a server, 2 before a further step.",
 )
 @options.generator_option
 @options.seed_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from offpath.commands.bench_options import generator_option, warm_up_option
 from offpath.commands.showing import (
     FILE,
     Outputs,
@@ -34,13 +35,9 @@ from offpath.commands.url_option import check_url
     show_default=True,
     help="Each waits for its reply before it sends again.",
 )
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=15,
-    show_default=True,
-    help="Seconds of load before the window; Java compiles its hot code meanwhile.",
+@warm_up_option(
+    15,
+    "Seconds of load before the window; Java compiles its hot code meanwhile.",
 )
 @click.option(
     "--handler",
@@ -86,13 +83,7 @@ from offpath.commands.url_option import check_url
     show_default=True,
     help="Of the photographs and their order.",
 )
-@click.option(
-    "--generator",
-    type=click.Choice(["locust", "wrk"]),
-    default="locust",
-    show_default=True,
-    help="wrk is lighter where it is installed.",
-)
+@generator_option
 @click.option(
     "--cprofile",
     is_flag=True,

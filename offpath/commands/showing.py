@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -173,11 +172,6 @@ def say_estimate(seconds: float) -> None:
     """Says before it starts how long a run takes."""
     minutes = max(1, round(seconds / 60))
     click.echo(f"takes about {minutes} min, and what must be built before", err=True)
-
-
-def print_json(content: Any) -> None:
-    """For machines, on standard output."""
-    click.echo(json.dumps(content))
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -78,21 +78,13 @@ def read_versions(packages: Iterable[str]) -> dict[str, str]:
 
 def read_revision() -> str:
     """The git revision of this checkout, `+` where files differ from it; "not a checkout"."""
-    folder = Path(__file__).parent
-    git = ["git", "-C", str(folder)]
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always"]
+    # No tag's name, which would not say which commit it is.
+    options = ["--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        revision = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        done = subprocess.run(
+            [*git, *options], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "not a checkout"
-    return revision + ("+" if changed else "")
+    return done.stdout.strip()

@@ -18,15 +18,7 @@ from offpath.handler.explanations import (
     is_explanation,
     parse_target,
 )
-
-
-class Clock:
-    """Seconds that pass where somebody says so."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clock import Clock
 
 
 def make_explainer(

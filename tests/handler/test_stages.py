@@ -4,27 +4,15 @@ import pytest
 
 from offpath.handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
 from offpath.serving.prediction import parse_server_timing
-
-
-class FakeClock:
-    """Moves only when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_s += seconds
+from tests.support.clock import Clock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> Clock:
+    return Clock()
 
 
-def test_stages_add_up_and_the_rest_is_other(clock: FakeClock) -> None:
+def test_stages_add_up_and_the_rest_is_other(clock: Clock) -> None:
     timer = StageTimer(clock)
     with timer.stage(Stage.READ):
         clock.pass_s(1.0)
@@ -41,7 +29,7 @@ def test_stages_add_up_and_the_rest_is_other(clock: FakeClock) -> None:
     assert timings.other_s == 0.25
 
 
-def test_stage_that_raises_is_counted(clock: FakeClock) -> None:
+def test_stage_that_raises_is_counted(clock: Clock) -> None:
     timer = StageTimer(clock)
     with pytest.raises(RuntimeError), timer.stage(Stage.INFERENCE):
         clock.pass_s(3.0)
@@ -49,7 +37,7 @@ def test_stage_that_raises_is_counted(clock: FakeClock) -> None:
     assert timer.seconds[Stage.INFERENCE] == 3.0
 
 
-def test_shared_wall_time_is_split_in_proportion(clock: FakeClock) -> None:
+def test_shared_wall_time_is_split_in_proportion(clock: Clock) -> None:
     timer = StageTimer(clock)
     shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
     with timer.shared(shares):
@@ -60,7 +48,7 @@ def test_shared_wall_time_is_split_in_proportion(clock: FakeClock) -> None:
     assert timer.read().other_s == 0.0
 
 
-def test_shared_time_of_nothing_stays_other(clock: FakeClock) -> None:
+def test_shared_time_of_nothing_stays_other(clock: Clock) -> None:
     timer = StageTimer(clock)
     with timer.shared({Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}):
         clock.pass_s(1.0)
@@ -70,7 +58,7 @@ def test_shared_time_of_nothing_stays_other(clock: FakeClock) -> None:
     assert timer.read().other_s == 2.0
 
 
-def test_shared_time_of_a_block_that_raises_is_counted(clock: FakeClock) -> None:
+def test_shared_time_of_a_block_that_raises_is_counted(clock: Clock) -> None:
     timer = StageTimer(clock)
     with pytest.raises(RuntimeError), timer.shared({Stage.DECODE: 1.0}):
         clock.pass_s(1.0)
@@ -78,7 +66,7 @@ def test_shared_time_of_a_block_that_raises_is_counted(clock: FakeClock) -> None
     assert timer.seconds[Stage.DECODE] == 1.0
 
 
-def test_account_that_was_read_does_not_change_afterwards(clock: FakeClock) -> None:
+def test_account_that_was_read_does_not_change_afterwards(clock: Clock) -> None:
     timer = StageTimer(clock)
     timings = timer.read()
     with timer.stage(Stage.LOG):

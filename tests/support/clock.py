@@ -10,3 +10,7 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+    def pass_s(self, seconds: float) -> None:
+        """Moves it."""
+        self.now_s += seconds

@@ -20,7 +20,7 @@ from offpath.profiling.in_process.call_profiler import (
     read_stats,
 )
 from offpath.profiling.in_process.cprofile import REST, CallCollector, make_samples
-from tests.profiling.in_process.fake_clock import FakeClock
+from tests.support.clock import Clock
 
 Make = Callable[[Callable[[], float]], ThreadProfile]
 BACKENDS = [
@@ -39,8 +39,8 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-def collect(make: Make, work: Callable[[], Any], clock: FakeClock | None = None) -> Any:
-    clock = clock or FakeClock()
+def collect(make: Make, work: Callable[[], Any], clock: Clock | None = None) -> Any:
+    clock = clock or Clock()
     collector = CallCollector(CallProfiler(lambda: make(clock)))
     with collector.watching():
         work()
@@ -62,7 +62,7 @@ def test_recursion_counts_calls_and_time_once(make):
 
 @pytest.mark.parametrize("make", BACKENDS)
 def test_a_pools_thread_counts_while_it_works_and_not_while_it_waits(make):
-    clock = FakeClock()
+    clock = Clock()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(clock.pass_s, 1).result()
         clock.pass_s(100)  # the thread waits for work; nobody is watching
@@ -74,7 +74,7 @@ def test_a_pools_thread_counts_while_it_works_and_not_while_it_waits(make):
 
 @pytest.mark.parametrize("make", BACKENDS)
 def test_own_and_cumulative_times_are_exact(make):
-    clock = FakeClock()
+    clock = Clock()
 
     def inner() -> None:
         clock.pass_s(3)
@@ -97,7 +97,7 @@ def test_own_and_cumulative_times_are_exact(make):
 def test_pstats_reads_the_files_and_adds_them_up(make, tmp_path: Path):
     files = [str(tmp_path / "deep" / name) for name in ("a.prof", "b.prof")]
     for file in files:
-        collector = CallCollector(CallProfiler(lambda: make(FakeClock())))
+        collector = CallCollector(CallProfiler(lambda: make(Clock())))
         with collector.watching():
             fib(5)
         collector.finish(str, Path(file))

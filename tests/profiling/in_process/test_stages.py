@@ -13,10 +13,10 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.in_process.drive import Driver, make_requests
 from offpath.profiling.in_process.loaded_handler import LoadedHandler, make_metrics
 from offpath.profiling.in_process.stages import StageClock, StageRecorder, clock_stages
-from tests.profiling.in_process.fake_clock import FakeClock
+from tests.support.clock import Clock
 
 
-def make_handler(clock: FakeClock) -> LoadedHandler:
+def make_handler(clock: Clock) -> LoadedHandler:
     class Handler:
         def handle(self, data: list[Any], context: Any) -> list[str]:
             clock.pass_s(1)
@@ -47,7 +47,7 @@ def make_handler(clock: FakeClock) -> LoadedHandler:
 
 
 def test_with_a_fake_clock_the_figures_are_exact():
-    clock = FakeClock()
+    clock = Clock()
     handler = make_handler(clock)
     recorder = StageRecorder.__new__(StageRecorder)
     recorder._clock, recorder._tap = StageClock(clock), None
@@ -65,7 +65,7 @@ def test_with_a_fake_clock_the_figures_are_exact():
 
 
 def test_a_stage_on_another_thread_is_inside_the_stage_that_waits_for_it():
-    clock = FakeClock()
+    clock = Clock()
     stages = StageClock(clock)
 
     def work() -> None:
@@ -78,7 +78,7 @@ def test_a_stage_on_another_thread_is_inside_the_stage_that_waits_for_it():
 
 
 def test_a_stage_that_raises_is_closed():
-    clock = FakeClock()
+    clock = Clock()
     stages = StageClock(clock)
     with pytest.raises(ValueError, match="planted"), stages.stage("outer"):
         with stages.stage("inner"):
@@ -89,7 +89,7 @@ def test_a_stage_that_raises_is_closed():
 
 
 def test_functions_of_the_handlers_module_are_stages_and_those_of_others_are_not():
-    clock = FakeClock()
+    clock = Clock()
     stages = StageClock(clock)
     module = ModuleType("users_module")
     source = (
@@ -148,7 +148,7 @@ def test_requests_are_as_torchserve_gives_them_and_the_same_for_each_handler():
 
 
 def test_replies_that_are_no_list_are_an_error():
-    clock = FakeClock()
+    clock = Clock()
     handler = make_handler(clock)
     handler.entry = lambda rows, context: "all"
     driver = Driver(handler, [b"one"], 2, seed=0)

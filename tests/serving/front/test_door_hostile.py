@@ -72,6 +72,8 @@ def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess) -> None:
         with connect(door) as connection:
             connection.sendall(head_of(len(LARGE)) + LARGE[: len(LARGE) // 2])
     wait_until(lambda: not list(door.bodies.iterdir()), 10)
+    answer = httpx.post(door.url + PATH, content=LARGE, trust_env=False, timeout=60)
+    assert answer.status_code == 200
 
 
 def test_who_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
