@@ -51,7 +51,9 @@ class Limits:
         if "images" in windows.columns:
             rate = (pl.col("images") / pl.col("elapsed_s")).median().alias("rate")
             limits = windows.filter(pl.col("variant").str.starts_with(LIMIT))
-            for row in limits.group_by("variant", "workload").agg(rate).to_dicts():
+            keys = ("variant", "workload")
+            rates = limits.group_by(*keys, maintain_order=True).agg(rate)
+            for row in rates.to_dicts():
                 self._rates[row["variant"], row["workload"]] = row["rate"]
 
     def decode(self, workload: str) -> float | None:
