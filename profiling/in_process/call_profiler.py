@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Union, cast
 
 # File, line, name.
 Function = tuple[str, int, str]
@@ -28,22 +28,6 @@ Stats = dict[Function, tuple[int, int, float, float, dict[Function, Figures]]]
 
 # Instead of a caller's number.
 NOBODY = -1
-
-
-class ThreadProfile(Protocol):
-    """Profiles the thread that enables it; `pstats.Stats` takes one, as it takes a cProfile."""
-
-    # A cProfile's seconds are ints to typeshed.
-    stats: Any
-
-    def enable(self) -> None:
-        """Starts on the calling thread."""
-
-    def disable(self) -> None:
-        """Stops on the calling thread."""
-
-    def create_stats(self) -> None:
-        """Puts what was seen so far into `stats`."""
 
 
 class StackProfile:
@@ -68,11 +52,11 @@ class StackProfile:
         self.stats: Stats = {}
 
     def enable(self) -> None:
-        """See `ThreadProfile`."""
+        """Starts on the calling thread."""
         sys.setprofile(self._on_event)
 
     def disable(self) -> None:
-        """See `ThreadProfile`."""
+        """Stops on the calling thread."""
         sys.setprofile(None)
         while self._stack:
             self._leave()
@@ -130,7 +114,7 @@ class StackProfile:
             edge[3] += whole_s
 
     def create_stats(self) -> None:
-        """See `ThreadProfile`."""
+        """Puts what was seen so far into `stats`, as cProfile does for `pstats.Stats`."""
         self.stats = {}
         functions = list(self._names)
         for (number, caller), figures in self._edges.items():
@@ -146,6 +130,10 @@ class StackProfile:
                 before[3] + whole_s,
                 callers,
             )
+
+
+# Profiles the thread that enables it; `pstats.Stats` takes both.
+ThreadProfile = Union[StackProfile, cProfile.Profile]
 
 
 def name_code(code: CodeType) -> Function:

@@ -10,13 +10,11 @@ from offpath.profiling.in_process.profile_figures import read_parts, read_total
 from offpath.profiling.report.document import Chart, Span, StackedBar, StackedChart
 
 
-def list_bars(
-    summary: Summary, names: Sequence[str], kind: str, unit: str = "ms"
-) -> list[StackedBar]:
+def list_bars(summary: Summary, names: Sequence[str], kind: str) -> list[StackedBar]:
     """The parts of each variant that has them."""
     bars = []
     for name in names:
-        whole = f"{format_ms(read_total(summary, name, kind) / 1e3)} {unit}"
+        whole = f"{format_ms(read_total(summary, name, kind) / 1e3)} ms"
         if parts := read_parts(summary, name, kind):
             bars.append(StackedBar(name, list(parts.items()), whole))
     return bars

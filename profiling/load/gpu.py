@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from offpath.profiling.load.sampling import Ticker
 
@@ -61,19 +61,6 @@ class NoGpu(Exception):
     """There is no GPU to read; the message says why."""
 
 
-class GpuReader(Protocol):
-    """Reads all devices; NVML in earnest."""
-
-    def list_devices(self) -> list[dict[str, Any]]:
-        """index, name, memory_bytes of each."""
-
-    def read(self, at_s: float) -> list[GpuReading]:
-        """One reading a device, now; raises NoGpu when they cannot be read any more."""
-
-    def close(self) -> None:
-        """Lets the library go."""
-
-
 class NvmlReader:
     """All GPUs that NVML shows to this process.
 
@@ -100,7 +87,7 @@ class NvmlReader:
             raise NoGpu("the NVIDIA driver shows no GPU")
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `GpuReader`."""
+        """index, name, memory_bytes of each."""
         return [
             {
                 "index": index,
@@ -111,7 +98,7 @@ class NvmlReader:
         ]
 
     def read(self, at_s: float) -> list[GpuReading]:
-        """See `GpuReader`."""
+        """One reading a device, now; raises NoGpu when they cannot be read any more."""
         try:
             return [
                 GpuReading(
@@ -133,7 +120,7 @@ class NvmlReader:
         return float(rates.gpu) / 100
 
     def close(self) -> None:
-        """See `GpuReader`."""
+        """Lets the library go."""
         self._nvml.nvmlShutdown()
 
 
@@ -148,7 +135,7 @@ class GpuSampler:
     def __init__(
         self,
         interval_s: float = INTERVAL_S,
-        open_reader: Callable[[], GpuReader] = NvmlReader,
+        open_reader: Callable[[], NvmlReader] = NvmlReader,
     ) -> None:
         self.samples = GpuSamples()
         self._interval_s, self._open_reader = interval_s, open_reader
@@ -170,7 +157,7 @@ class GpuSampler:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _sample(self, reader: GpuReader, at_s: float) -> None:
+    def _sample(self, reader: NvmlReader, at_s: float) -> None:
         if self.samples.absent is not None:
             return
         try:
