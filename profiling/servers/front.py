@@ -5,19 +5,10 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-
-<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-=======
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
->>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,16 +23,9 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.hosts import HostsSession
 from offpath.serving.front.session import FrontSession
 from offpath.serving.front.settings import FrontSettings
-<<<<<<< HEAD
 from offpath.serving.front.upstream import Behind
-from offpath.serving.key_file import KeyFile
-from offpath.serving.management import ModelStatus
-from offpath.serving.prediction import Prediction
-from offpath.serving.server_log import LogLine
-from offpath.serving.torchserve import TorchServe
-=======
 from offpath.serving.session import View
->>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
+from offpath.serving.torchserve import TorchServe
 
 # Free ports; every client of a benchmark is one address.
 DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
@@ -141,7 +125,7 @@ class BehindDoorUnderTest(TorchServeUnderTest):
             hosts = [stack.enter_context(self._run(DOOR, n)) for n in range(count)]
             names = [urlsplit(host.predict_url).netloc for host in hosts]
             behind = replace(HOSTS, hosts=tuple(names))
-            session = HostsSession(door, behind, SilentView())
+            session = HostsSession(door, behind, View())
             stack.callback(session.stop)
             session.start()
             yield RunningHosts(session.door, hosts)
@@ -152,15 +136,9 @@ class BehindDoorUnderTest(TorchServeUnderTest):
         store = self._store or Path()
         began_s = time.perf_counter()
         with self.beside() as beside:
-<<<<<<< HEAD
             settings = self._make_settings(store, beside)
             settings = replace(settings, log_dir=store / f"logs-{number}")
-            session = FrontSession(lambda: settings, door, SilentView())
-=======
-            session = FrontSession(
-                lambda: self._make_settings(store, beside), DOOR, View()
-            )
->>>>>>> 71fbb98 (Modules of at most 300 lines; a View that tells nobody; pages are remade from their JSON; CI's tests and lint take less)
+            session = FrontSession(lambda: settings, door, View())
             try:
                 session.start()
                 server = session.rotation.current
