@@ -196,10 +196,8 @@ class OffpathClassifier(ImageClassifier):
         # Imported here: the SDK costs a worker 20 MB and half a second.
         from offpath.handler.tracing import Tracer
 
-        subject = {
-            "offpath.model": context.model_name,
-            "service.version": self._version,
-        }
+        model, version = context.model_name, self._version
+        subject = {"offpath.model": model, "service.version": version}
         return Tracer(self.config.trace_endpoint, self.config.trace_share, subject)
 
     def _labels(self) -> dict[int, str]:
@@ -281,9 +279,8 @@ class OffpathClassifier(ImageClassifier):
 
     @cached_property
     def _explainer(self) -> Explainer:
-        runner = self.pipeline.runner
-        attribute = make_attribute(self.config, runner, self.get_insights)
-        config = self.config
+        config, runner = self.config, self.pipeline.runner
+        attribute = make_attribute(config, runner, self.get_insights)
         return Explainer(
             attribute, config.explanations, config.max_response_bytes, runner.classes
         )
