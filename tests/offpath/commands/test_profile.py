@@ -138,15 +138,13 @@ def test_a_handler_that_fails_is_left_out_and_said(
         assert {row.variant for row in load_run(tmp_path / "a.json").rows} == kept
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path, make_mar: MakeMar):
-    mar, temporary = make_mar("echo"), tmp_path / "temporary"
-    temporary.mkdir()
-    command = [sys.executable, "-m", "offpath", "profile", "stages", "--mar", str(mar)]
-    command += ["--images", str(images), "--requests", "1000000"]
+def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
+    command = [sys.executable, "-m", "offpath", "profile", "stages", "--images"]
+    command += [str(images), "--requests", "1000000"]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -160,7 +158,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path, make_mar: MakeMa
     assert process.wait(30) == 130
     process.stderr.close()
     assert not [child for child in children if child.is_running()]
-    assert not list(temporary.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
