@@ -27,7 +27,7 @@ def test_the_containerfile_has_both_targets_no_root_and_a_health_check() -> None
     stages = re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)
     assert stages[-2:] == ["cuda", "cpu"]
     final = text[text.index("AS base\n") :]
-    assert re.search(r"^USER offpath$", final, re.MULTILINE)
+    assert re.search(r"^ARG RUN_AS=offpath\nUSER \$RUN_AS$", final, re.MULTILINE)
     assert "USER root" not in final and "HEALTHCHECK" in final
 
 
