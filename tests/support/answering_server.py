@@ -13,11 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Answers:
     """What the server says to every request, and the requests so far (path, headers, body).
 
-    `status` 0: it hangs up without an answer; `ping` is the status of GET /ping.
+    `status` 0: it hangs up without an answer; `ping` is the status of GET /ping;
+    None: as to every other request.
     """
 
     status: int = 200
-    ping: int = 200
+    ping: int | None = 200
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -49,7 +50,7 @@ def answering_server() -> Iterator[Answers]:
         do_PUT = do_POST
 
         def do_GET(self) -> None:
-            if self.path != "/ping":
+            if self.path != "/ping" or answers.ping is None:
                 return self.do_POST()
             self.send_response(answers.ping)
             self.send_header("content-length", "0")

@@ -72,7 +72,7 @@ def test_wrong_input_is_said(command: str, code: int, said: str, capsys):
 def test_a_server_without_an_account_is_said(status, body, said, capsys):
     with answering_server() as server:
         server.status, server.body = status, body
-        server.ping = status
+        server.ping = None
         ports = ("--url", "--metrics-url", "--management-url")
         argv = [f"{port}={server.url}" for port in ports]
         argv += ["--served-as=m", "--duration=2", "--warm-up=0"]
