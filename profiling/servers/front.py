@@ -32,9 +32,9 @@ DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
 # What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of FrontSettings; TLS,
 # with HTTP/2 where the generator speaks it; so many hosts on this machine behind `offpath front`.
 FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
-# `offpath front` before the hosts: its limits are none.
 # Group of the door's processes; counted with the front end, and shown alone.
 NGINX = "nginx"
+# `offpath front` before the hosts: its limits are none.
 HOSTS = Behind(False, 32 << 20, 240, 10_000)
 
 

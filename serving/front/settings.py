@@ -10,11 +10,11 @@ from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.settings import LOOPBACK
 
 # Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
-# 128 kB each at most, are an eighth of Java's heap; at 100 a second the last one waits ten seconds.
+# 64 kB each at most, are a sixteenth of Java's heap; at 100 a second the last one waits ten seconds.
 QUEUE = 1000
-# Bodies from this size on go by name: at 55 kB both roads cost the same within 1 %, at 212 kB the
-# name costs a tenth less (docs/research/2026-11-22-front-door.md).
-BY_NAME_FROM_BYTES = 128 * 1024
+# Bodies from this size on go by name: at 55 kB both roads are alike, from 100 kB on the name is
+# better, 8 % there (docs/research/2026-11-22-front-door.md).
+BY_NAME_FROM_BYTES = 64 * 1024
 # What nginx holds of a body in its own memory.
 BUFFER_BYTES = 256 * 1024
 

@@ -95,6 +95,8 @@ def test_loopback_needs_no_tokens(host: str) -> None:
     check_host(host, token_auth=False)
 
 
+# The journeys ask with the printed key by default; here it is renewed too.
+@pytest.mark.slow
 @pytest.mark.server
 def test_printed_curl_carries_a_key_that_works(make_mar: MakeMar) -> None:
     command = [sys.executable, "-m", "offpath", "serve", str(make_mar())]
