@@ -10,7 +10,7 @@ from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.settings import LOOPBACK
 
 # Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
-# 64 kB each at most, are a sixteenth of Java's heap; at 100 a second the last one waits ten seconds.
+# 64 kB each at most, are a sixteenth of Java's heap; at 100 a second the last one waits 10 s.
 QUEUE = 1000
 # Bodies from this size on go by name: at 55 kB both roads are alike, from 100 kB on the name is
 # better, 8 % there (docs/research/2026-11-22-front-door.md).
