@@ -256,6 +256,9 @@ def test_a_team_has_its_memory_against_as_many_alone():
     assert kinds.rows[-1] == ["offpath, 4 workers", "200"]
 
 
+# By default limits (test_limits.py), probes (above) and our server beside its handler alone
+# (test_latency.py) are each shown by themselves.
+@pytest.mark.slow
 @pytest.mark.server
 def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
     folder, saved = make_workload(tmp_path), tmp_path / "run.json"
