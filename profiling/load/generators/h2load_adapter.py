@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import WrongOption
 from offpath.profiling.load.generators.wrk_adapter import run_child, wait_until_drained
 from offpath.profiling.load.plan import NO_REPLY, LoadPlan, LoadSample, Watcher
 
@@ -26,11 +26,11 @@ class H2loadGenerator:
     def check(self, seconds: float | None, rate: float | None) -> None:
         """See `Generator`."""
         if shutil.which("h2load") is None:
-            raise ExpectedError(
+            raise WrongOption(
                 "h2load is not on the PATH: install nghttp2-client, or use another --generator"
             )
         if seconds is None or rate is not None:
-            raise ExpectedError(
+            raise WrongOption(
                 "h2load is used by time and in a closed loop: give --seconds and no --rate"
             )
 
