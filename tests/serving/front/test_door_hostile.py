@@ -104,6 +104,7 @@ def test_the_doors_log_has_a_bound(door: FrontProcess) -> None:
         file.truncate(21 << 20)
     wait_until((log.with_name("front.log.1")).exists, 10)
     wait_until(lambda: log.exists() and log.stat().st_size < 1 << 20, 10)
+    assert log.with_name("front.log.1").stat().st_size >= 21 << 20
 
 
 def measure_ms(door: FrontProcess, requests: int) -> list[float]:
