@@ -59,8 +59,7 @@ def output_options(command: Command) -> Command:
             )
         for file in filter(None, (json_path, csv_path, html_path, plot_path)):
             # The raw values' folder is made.
-            is_there = file.absolute().parent.is_dir() or file is json_path
-            if file.is_dir() or not is_there:
+            if not can_be_made(file, with_folder=file is json_path):
                 raise WrongOption(
                     f"{str(file)!r} cannot be written: expected a file's name in a folder that is "
                     "there"
@@ -77,6 +76,18 @@ def output_options(command: Command) -> Command:
     for option in reversed(OPTIONS):
         option(collect)
     return collect  # type: ignore[return-value]
+
+
+def can_be_made(file: Path, with_folder: bool) -> bool:
+    """Whether a file of that name fits in a folder that is there, or (`with_folder`) can be."""
+    try:
+        folder = file.absolute().parent
+        while with_folder and not folder.exists():
+            folder = folder.parent
+        return folder.is_dir() and not file.is_dir()
+    except OSError:
+        # A name too long.
+        return False
 
 
 OPTIONS = (

@@ -39,7 +39,7 @@ class Behind:
     Attributes:
         hand_over: every archive's handler takes bodies by name.
         max_body_bytes: TorchServe's limit.
-        answer_timeout_s: how long an answer may take.
+        answer_timeout_s: how long an answer may take; of several hosts, before another is asked.
         queue: requests that TorchServe holds, or each of the hosts.
         hosts: HOST:PORT of servers on other machines; none: one of our own, over a socket.
         unwell: those of them that are asked when no other can be.

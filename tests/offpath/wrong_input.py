@@ -158,7 +158,8 @@ BY_HAND = {
         | result.json --plot a.gif
         | result.json --bound-ms 0 | result.json --fail-if 'rate>0'!""",
     "profile compare": """none.json none.json | text.json text.json | result.json | folder folder
-        | result.json none.json | truncated.mar truncated.mar | result.json text.json""",
+        | result.json none.json | truncated.mar truncated.mar | result.json text.json
+        | result.json result.json --json photo.jpg/x/y""",
     "profile show": """none.json | text.json | folder | truncated.mar | list.yaml
         | result.json --plot a.gif
         | result.json result.json""",

@@ -14,19 +14,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import psutil
 import pytest
 
-from offpath.profiling.servers.confined import confine, why_no_namespace
+from offpath.profiling.servers.confined import (
+    NAMESPACE,
+    confine,
+    raise_loopback,
+    why_no_namespace,
+)
 from offpath.profiling.servers.launched import answers, is_ok
 from offpath.serving.front.bodies import SHM
 from offpath.serving.front.upstream import MOST_TRIES
 from offpath.serving.ports import resolve_ports
+from tests.conftest import build
 from tests.serving.front.test_door_lifecycle import BODIES, PATH, SETTLE_S
 from tests.support.front import (
     Seen,
@@ -38,6 +45,7 @@ from tests.support.front import (
 
 ROUNDS = int(os.environ.get("OFFPATH_HOST_ROUNDS", "10"))
 ROLLS = 2
+HOLES, CUT_OFF_S = 2, 30.0
 START_TIMEOUT_S = 120
 # Until the door has seen a /ping, and has taken it over.
 NOTICED_S = 3.0
@@ -138,13 +146,19 @@ def door_before(hosts: list[Host], folder: Path) -> Iterator[str]:
         print(f"\n{(folder / 'front.err').read_text()}")
 
 
-@pytest.fixture
-def hosts(model_store: Path, tmp_path: Path) -> Iterator[list[Host]]:
+@contextmanager
+def two_hosts(store: Path, folder: Path) -> Iterator[list[Host]]:
     with ExitStack() as stack:
-        hosts = [Host(model_store, tmp_path / name) for name in ("first", "second")]
+        hosts = [Host(store, folder / name) for name in ("first", "second")]
         for host in hosts:
             stack.callback(host.stop)
             host.start()
+        yield hosts
+
+
+@pytest.fixture
+def hosts(model_store: Path, tmp_path: Path) -> Iterator[list[Host]]:
+    with two_hosts(model_store, tmp_path) as hosts:
         yield hosts
 
 
@@ -175,58 +189,101 @@ def check_seen(seen: Seen) -> None:
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
 
 
-def p99_ms(took: list[float]) -> float:
-    return 1e3 * float(np.percentile(took, 99)) if took else float("nan")
-
-
-def describe_returns(seen: Seen, returns: list[float]) -> str:
-    """Whether a host that has just started answers slower: what slow start would be for."""
-    after, rest = [], []
+def describe_times(seen: Seen, spans: list[tuple[float, float]]) -> str:
+    """Of the requests that began in these spans of time, and of all others."""
+    within, rest = [], []
     for at, seconds in seen.took:
-        is_after = any(0 <= at - back < AFTER_RETURN_S for back in returns)
-        (after if is_after else rest).append(seconds)
-    return (
-        f"p50, p99 ms in the {AFTER_RETURN_S:g} s after a return "
-        f"{1e3 * float(np.median(after)):.0f}, {p99_ms(after):.0f}; else "
-        f"{1e3 * float(np.median(rest)):.0f}, {p99_ms(rest):.0f}"
-    )
+        is_within = any(begin <= at < end for begin, end in spans)
+        (within if is_within else rest).append(seconds)
+    return f"{describe_ms(within)}; else {describe_ms(rest)}"
+
+
+def describe_ms(took: list[float]) -> str:
+    if not took:
+        return "none"
+    p50, p99, most = 1e3 * np.percentile(took, [50, 99, 100])
+    return f"{len(took)} of p50 {p50:.0f} ms, p99 {p99:.0f}, the slowest {most:.0f}"
+
+
+def strike_under_load(
+    hosts: list[Host], folder: Path, turns: list[Host], strike: Callable[[Host], None]
+) -> None:
+    """One host after the other is struck and well again; no client notices."""
+    struck, back = [], []
+    with door_before(hosts, folder) as url:
+        with load(url + PATH, BODIES, pause_s=0.02) as seen:
+            for host in turns:
+                time.sleep(SETTLE_S)
+                begin = time.monotonic()
+                strike(host)
+                end = time.monotonic()
+                struck.append((begin, end))
+                back.append((end, end + AFTER_RETURN_S))
+                time.sleep(NOTICED_S)
+    for host in hosts:
+        host.terminate()
+    print(f"\n{len(turns)} times {strike.__name__}: {seen}; {check_logs(hosts, seen)}")
+    print(f"begun meanwhile: {describe_times(seen, struck)}")
+    # Whether a host that has just started answers slower: what slow start would be for.
+    print(f"begun in {AFTER_RETURN_S:g} s after it: {describe_times(seen, back)}")
+    check_seen(seen)
+
+
+def kill_and_start(host: Host) -> None:
+    host.kill()
+    time.sleep(SETTLE_S)
+    host.start()
+
+
+def restart(host: Host) -> None:
+    host.terminate()
+    host.start()
+
+
+def cut_off(host: Host) -> None:
+    """No packet reaches it, and none comes: connections hang, nothing is refused."""
+    directions = ("--dport", "--sport")
+    for direction in directions:
+        drop_packets("-I", direction, host.port)
+    time.sleep(CUT_OFF_S)
+    for direction in directions:
+        drop_packets("-D", direction, host.port)
+
+
+def drop_packets(action: str, direction: str, port: int) -> None:
+    rule = ["INPUT", "-i", "lo", "-p", "tcp", direction, str(port), "-j", "DROP"]
+    subprocess.run(["iptables", "-w", action, *rule], check=True)
 
 
 def test_a_host_killed_under_load_fails_no_request(
     hosts: list[Host], tmp_path: Path
 ) -> None:
-    returns = []
-    with door_before(hosts, tmp_path) as url:
-        with load(url + PATH, BODIES, pause_s=0.02) as seen:
-            for number in range(ROUNDS):
-                time.sleep(SETTLE_S)
-                host = hosts[number % 2]
-                host.kill()
-                time.sleep(SETTLE_S)
-                host.start()
-                returns.append(time.monotonic())
-                time.sleep(NOTICED_S)
-    for host in hosts:
-        host.terminate()
-    print(f"\n{ROUNDS} hosts killed: {seen}; {check_logs(hosts, seen)}")
-    print(describe_returns(seen, returns))
-    check_seen(seen)
+    turns = [hosts[number % 2] for number in range(ROUNDS)]
+    strike_under_load(hosts, tmp_path, turns, kill_and_start)
 
 
 def test_hosts_restarted_one_after_the_other_fail_no_request(
     hosts: list[Host], tmp_path: Path
 ) -> None:
-    returns = []
-    with door_before(hosts, tmp_path) as url:
-        with load(url + PATH, BODIES, pause_s=0.02) as seen:
-            for host in ROLLS * hosts:
-                time.sleep(SETTLE_S)
-                host.terminate()
-                host.start()
-                returns.append(time.monotonic())
-                time.sleep(NOTICED_S)
-    for host in hosts:
-        host.terminate()
-    print(f"\n{ROLLS} rolling restarts: {seen}; {check_logs(hosts, seen)}")
-    print(describe_returns(seen, returns))
-    check_seen(seen)
+    strike_under_load(hosts, tmp_path, ROLLS * hosts, restart)
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="no iptables")
+def test_a_host_that_is_cut_off_fails_no_request() -> None:
+    """In a namespace whose packets are ours to drop."""
+    program = [sys.executable, "-m", "tests.reliability.test_hosts"]
+    subprocess.run([*NAMESPACE, *program], check=True)
+
+
+def main() -> None:
+    """Of the program that the last test runs."""
+    raise_loopback()
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        store = build(Path(folder), "near-free", "near-free").parent
+        hosts = stack.enter_context(two_hosts(store, Path(folder)))
+        turns = [hosts[number % 2] for number in range(HOLES)]
+        strike_under_load(hosts, Path(folder), turns, cut_off)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SILENT_S = 60.0
 
 
 @dataclass
 class Answers:
     """What the server says to every request, and the requests so far (path, headers, body).
 
-    `status` 0: it hangs up without an answer; `ping` is the status of GET /ping;
+    `status` 0: it hangs up without an answer; -1: it says nothing; `ping` is the status of GET /ping;
     None: as to every other request.
     """
 
@@ -37,6 +40,8 @@ def answering_server() -> Iterator[Answers]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
+            if answers.status < 0:
+                return time.sleep(SILENT_S)
             if answers.status == 0:
                 self.close_connection = True
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -20,6 +21,8 @@ from tests.support.front import wait_until
 # In nginx's own memory, and as a file.
 BODIES = [b"s" * 55_000, b"l" * 900_000]
 OWN_ID = "0b5c1d3e-0000-4000-8000-000000000000"
+# What a silent host costs a request.
+ANSWER_S = 2
 FRONT = FrontSettings(port=0, metrics_port=0)
 
 
@@ -30,7 +33,7 @@ class Hosts:
         (gone,) = resolve_ports("127.0.0.1", [0])
         self.both = (first, second)
         names = [host.url.removeprefix("http://") for host in self.both]
-        behind = Behind(False, 32 << 20, 20, 50, (*names, f"127.0.0.1:{gone}"))
+        behind = Behind(False, 32 << 20, ANSWER_S, 50, (*names, f"127.0.0.1:{gone}"))
         self.session = HostsSession(FRONT, behind, View())
         self.session.start()
 
@@ -75,6 +78,17 @@ def test_what_a_host_did_not_answer_another_one_does(hosts: Hosts, status: int) 
     assert {answer.headers["x-request-id"] for answer in answers} == {OWN_ID}
     assert [sent for _, _, sent in other.requests] == 4 * BODIES
     assert failing.requests and {sent for _, _, sent in failing.requests} <= set(BODIES)
+
+
+def test_a_host_that_says_nothing_costs_its_time(hosts: Hosts) -> None:
+    silent, other = hosts.both
+    silent.status = -1
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(hosts.post, 2 * BODIES))
+    assert {answer.status_code for answer in answers} == {200}
+    assert silent.requests and len(other.requests) == len(answers)
+    took_s = [answer.elapsed.total_seconds() for answer in answers]
+    assert ANSWER_S <= max(took_s) < 2 * ANSWER_S
 
 
 def test_an_answer_is_an_answer(hosts: Hosts) -> None:
