@@ -16,8 +16,8 @@ SILENT_S = 60.0
 class Answers:
     """What the server says to every request, and the requests so far (path, headers, body).
 
-    `status` 0: it hangs up without an answer; -1: it says nothing; `ping` is the status of GET /ping;
-    None: as to every other request.
+    `status` 0: it hangs up without an answer; -1: it says nothing.
+    `ping` is the status of GET /ping; None: as to every other request.
     """
 
     status: int = 200
