@@ -225,11 +225,14 @@ def _say_where_it_runs(config: dict[str, Any]) -> None:
     """An archive for a GPU may be built anywhere, but must not surprise where it is served."""
     import torch
 
-    if config.get("deviceType") == "gpu" and not torch.cuda.is_available():
+    asks, has = config.get("deviceType") == "gpu", torch.cuda.is_available()
+    if asks and not has:
         _say(
             "this archive asks for a GPU and torch sees none on this machine: here `offpath serve` "
             "refuses it without --allow-cpu"
         )
+    elif has and not asks:
+        _say("this machine has a GPU and this archive asks for none: --preset t4")
 
 
 def _say(line: str) -> None:

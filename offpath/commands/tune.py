@@ -53,8 +53,8 @@ SPACE_OPTIONS = {
 )
 @click.option(
     "--preset",
-    help="cpu, t4 or a file: what the winner is held against.  [default: cpu, or the .mar's own"
-    " settings]",
+    help="cpu, t4 or a file: what the winner is held against.  [default: t4 where there is a GPU,"
+    " else cpu; or the .mar's own settings]",
 )
 @click.option("--clients", type=click.IntRange(1), default=32, show_default=True)
 @click.option(

@@ -178,11 +178,12 @@ def forward_for(
     loaded = load_model(model)
     asked = {"engine": "eager", "precision": "fp32"} if own is None else own.handler
     config = HandlerConfig.from_mapping({**loaded.source.handler, **asked}, environ={})
-    device = torch.device("cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = None if own is None else own.folder
     module = loaded.source.module.eval()
     choice = choose_backend(module, config, device, folder, threads=1)
     runner = BatchRunner(choice.backend, config, device, batch_size)
+    runner.warm_up()
 
     def step() -> int:
         runner.run(batch_size, StageTimer())

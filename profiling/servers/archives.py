@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from offpath.archive.artefacts import plan_engine
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.labels import format_index_to_name
@@ -46,11 +48,16 @@ STOCK_FIXED = {
 }
 
 
+def host_preset() -> str:
+    """The preset for this host's accelerator, as its users would build their archive."""
+    return "t4" if torch.cuda.is_available() else "cpu"
+
+
 def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
-    """The cpu preset with one worker a core; `handler` has further settings of that section."""
+    """The host's preset with one worker a core; `handler` has more settings of that section."""
     server = {"minWorkers": cores, "maxWorkers": cores}
     settings = {**model.source.handler, **handler}
-    return make_model_config(load_preset("cpu"), server, settings)
+    return make_model_config(load_preset(host_preset()), server, settings)
 
 
 def build_offpath(

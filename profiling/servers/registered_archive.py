@@ -20,10 +20,9 @@ from offpath.archive.model_config import (
 )
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.archives import build_offpath
+from offpath.profiling.servers.archives import build_offpath, host_preset
 from offpath.serving.mar_file import MANIFEST, MarFile, read_mar
 
-DEFAULT_PRESET = "cpu"
 # The store's name for the archive as it is.
 BASE = "base.mar"
 WORKER_SETTINGS = ("minWorkers", "maxWorkers")
@@ -68,7 +67,7 @@ def prepare_archive(
     """Builds the archive of an embedded model, or copies the user's, into a store.
 
     Args:
-        preset: name or file; None: `cpu` for a model, the archive's own settings for a .mar.
+        preset: name or file; None: the host's for a model, the archive's own settings for a .mar.
 
     Raises:
         ExpectedError: no such model, archive or preset.
@@ -77,11 +76,11 @@ def prepare_archive(
     if mar is not None:
         own = read_mar(mar)
         settings = load_preset(preset) if preset else own.model_config
-        settings = settings or load_preset(DEFAULT_PRESET)
+        settings = settings or load_preset(host_preset())
         make_model_config(settings, {}, {})
         shutil.copyfile(mar, store / BASE)
     else:
-        settings = load_preset(preset or DEFAULT_PRESET)
+        settings = load_preset(preset or host_preset())
         under_test = load_model(model or "")
         config = make_model_config(settings, {}, under_test.source.handler)
         build_offpath(under_test, config, store).rename(store / BASE)
