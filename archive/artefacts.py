@@ -160,23 +160,9 @@ def build_engine_folder(
     """
     if (build.engine, build.precision) == ("eager", "fp32"):
         return  # the reference itself
-    photographs = _find_photographs(build, config, say)
+    photographs = load_photographs(build.calibrate, config, build.precision == "int8")
     folder.mkdir(parents=True, exist_ok=True)
     _EngineFolder(build, model.eval(), config, folder, say).fill(photographs)
-    if not any(folder.iterdir()):
-        folder.rmdir()
-
-
-def _find_photographs(
-    build: EngineBuild, config: HandlerConfig, say: Say
-) -> PhotographSets | None:
-    try:
-        return load_photographs(build.calibrate, config)
-    except ExpectedError as error:
-        if build.precision == "int8" or build.calibrate is not None:
-            raise
-        say(f"no photographs to check the engine's answers on: {error}")
-        return None
 
 
 @dataclass(frozen=True)
@@ -187,15 +173,13 @@ class _EngineFolder:
     folder: Path
     say: Say
 
-    def fill(self, photographs: PhotographSets | None) -> None:
+    def fill(self, photographs: PhotographSets) -> None:
         precision = "fp32" if self.build.precision == "auto" else self.build.precision
         name = artefact_name(self.build.engine, precision)
-        if name is not None and precision == "int8" and photographs is not None:
+        if name is not None and precision == "int8":
             self._quantise(self.folder / name, photographs.calibration)
         elif name is not None:
             self._export(self.folder / name)
-        if photographs is None:
-            return
         parity = make_parity_set(self.model, self.config, photographs.held_out)
         write_parity_file(self.folder / PARITY_FILE, parity)
         if name is not None:

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
+from offpath.archive.photographs import (
+    BUNDLED,
+    cut_window,
+    encode_jpeg,
+    find_sources,
+)
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels, decode_image
-from offpath.handler.errors import ExpectedError, ItemError, WrongOption
+from offpath.handler.errors import ItemError, MissingPackage, WrongOption
 from offpath.handler.resample import transform_with_torch
 from offpath.handler.transform import transform_image
 
@@ -38,20 +45,34 @@ class PhotographSets:
     Attributes:
         calibration: shown to the quantiser.
         held_out: not shown to it; the parity set is chosen from them. A folder with one photograph
-            has it in both.
+            has it in both; so do the bundled ones, which calibrate nothing.
     """
 
     calibration: Pixels
     held_out: Pixels
 
 
-def load_photographs(folder: Path | None, config: HandlerConfig) -> PhotographSets:
+def load_photographs(
+    folder: Path | None, config: HandlerConfig, to_calibrate: bool = False
+) -> PhotographSets:
     """The user's photographs, or windows of those that ship in scikit-image and scikit-learn.
+
+    Args:
+        to_calibrate: the few that are bundled do not stand in for those: they are too few.
 
     Raises:
         WrongOption: no such folder, no picture in it, or the packages are not installed.
     """
-    return _load_bundled(config) if folder is None else _load_folder(folder, config)
+    if folder is not None:
+        return _load_folder(folder, config)
+    try:
+        return _load_installed(config)
+    except MissingPackage as error:
+        if to_calibrate:
+            raise WrongOption(
+                f"{error}; or pass photographs of your own: --calibrate FOLDER"
+            ) from error
+    return _load_bundled(config)
 
 
 def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
@@ -76,30 +97,28 @@ def _spread(files: list[Path]) -> list[Path]:
     return files[:: -(-len(files) // MOST_PICTURES) or 1]
 
 
-def _load_bundled(config: HandlerConfig) -> PhotographSets:
-    # Imported here: the packages belong to the benchmark and need not be installed.
-    from offpath.archive.photographs import find_sources
-
-    try:
-        sources = find_sources()
-    except ExpectedError as error:
-        raise WrongOption(
-            f"{error}; or pass photographs of your own: --calibrate FOLDER"
-        ) from error
+def _load_installed(config: HandlerConfig) -> PhotographSets:
     calibration: list[Pixels] = []
     held_out: list[Pixels] = []
-    for index, path in enumerate(sources):
+    for index, path in enumerate(find_sources()):
         chosen = held_out if path.stem in HELD_OUT else calibration
         chosen.extend(_decode(jpeg, config) for jpeg in _cut_windows(path, index))
     return PhotographSets(np.stack(calibration), np.stack(held_out))
 
 
+def _load_bundled(config: HandlerConfig) -> PhotographSets:
+    windows = np.stack(
+        [
+            _decode(jpeg, config)
+            for index, path in enumerate(sorted(BUNDLED.glob("*.jpg")))
+            for jpeg in _cut_windows(path, index)
+        ]
+    )
+    return PhotographSets(windows, windows)
+
+
 def _cut_windows(path: Path, index: int) -> Iterator[bytes]:
     """Seeded windows of a photograph, as JPEG."""
-    from PIL import Image
-
-    from offpath.archive.photographs import cut_window, encode_jpeg
-
     rng = np.random.default_rng((SEED, index))
     with Image.open(path) as file:
         source = file.convert("RGB")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from offpath.archive.calibration import load_photographs
@@ -19,7 +18,7 @@ from offpath.archive.model_input import count_classes
 from offpath.handler.backends.eager import EagerBackend
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode import Pixels
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import WrongOption
 
 # A softmax or a sigmoid shows on any picture; a few suffice.
 PICTURES = 6
@@ -120,14 +119,8 @@ def find_doubt(outputs: Outputs, activation: str) -> str | None:
 
 
 def find_pictures(calibrate: Path | None, config: HandlerConfig) -> Pixels:
-    """A few photographs as the model's squares; noise where none are to be had."""
-    try:
-        found = load_photographs(calibrate, config).held_out
-    except ExpectedError:
-        if calibrate is not None:
-            raise
-        shape = (PICTURES, *config.square.shape)
-        return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    """A few photographs as the model's squares."""
+    found = load_photographs(calibrate, config).held_out
     return found[:: -(-len(found) // PICTURES)]
 
 

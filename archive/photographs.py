@@ -33,6 +33,8 @@ SOURCES = (
     ("sklearn", "datasets/images/china.jpg"),
     ("sklearn", "datasets/images/flower.jpg"),
 )
+# A few small ones that every installation has.
+BUNDLED = Path(__file__).parent / "bundled"
 # 8-bit units at mid grey; with these a 2048 px picture has 1.2 MB at quality 94, as from phones.
 SHOT_NOISE = 8.0
 READ_NOISE = 2.0

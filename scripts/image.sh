@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 STORAGE=${IMAGE_STORAGE:-$PWD/build/images}
-PHOTOGRAPH=$PWD/serving/conf/espresso.jpg
+PHOTOGRAPH=$PWD/archive/bundled/espresso.jpg
 SHM_MB=${SHM_MB:-1024}
 # Without a user namespace or mounts of its own, as a sandbox allows it.
 BUILDAH=(buildah --root "$STORAGE/root" --runroot "$STORAGE/run" --storage-driver vfs)
@@ -95,11 +95,27 @@ in-namespaces() {
   for path in "${PATHS[@]}"; do
     echo "$path: $(curl -sS -m 30 -w ' %{http_code}' -T "$PHOTOGRAPH" "http://127.0.0.1:8080$path")"
   done
-  curl -sS -m 30 -o /dev/null -T "$PHOTOGRAPH" "http://127.0.0.1:8080${PATHS[0]}" &
+  ask_slowly "http://127.0.0.1:8080${PATHS[0]}"
   began=$(date +%s%N)
   kill -TERM "$server"
   wait %1 && status=0 || status=$?
   echo "SIGTERM: ended with $status after $(since "$began")"
+  wait "$ASKED" || true
+  echo "the request in flight: $(cat "$ANSWER")"
+}
+
+# Sends a photograph for two seconds, and comes back when the server has asked for its body: a
+# SIGTERM from then on finds the request in flight. Its answer will be in $ANSWER.
+ask_slowly() {
+  local said
+  said=$(mktemp) ANSWER=$(mktemp)
+  curl -sv -m 30 --limit-rate 36K -H "Expect: 100-continue" -w ' %{http_code}' -T "$PHOTOGRAPH" \
+    "$1" >"$ANSWER" 2>"$said" &
+  ASKED=$!
+  until grep -q "100 Continue" "$said"; do
+    kill -0 "$ASKED" || { echo "no answer: $(tail -1 "$said")"; return; }
+    sleep 0.05
+  done
 }
 
 since() { echo "$((($(date +%s%N) - $1) / 1000000)) ms"; }

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 
+from offpath.archive.photographs import BUNDLED
 from offpath.handler.warmup import WARM_UP_HEADER
-from offpath.serving.settings import CONF_DIR
 
-PHOTOGRAPH = CONF_DIR / "espresso.jpg"
+PHOTOGRAPH = BUNDLED / "espresso.jpg"
 # Enough for the first request after READY to cost what the later ones do.
 REQUESTS_PER_WORKER = 20
 CONCURRENCY = 8

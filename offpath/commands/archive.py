@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # torch comes with it
     type=Path,
     metavar="FOLDER",
     help="Photographs to calibrate int8 with and to check answers on. Default: those that ship "
-    "in scikit-image and scikit-learn.",
+    "in scikit-image and scikit-learn, else four small ones, not for int8.",
 )
 @click.option(
     "--handler",

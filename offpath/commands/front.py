@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,10 @@ def command(
       offpath serve --front --host 10.0.0.11 --behind-proxy --client-ids
       offpath front --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
-    settings = FrontSettings(host, port, verbose=verbose, drain_s=drain_s, **door)
+    # No port of its own for metrics: the hosts have theirs.
+    settings = FrontSettings(
+        host, port, metrics_port=0, verbose=verbose, drain_s=drain_s, **door
+    )
     check_host(host, False, settings, behind_proxy)
     try:
         behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)
@@ -122,9 +124,6 @@ def command(
     log_dir = log_dir or (DEFAULT_LOG_DIR / str(port) if port else None)
     try:
         with stopping_on_signals():
-            # No port of its own for metrics: the hosts have theirs.
-            serve_hosts(
-                replace(settings, metrics_port=0), behind, ServeView(as_json), log_dir
-            )
+            serve_hosts(settings, behind, ServeView(as_json), log_dir)
     except Terminated:
         click.echo("stopped", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -74,7 +75,14 @@ class ServeView(View):
             f"{stage} {duration_ms:.1f}"
             for stage, duration_ms in prediction.server_timing.items()
         )
-        self._out.print(f"  stages, ms: {stages or 'not told'}")
+        self._out.print(
+            textwrap.fill(
+                f"stages, ms: {stages or 'not told'}",
+                self._out.width,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
+        )
 
     def show_usage(
         self, inference_url: str, model_name: str, keys: KeyFile | None = None

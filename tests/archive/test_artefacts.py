@@ -233,21 +233,19 @@ def test_missing_compiler_is_said(
         build_engine_folder(build, model, CONFIG, tmp_path / "engine")
 
 
-def test_missing_photographs_stop_int8_and_only_int8(
+def test_without_photographs_of_packages_the_bundled_ones_check_all_but_int8(
     model: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find_none(*_: object) -> None:
-        raise ExpectedError("no photographs installed")
-
-    monkeypatch.setattr(artefacts, "load_photographs", find_none)
-    with pytest.raises(ExpectedError, match="no photographs installed"):
+    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
+    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
         build = EngineBuild("openvino", "int8")
         build_engine_folder(build, model, CONFIG, tmp_path / "int8")
     said: list[str] = []
     build = EngineBuild("onnxruntime", "fp32")
     build_engine_folder(build, model, CONFIG, tmp_path / "fp32", said.append)
-    assert [f.name for f in (tmp_path / "fp32").iterdir()] == ["model.fp32.onnx"]
-    assert "no photographs to check the engine's answers on" in said[0]
+    assert "engine onnxruntime fp32: on 16 photographs" in said[0]
+    # Without these a worker would refuse the engine and run eager fp32.
+    assert (tmp_path / "fp32" / "parity.npz").is_file()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

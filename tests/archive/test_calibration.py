@@ -101,9 +101,10 @@ def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
         load_photographs(tmp_path, CONFIG)
 
 
-def test_missing_packages_are_named_with_what_to_do(
+def test_without_the_packages_bundled_photographs_check_and_do_not_calibrate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert len(keys(load_photographs(None, CONFIG).held_out)) == 32
     with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
-        load_photographs(None, CONFIG)
+        load_photographs(None, CONFIG, to_calibrate=True)

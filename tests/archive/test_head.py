@@ -104,7 +104,7 @@ def test_activation_that_does_not_fit_is_one_line(
     assert all(doubt in line and "\n" not in line for line in said if doubt)
 
 
-def test_noise_decides_where_there_are_no_photographs(
+def test_bundled_photographs_decide_where_there_are_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))

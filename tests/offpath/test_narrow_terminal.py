@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from offpath.commands.serve_view import ServeView
+from offpath.handler.stages import Stage
+from offpath.serving.management import ModelStatus
+from offpath.serving.prediction import Prediction
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
 from tests.support.pictures import jpeg
@@ -62,10 +66,36 @@ def test_a_sinks_state_is_whole_at_80_columns(
     assert_whole(run, monkeypatch, "logs", "status", "--spool", tmp_path / "spool")
 
 
+def test_a_start_is_whole_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    # The widest of each: an engine's name, a range of workers, time-outs of minutes.
+    described = {"device": "NVIDIA A100-SXM4-80GB", "engine": "onnxruntime"}
+    status = ModelStatus(
+        *("scratches-of-the-left-door", "2026.11.22", "defects.mar", 2, 16, 128),
+        *(10_000, 3600, 3600, ("READY",) * 2, (7, 8)),
+        described={**described, "precision": "bf16"},
+    )
+    view = ServeView()
+    view.show_ready({"inference": "http://127.0.0.1:8080"}, [status], 21.4)
+    stages = {stage.value: 1234.5 for stage in Stage}
+    prediction = Prediction(200, [("espresso", 0.954)], server_timing=stages)
+    view.show_prediction(Path("espresso.jpg"), prediction)
+    shown = capsys.readouterr().out
+    assert_fits(shown)
+    for whole in ("2-16", "128", "10000 ms", "3600, 3600 s", "log 1234.5"):
+        assert whole in shown
+
+
 def assert_whole(run: Run, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     done = run(*arguments)
     assert done.code == 0, done.err
-    tables = [line for line in done.out.splitlines() if "://" not in line]
-    assert "…" not in done.out and max(map(len, tables)) <= 80
+    assert_fits(done.out)
     return done.out
+
+
+def assert_fits(shown: str) -> None:
+    lines = [line for line in shown.splitlines() if "://" not in line]
+    assert "…" not in shown and max(map(len, lines)) <= 80

@@ -90,11 +90,6 @@ def test_signal_while_starting_stops_every_process(
     assert find_session_members(java) == []
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_loopback_needs_no_tokens(host: str) -> None:
-    check_host(host, token_auth=False)
-
-
 # The journeys ask with the printed key by default; here it is renewed too.
 @pytest.mark.slow
 @pytest.mark.server
@@ -132,7 +127,9 @@ def test_printed_curl_carries_a_key_that_works(make_mar: MakeMar) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
-def test_other_addresses_need_tokens(host: str) -> None:
+def test_addresses_beyond_loopback_need_tokens(host: str) -> None:
+    for loopback in ("127.0.0.1", "localhost"):
+        check_host(loopback, token_auth=False)
     check_host(host, token_auth=True)
     check_host(host, token_auth=False, behind_proxy=True)
     with pytest.raises(ExpectedError, match="--token-auth"):

@@ -60,20 +60,18 @@ def all_options(folder: Path) -> FrontSettings:
 
 @pytest.mark.parametrize("binary", BINARIES)
 @pytest.mark.parametrize("everything", [False, True])
-def test_nginx_takes_the_configuration(
+def test_nginx_takes_the_configuration_and_says_why_not_when_spoilt(
     place: FrontPlace, binary: NginxBinary, everything: bool
 ) -> None:
     settings = all_options(place.run) if everything else FrontSettings()
     tokens = format_map(["a.b~c+d/e-f_g==", "0" * 64])
     behind = replace(BEHIND, only_model="defects" if everything else None)
     path = write_config(place, settings, behind, binary, tokens)
-    Nginx(binary, path, place.log / "front.log", ()).check()
-
-
-def test_what_nginx_refuses_is_said_in_its_words(place: FrontPlace) -> None:
-    path = write_config(place, FrontSettings(), BEHIND, WHEEL, "nonsense")
+    nginx = Nginx(binary, path, place.log / "front.log", ())
+    nginx.check()
+    (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):
-        Nginx(WHEEL, path, place.log / "front.log", ()).check()
+        nginx.check()
 
 
 def test_the_configuration_is_readable_to_us_alone(place: FrontPlace) -> None:
