@@ -172,7 +172,9 @@ class BatchRunner:
         return captured.probabilities[:count], captured.classes[:count]
 
     def _capture_all(self) -> None:
-        for size in batch_buckets(self.max_batch):
+        # The largest first: a back end's own buffer grows with the batch, and a graph goes on
+        # using the addresses that it was captured with.
+        for size in reversed(batch_buckets(self.max_batch)):
             try:
                 self._graphs[size] = self._capture(size)
             except RuntimeError as error:
