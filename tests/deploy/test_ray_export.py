@@ -6,12 +6,15 @@ import json
 import os
 import re
 import subprocess
+import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import httpx
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -198,7 +201,10 @@ def test_decoders_are_a_deployment_of_their_own_before_a_model_that_has_the_gpu(
 
 @pytest.fixture(scope="module", params=[OffpathRay, OffpathRayTwoTier])
 def running(request, tmp_path_factory):
-    server = request.param(load_model("near-free"), 2)
+    model = load_model("near-free")
+    settings = {**model.source.handler, "explanations": True}
+    source = replace(model.source, handler=settings)
+    server = request.param(replace(model, source=source), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
     server.prepare(tmp_path_factory.mktemp("ray") / "folder")
@@ -228,3 +234,30 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert httpx.get(url).json()["code"] == 405
     assert httpx.post(f"{root}/predictions/other", content=jpeg).status_code == 404
     assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
+
+
+def explain(url: str, target: str) -> httpx.Response:
+    """One explanation; a replica or a worker that has just given one asks for a pause."""
+    jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
+    for _ in range(20):
+        answer = httpx.post(
+            url, files={"data": jpeg}, data={"target": target}, timeout=60
+        )
+        if answer.status_code != 429:
+            break
+        time.sleep(1)
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_ray_explains_as_torchserve_does(running, server):
+    url = running.predict_url.replace("/predictions/", "/explanations/")
+    mine = f"{server.inference_url}/explanations/near-free"
+    theirs, ours = explain(url, "7"), explain(mine, "7")
+    assert (theirs.status_code, ours.status_code) == (200, 200), theirs.text[:500]
+    attributions = np.array(theirs.json())
+    assert attributions.shape == (3, 224, 224) and attributions.any()
+    assert attributions == pytest.approx(np.array(ours.json()), abs=1e-4)
+    theirs, ours = explain(url, "1000"), explain(mine, "1000")
+    assert (theirs.status_code, theirs.json()) == (ours.status_code, ours.json())
