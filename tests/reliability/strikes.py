@@ -61,6 +61,7 @@ def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
 
     def strike(bench: Bench) -> None:
         path, is_over = bench.folder / name / "filler", threading.Event()
+        is_full = threading.Event()
 
         def fill() -> None:
             with open(path, "wb", buffering=0) as file:
@@ -69,10 +70,12 @@ def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
                         with suppress(OSError):
                             while file.write(bytes(size)) == size:
                                 pass
+                    is_full.set()
 
         thread = threading.Thread(target=fill)
         thread.start()
         try:
+            assert is_full.wait(STAGE_S)
             time.sleep(STAGE_S / 2)
             meanwhile(bench)
             time.sleep(STAGE_S / 2)
@@ -96,8 +99,10 @@ def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
         before = {}
         for pid in find(bench):
             before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            most = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, before[pid][1]))
+            # A new one is the lowest that is free.
+            taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+            least = min({*range(len(taken) + 1)} - taken)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, before[pid][1]))
         time.sleep(STAGE_S)
         for pid, limits in before.items():
             with suppress(ProcessLookupError):

@@ -50,6 +50,8 @@ START_TIMEOUT_S = 120
 # Until the door has seen a /ping, and has taken it over.
 NOTICED_S = 3.0
 AFTER_RETURN_S = 5.0
+# Longer than any answer of a host that is well.
+SLOW_S = 5.0
 
 pytestmark = [
     pytest.mark.reliability,
@@ -202,7 +204,11 @@ def describe_ms(took: list[float]) -> str:
     if not took:
         return "none"
     p50, p99, most = 1e3 * np.percentile(took, [50, 99, 100])
-    return f"{len(took)} of p50 {p50:.0f} ms, p99 {p99:.0f}, the slowest {most:.0f}"
+    slow = sum(seconds > SLOW_S for seconds in took)
+    return (
+        f"{len(took)} of p50 {p50:.0f} ms, p99 {p99:.0f}, the slowest {most:.0f}, "
+        f"{slow} over {SLOW_S:g} s"
+    )
 
 
 def strike_under_load(
