@@ -107,12 +107,15 @@ def make_choices(
     **asked: Any,
 ) -> SweepChoices | VaryChoices:
     """The choices of the command line; raises UsageError when they exclude each other."""
+    from offpath.archive.model_config import load_preset
     from offpath.profiling.experiments.on_servers import TURN_WARM_UP_S, Windows
     from offpath.profiling.experiments.sweep import SweepChoices
     from offpath.profiling.experiments.vary import VaryChoices
 
     if preset is not None and not knobs:
         raise click.UsageError("--preset is where --vary turns from: give that too")
+    if preset is not None:
+        load_preset(preset)  # or say what is wrong with it, before anything is built
     numbers = clients or (VARY_CLIENTS if knobs else CLIENTS)
     asked |= {
         "clients": showing.read_numbers("--clients", numbers, CLIENTS),

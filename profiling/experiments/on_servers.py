@@ -167,6 +167,8 @@ class Bench:
         self.generator = find_generator(windows.generator)
         self.generator.check(windows.seconds, windows.rate)
         self.model = load_model(choices.model)
+        # A wrong name is said before photographs are made, which takes a minute.
+        make_servers(choices.servers, self.model, count_cores(), choices.variants)
         self.workloads = {
             name: load_workload(name, windows.seed, observer.on_step)
             for name in choices.workloads

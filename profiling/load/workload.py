@@ -124,7 +124,19 @@ def load_folder(folder: Path) -> Workload:
             f"no photographs in {str(folder)!r}: expected files ending in"
             f" {', '.join(sorted(SUFFIXES))}"
         )
+    for path in paths:
+        check_picture(path)
     return describe(str(folder), paths, [checksum(path.read_bytes()) for path in paths])
+
+
+def check_picture(path: Path) -> None:
+    """Refuses what is no picture by its header, before minutes are spent on the others."""
+    try:
+        Image.open(path).close()
+    except (OSError, Image.DecompressionBombError) as error:
+        raise WrongOption(
+            f"{str(path)!r} is no picture that can be read; take it out of the folder"
+        ) from error
 
 
 def load_verified(name: str, folder: Path) -> Workload:

@@ -9,6 +9,7 @@ import pytest
 from offpath.cli import run
 from offpath.commands.showing import Outputs, keeping
 from tests.profiling.runs import make_compare
+from tests.support.pictures import jpeg
 
 
 def exit_code(argv: list[str]) -> int:
@@ -29,7 +30,7 @@ def test_a_result_is_never_overwritten(tmp_path, capsys):
 def test_an_unlike_result_is_refused_before_the_run(tmp_path, capsys):
     path = tmp_path / "result.json"
     make_compare().save(path)
-    (tmp_path / "a.jpg").write_bytes(b"x")
+    (tmp_path / "a.jpg").write_bytes(jpeg(size=(16, 16)))
     argv = ["compare", "--json", str(path), "--append", "--workload", str(tmp_path)]
     assert exit_code(argv) == 2
     assert "not alike" in capsys.readouterr().err

@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from offpath.archive import photographs
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.load import workload
 from offpath.profiling.load.workload import WorkloadSpec, find_spec, load_workload
+from tests.support.pictures import jpeg
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=12)
 
@@ -74,12 +75,15 @@ def test_the_manifest_holds_every_checksum(cache):
 
 
 def test_a_folder_is_a_workload(tmp_path):
-    (tmp_path / "b.jpg").write_bytes(b"bb")
-    (tmp_path / "a.PNG").write_bytes(b"aaaa")
+    (tmp_path / "b.jpg").write_bytes(jpeg(size=(16, 16)))
+    (tmp_path / "a.PNG").write_bytes(jpeg(size=(16, 16)))
     (tmp_path / "notes.txt").write_bytes(b"no")
     found = load_workload(str(tmp_path))
     assert [path.name for path in found.paths] == ["a.PNG", "b.jpg"]
-    assert found.mean_bytes == 3
+    assert found.mean_bytes == len(jpeg(size=(16, 16)))
+    (tmp_path / "c.jpg").write_bytes(b"no picture")
+    with pytest.raises(WrongOption, match="c.jpg' is no picture"):
+        load_workload(str(tmp_path))
 
 
 def test_an_empty_folder_and_an_unknown_name_are_said(tmp_path):
