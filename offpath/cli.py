@@ -14,6 +14,7 @@ import traceback
 import click
 
 from offpath.commands.extras import explain_missing
+from offpath.commands.passed_paths import explain_path
 from offpath.handler.errors import ExpectedError, WrongOption
 
 # Subcommand -> module that holds it as `command`; imported when called, so that `offpath predict`
@@ -73,6 +74,10 @@ def run(argv: list[str] | None = None) -> None:
             missing = explain_missing(error)
             if missing is not None:
                 sys.exit(say(missing))
+        if isinstance(error, OSError):
+            unfit = explain_path(error, sys.argv[1:] if argv is None else argv)
+            if unfit is not None:
+                sys.exit(say(unfit))
         traceback.print_exc()
         click.echo("offpath: this is a bug; the traceback above says where", err=True)
         sys.exit(3)

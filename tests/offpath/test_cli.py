@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,26 @@ def test_kind_of_error_decides_the_exit_code(
     done = run()
     assert done.code == code
     assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param("given/it/below", 2, id="below-it"),
+        pytest.param("given", 2, id="above-it"),
+        pytest.param("another/folder", 3, id="none-that-was-passed"),
+    ],
+)
+def test_what_cannot_be_a_path_is_a_wrong_option(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    def fail(**_: object) -> NoReturn:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", name)
+
+    monkeypatch.setattr(cli.main, "main", fail)
+    done = run("any", "--output=given/it")
+    assert done.code == code
+    assert ("Traceback" in done.err) == (code == 3)
 
 
 @pytest.mark.parametrize(

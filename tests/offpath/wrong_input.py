@@ -77,6 +77,7 @@ BY_HAND = {
         | good.mar x=good.mar good.mar=""",
     "front": """ | --upstream nonsense:x | --upstream 127.0.0.1:9 --host 0.0.0.0
         | --upstream 127.0.0.1:9 --tls-cert cert.pem
+        | --upstream 127.0.0.1:9 --port 0 --log-dir text.txt/x
         | --upstream 127.0.0.1:9 --tokens empty.txt""",
     "reload": """--log-dir none! | --log-dir empty! | --log-dir text.txt | --port -1
         | --port 70000 | surplus
