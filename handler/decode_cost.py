@@ -10,6 +10,7 @@ import contextlib
 import io
 import struct
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ MAX_SEGMENTS = 1_000
 MAX_STRAY_BYTES = 65_536
 # JPEG markers (ITU-T T.81, table B.1).
 FILL, START_OF_SCAN, END_OF_IMAGE = 0xFF, 0xDA, 0xD9
+QUANTISATION_TABLES = 0xDB
 # SOF0 to SOF15 without DHT, JPG and DAC, which lie between them.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
@@ -42,6 +44,20 @@ MAX_TAG_VALUES = 100_000
 # TIFF's types BYTE, ASCII and UNDEFINED: taken as they are, as profiles and thumbnails come.
 PLAIN_TYPES = frozenset({1, 2, 7})
 MAX_TAGS = 65_535
+
+
+class Frame(NamedTuple):
+    """What a JPEG's markers say before its first scan.
+
+    Attributes:
+        pixels: height x width.
+        is_one_scan: the first scan holds everything.
+        has_tables: quantisation tables come before it.
+    """
+
+    pixels: int
+    is_one_scan: bool
+    has_tables: bool
 
 
 class BudgetedBytes(io.BytesIO):
@@ -74,10 +90,9 @@ def check_jpeg_cost(payload: Payload) -> None:
     frame = find_frame(payload)
     if frame is None:
         return  # broken, or without pixels: the decoder says so at once
-    pixels, is_one_scan = frame
-    if is_one_scan:
+    if frame.is_one_scan:
         return
-    if check_scans(payload, pixels) > MAX_SCANS:
+    if check_scans(payload, frame.pixels) > MAX_SCANS:
         raise ImageTooCostly(f"more than {MAX_SCANS} scans")
 
 
@@ -93,15 +108,15 @@ def check_scans(payload: Payload, pixels: int) -> int:
     return scans
 
 
-def find_frame(payload: Payload) -> tuple[int, bool] | None:
-    """Pixels of a JPEG's frame, and whether its first scan holds everything; None without both.
+def find_frame(payload: Payload) -> Frame | None:
+    """A JPEG's frame; None without one, or without a scan.
 
     Raises:
         ImageTooCostly: too many segments or stray bytes.
     """
     at, end, segments, stray, exif = 2, len(payload), 0, 0, 0
     pixels = components = 0
-    is_progressive = False
+    is_progressive = has_tables = False
     while at + 4 <= end:
         if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES or exif > MAX_EXIF_BYTES:
             raise ImageTooCostly("too much before the first scan")
@@ -116,11 +131,13 @@ def find_frame(payload: Payload) -> tuple[int, bool] | None:
             return None
         if marker == START_OF_SCAN:
             is_whole = at + 2 < end and payload[at + 2] == components
-            return (pixels, is_whole and not is_progressive) if pixels else None
+            is_one_scan = is_whole and not is_progressive
+            return Frame(pixels, is_one_scan, has_tables) if pixels else None
         if marker in FRAMES and at + 8 <= end:
             height, width = (read_short(payload, at + n) for n in (3, 5))
             pixels, components = height * width, payload[at + 7]
             is_progressive = marker in PROGRESSIVE
+        has_tables |= marker == QUANTISATION_TABLES
         if marker == APP1 and payload[at + 2 : at + 8] == EXIF:
             exif += read_short(payload, at)
         at += max(2, read_short(payload, at))

@@ -20,7 +20,7 @@ from offpath.handler.decode import (
     check_pixels,
     read_orientation,
 )
-from offpath.handler.decode_cost import check_jpeg_cost
+from offpath.handler.decode_cost import check_jpeg_cost, find_frame
 from offpath.handler.errors import ItemError
 from offpath.handler.payload import Payload
 
@@ -84,10 +84,13 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
         return False
     try:
         check_jpeg_cost(payload)
+        frame = find_frame(payload)
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
         check_pixels(height, width, options.max_pixels)
     except (ValueError, ItemError):
         return False
+    if frame is None or not frame.has_tables:
+        return False  # an H100 answers such a file with a picture of its own making
     if options.exif_orientation and read_orientation(payload) in TURNS:
         return False
     return colorspace in COLORSPACES

@@ -160,9 +160,11 @@ def _drain(server: TorchServe, view: View, drain_s: float) -> None:
 
 
 def _urls(server: TorchServe) -> dict[str, str]:
-    return {
+    urls = {
         "inference": server.inference_url,
         "management": server.management_url,
         "metrics": f"{server.metrics_url}/metrics",
-        "grpc": f"{LOOPBACK}:{server.ports.grpc_inference}",
     }
+    if server.settings.grpc:  # else its ports end every handshake
+        urls["grpc"] = f"{LOOPBACK}:{server.ports.grpc_inference}"
+    return urls

@@ -35,12 +35,14 @@ def count_cores() -> int:
 
 
 def describe_host() -> dict[str, Any]:
-    """Processor, memory, kernel, Python, Java, packages and our own revision."""
+    """Processor, memory, kernel, GPUs if any, Python, Java, packages and our own revision."""
+    gpus = read_gpus()
     return {
         "cpu": read_cpu_model(),
         "cores": count_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
+        **({"gpu": gpus} if gpus else {}),
         "python": platform.python_version(),
         "java": read_java(),
         "packages": read_versions(PACKAGES),
@@ -54,6 +56,22 @@ def read_cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def read_gpus() -> str:
+    """Names of the NVIDIA GPUs, and the driver; empty without one, or without nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return ""
+    try:
+        pynvml.nvmlInit()
+        indices = range(pynvml.nvmlDeviceGetCount())
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
+        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return ", ".join([*names, f"driver {pynvml.nvmlSystemGetDriverVersion()}"])
+    except pynvml.NVMLError:
+        return ""
 
 
 def read_java() -> str:

@@ -64,10 +64,14 @@ class LimitMeter:
     def __init__(self, model: str, cores: int, batch_size: int, seconds: float) -> None:
         self._model, self._batch_size, self._seconds = model, batch_size, seconds
         self._cores = cores
+        self._pool = self._make_pool()
+
+    def _make_pool(self) -> ProcessPoolExecutor:
+        """Its processes start with the first measurement."""
         # Spawned, not forked: torch's thread pools do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        barrier = context.Barrier(cores)
-        self._pool = ProcessPoolExecutor(cores, context, start_together, (barrier,))
+        barrier = context.Barrier(self._cores)
+        return ProcessPoolExecutor(self._cores, context, start_together, (barrier,))
 
     def __enter__(self) -> LimitMeter:
         return self
@@ -80,8 +84,19 @@ class LimitMeter:
         return self._measure(decode_for, self._model, list(paths))
 
     def measure_forward(self, own: OwnForward | None = None) -> Rate:
-        """Images a second that the cores can normalise and classify; eager fp32, or `own`."""
-        return self._measure(forward_for, self._model, self._batch_size, own)
+        """Images a second that the cores, or their GPU, can normalise and classify.
+
+        Args:
+            own: whose forward; None: eager fp32.
+        """
+        import torch
+
+        rate = self._measure(forward_for, self._model, self._batch_size, own)
+        if torch.cuda.is_available():
+            # Each would keep a CUDA context, of a gigabyte, beside the servers'.
+            self._pool.shutdown()
+            self._pool = self._make_pool()
+        return rate
 
     def other_cores(self, rate: Rate) -> float:
         """Cores that a measurement did not get: something else was busy on them."""
@@ -180,7 +195,7 @@ def forward_for(
     config = HandlerConfig.from_mapping({**loaded.source.handler, **asked}, environ={})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = None if own is None else own.folder
-    module = loaded.source.module.eval()
+    module = loaded.source.module.eval().to(device)
     choice = choose_backend(module, config, device, folder, threads=1)
     runner = BatchRunner(choice.backend, config, device, batch_size)
     runner.warm_up()

@@ -54,6 +54,12 @@ def without_tables(payload: bytes) -> bytes:
     return payload
 
 
+def with_unknown_codes(payload: bytes) -> bytes:
+    """Its header reads well, but the scan names Huffman tables that there are not."""
+    at = payload.find(b"\xff\xda") + 6
+    return payload[:at] + b"\x33" + payload[at + 1 :]
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
     payloads = [
@@ -75,6 +81,7 @@ def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
         pytest.param(encode(COFFEE, "PNG"), OPTIONS, id="another-format"),
         pytest.param(encode(COFFEE.convert("CMYK"), "JPEG"), OPTIONS, id="inks"),
         pytest.param(JPEG[:-100], OPTIONS, id="truncated"),
+        pytest.param(without_tables(JPEG), OPTIONS, id="no-tables"),
         pytest.param(b"", OPTIONS, id="nothing"),
         pytest.param(b"\xff\xd8\xff" + bytes(99) + b"\xff\xd9", OPTIONS, id="junk"),
         pytest.param(JPEG, DecodeOptions(max_pixels=999), id="over-the-limit"),
@@ -112,7 +119,7 @@ def test_ordinary_jpegs_are_for_the_device(
 
 def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     decode = CpuDecoder()
-    payloads = [JPEG, without_tables(JPEG), encode(COFFEE, "PNG"), JPEG]
+    payloads = [JPEG, with_unknown_codes(JPEG), encode(COFFEE, "PNG"), JPEG]
     good, bad, png, last = decode_on_device(payloads, OPTIONS, decode)
     assert bad is None and png is None
     assert good is not None and last is not None and torch.equal(good, last)

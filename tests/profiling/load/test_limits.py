@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
+import torch
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.limits import LimitMeter
@@ -9,7 +12,7 @@ from offpath.profiling.load.workload import WorkloadSpec, encode_all
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=3)
 
 
-def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
+def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path, monkeypatch):
     paths = []
     for index, data in enumerate(encode_all(TINY, seed=0)):
         paths.append(tmp_path / f"{index}.jpg")
@@ -17,7 +20,13 @@ def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff nothing")
     with LimitMeter("near-free", cores=2, batch_size=8, seconds=0.5) as meter:
-        decode, forward = meter.measure_decode(paths), meter.measure_forward()
+        decode = meter.measure_decode(paths)
+        assert len(multiprocessing.active_children()) == 2
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.cuda, "is_available", lambda: True)
+            forward = meter.measure_forward()
+        # Nothing of theirs stays on the device that the servers are measured on.
+        assert not multiprocessing.active_children()
         with pytest.raises(ExpectedError, match=r"broken\.jpg"):
             meter.measure_decode([broken])
     for rate in (decode, forward):
