@@ -39,7 +39,7 @@ from offpath.profiling.experiments.tune_space import (
     next_setting,
 )
 from offpath.profiling.load.plan import find_generator
-from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registered_archive import (
     RegisteredArchive,
     prepare_archive,
@@ -72,13 +72,15 @@ def run_tune(
     """
     import_optuna()
     find_generator(choices.generator)
-    workload = load_workload(choices.workload, choices.seed, observer.on_step)
+    # What is wrong with either is said before photographs are made, which takes a minute.
+    check_workload(choices.workload)
     died: list[ServerDied] = []
     with work_folder(lambda: bool(died)) as folder:
         observer.on_step("build the archive")
         archive = prepare_archive(
             choices.model, choices.mar, choices.preset, folder / "store"
         )
+        workload = load_workload(choices.workload, choices.seed, observer.on_step)
         run, reference = begin_run(choices, archive, workload)
         if earlier is not None:
             go_on_with(run, earlier)

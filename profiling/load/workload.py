@@ -92,6 +92,12 @@ def load_workload(
     return load_verified(name, folder)
 
 
+def check_workload(name: str) -> None:
+    """Raises what `load_workload` would of a wrong name or folder, and makes nothing."""
+    if find_spec(name) is None:
+        load_folder(Path(name))
+
+
 def find_spec(name: str) -> WorkloadSpec | None:
     """What a name asks for; None for a folder's."""
     sized = SIZED.fullmatch(name)

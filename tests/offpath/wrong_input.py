@@ -13,7 +13,7 @@ import torch
 from tests.profiling.runs import make_compare
 from tests.support.pictures import jpeg
 
-# They import torch and make photographs before they look closer: minutes in all.
+# They import torch before they look closer, and make photographs where nothing is wrong.
 MEASURING = (
     "bench compare",
     "bench sweep",
