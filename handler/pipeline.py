@@ -99,7 +99,7 @@ class Pipeline:
             decode_together = find_nvjpeg(runner.device)
         self._decode_together = decode_together
         # With one thread a pool would only add a hand-over (537 -> 600 requests/s without it).
-        self._pool = make_pool(threads) if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     @property
     def decode_mode(self) -> str:
@@ -258,13 +258,6 @@ def without_frames(error: ItemError) -> ItemError:
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
-
-
-def make_pool(threads: int) -> ThreadPoolExecutor:
-    """Decoders, a core each: torch's own threads under each of them would ask for threads^2 cores
-    (4 threads on an H100's host: 1,817 pictures/s so, 1,373 with them). The calling thread, which
-    runs the model, keeps its own."""
-    return ThreadPoolExecutor(threads, "decode", torch.set_num_threads, (1,))
 
 
 def set_threads(threads: int) -> None:

@@ -4,7 +4,6 @@ import base64
 import gc
 import json
 import sys
-import threading
 import time
 import warnings
 from collections import Counter
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from offpath.handler import squares as squares_module
@@ -312,28 +310,6 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
         assert sys.getrefcount(body) == before
     finally:
         gc.enable()
-
-
-def test_decoders_use_a_core_each_and_leave_torch_its_own(
-    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    pipeline, seen = make_pipeline(threads=3), set()
-    make = pipeline._squares.make
-
-    def make_and_look(payload: Payload) -> tuple[Any, float]:
-        seen.add((threading.current_thread().name[:6], torch.get_num_threads()))
-        return make(payload)
-
-    monkeypatch.setattr(pipeline._squares, "make", make_and_look)
-    try:
-        replies = pipeline.classify([{"body": bytearray(JPEG)}] * 9)
-        assert [reply.status for reply in replies] == [200] * 9
-        assert seen == {("decode", 1)}
-        assert torch.get_num_threads() == 4
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_batch_near_its_time_out_gives_up_what_has_not_begun(
