@@ -79,15 +79,7 @@ def document_of(run: Run, _: str | None = None) -> Document:
     sections = [
         Section(
             "Candidates",
-            [
-                chart,
-                Table(
-                    f"times in ms, p95 within {bound_ms:g} ms first",
-                    COLUMNS,
-                    rows[:ROWS_SHOWN],
-                ),
-                Table("further ones", COLUMNS, rows[ROWS_SHOWN:], is_wide=True),
-            ],
+            [chart, *make_tables(rows, bound_ms)],
             "Numbered: the Pareto front, which no candidate beats in both. Diamond: the winner.",
         )
     ]
@@ -106,6 +98,15 @@ def document_of(run: Run, _: str | None = None) -> Document:
         run, Report("Tuning", ()), None, find_doubts(doubted, MIN_REPLIES)
     )
     return replace(document, sections=sections, headline=[chart])
+
+
+def make_tables(rows: Sequence[Sequence[str]], bound_ms: float) -> list[Table]:
+    """The candidates: the first ones, and in a page alone the others, where there are any."""
+    title = f"times in ms, p95 within {bound_ms:g} ms first"
+    tables = [Table(title, COLUMNS, rows[:ROWS_SHOWN])]
+    if more := rows[ROWS_SHOWN:]:
+        tables.append(Table("further ones", COLUMNS, more, is_wide=True))
+    return tables
 
 
 def is_wide(values: Sequence[float]) -> bool:

@@ -13,9 +13,11 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import Failure
 from offpath.profiling.experiments.tune_report import (
+    ROWS_SHOWN,
     check_writable,
     document_of,
     format_outcome,
+    make_tables,
     verdict_of,
     write_preset,
 )
@@ -39,6 +41,13 @@ def test_the_tables_fit_80_columns_and_name_preset_front_and_verdict():
     for part in ("preset,", "slow,", "front", "no start", "beats the preset by"):
         assert part in text
     assert "p95 within 100 ms first" in text and "no memory" in text
+
+
+def test_a_page_has_a_second_table_only_where_there_are_more_candidates() -> None:
+    titles = [table.title for table in make_tables([["one"]] * 2, 100)]
+    assert titles == ["times in ms, p95 within 100 ms first"]
+    first, further = make_tables([["one"]] * (ROWS_SHOWN + 3), 100)
+    assert (len(first.rows), len(further.rows)) == (ROWS_SHOWN, 3)
 
 
 def test_the_chart_has_the_bound_the_winner_and_the_front():
