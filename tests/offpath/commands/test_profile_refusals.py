@@ -11,15 +11,19 @@ import pytest
 from offpath import cli
 from offpath.serving.mar_file import MANIFEST
 from tests.support.answering_server import answering_server
+from tests.support.pictures import jpeg
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> None:
-    """Where the command runs: no pictures, one that is none, an archive without a handler."""
+    """Where the command runs: no pictures, one that is none or half of one, a strange archive."""
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("damaged").mkdir()
     Path("damaged/a.jpg").write_bytes(b"no picture")
+    Path("half").mkdir()
+    picture = jpeg(size=(64, 64))
+    Path("half/a.jpg").write_bytes(picture[: len(picture) * 3 // 4])
     with zipfile.ZipFile("bare.mar", "w") as archive:
         archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bare"}}))
 
@@ -37,7 +41,8 @@ def refuse(argv: list[str], capsys) -> tuple[int, str]:
         ("stages --handler gone.py:A", 2, "does not exist"),
         ("stages --mar gone.mar", 2, "no archive"),
         ("stages --images gone", 2, "no workload"),
-        ("stages --images damaged", 1, "refused"),
+        ("stages --images damaged", 2, "is no picture"),
+        ("stages --images half", 1, "refused"),
         ("lines --images empty", 2, "no photographs"),
         ("stages --requests 0", 2, "0"),
         ("stages --model vgg", 2, "near-free"),
