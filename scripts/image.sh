@@ -84,7 +84,7 @@ in-namespaces() {
   in_image "$@" &
   PREFIX=()
   until in_image "${health[@]}" 2>/dev/null; do
-    kill -0 $! || { echo "it ended while it started"; exit 1; }
+    kill -0 $! 2>/dev/null || { echo "it ended while it started"; exit 1; }
     sleep 0.2
   done
   echo "healthy after $(since "$began")"
