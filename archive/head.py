@@ -73,8 +73,8 @@ def settle_head(
         say: told what was decided, or what looks wrong; a line each.
 
     Raises:
-        WrongOption: the model does not take the pictures that the settings make.
-        WrongOption: `threshold` with what was decided.
+        WrongOption: the model does not take the pictures that the settings make, or `threshold`
+            does not go with what was decided.
     """
     handler = HandlerConfig.from_mapping(config["handler"], environ={})
     count_classes(model, handler.square)  # or say why not, before it fails in here

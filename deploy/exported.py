@@ -112,10 +112,10 @@ def count_workers(archive: MarFile) -> int:
 
 
 def read_handler_config(archive: MarFile) -> HandlerConfig:
-    """The same, checked and with the defaults of what it leaves out.
+    """The archive's `handler:` section, checked and with the defaults of what it leaves out.
 
     Raises:
-        ExpectedError: a worker would refuse it.
+        WrongOption: a worker would refuse it.
     """
     try:
         return HandlerConfig.from_mapping(handler_settings(archive), environ={})

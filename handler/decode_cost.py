@@ -78,22 +78,25 @@ class BudgetedBytes(io.BytesIO):
         return super().read(size)
 
 
-def check_jpeg_cost(payload: Payload) -> None:
+def check_jpeg_cost(payload: Payload) -> Frame | None:
     """Refuses a JPEG whose scans, segments or fill bytes cost more than a picture's should.
 
     Reads the markers before the first scan, a few kilobytes; only a picture of several scans is
     looked through as a whole (0.3 ms a megabyte).
 
+    Returns:
+        what those markers say; None for what is broken, or without pixels: the decoder says so
+        at once.
+
     Raises:
         ImageTooCostly: it does.
     """
     frame = find_frame(payload)
-    if frame is None:
-        return  # broken, or without pixels: the decoder says so at once
-    if frame.is_one_scan:
-        return
+    if frame is None or frame.is_one_scan:
+        return frame
     if check_scans(payload, frame.pixels) > MAX_SCANS:
         raise ImageTooCostly(f"more than {MAX_SCANS} scans")
+    return frame
 
 
 def check_scans(payload: Payload, pixels: int) -> int:

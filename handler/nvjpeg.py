@@ -20,7 +20,7 @@ from offpath.handler.decode import (
     check_pixels,
     read_orientation,
 )
-from offpath.handler.decode_cost import check_jpeg_cost, find_frame
+from offpath.handler.decode_cost import check_jpeg_cost
 from offpath.handler.errors import ItemError
 from offpath.handler.payload import Payload
 
@@ -83,8 +83,7 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
     if JPEG_END not in bytes(payload[-JPEG_TAIL_BYTES:]):
         return False
     try:
-        check_jpeg_cost(payload)
-        frame = find_frame(payload)
+        frame = check_jpeg_cost(payload)
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
         check_pixels(height, width, options.max_pixels)
     except (ValueError, ItemError):

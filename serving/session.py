@@ -106,13 +106,14 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
         statuses = check_effective(server.archives, management, allow_cpu)
+    token = server.read_token("inference")
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
             warm_up(
                 server.inference_url,
                 name,
                 status.min_workers,
-                server.read_token("inference"),
+                token,
                 server.socket("inference"),
                 key=server.warm_up_key,
             )

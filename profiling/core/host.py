@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.nvml import NoGpu, NvmlReader
 from offpath.serving.java import find_java
 
 PACKAGES = (
@@ -61,16 +63,9 @@ def read_cpu_model() -> str:
 def read_gpus() -> str:
     """Names of the NVIDIA GPUs, and the driver; empty without one, or without nvidia-ml-py."""
     try:
-        import pynvml
-    except ImportError:
-        return ""
-    try:
-        pynvml.nvmlInit()
-        indices = range(pynvml.nvmlDeviceGetCount())
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
-        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return ", ".join([*names, f"driver {pynvml.nvmlSystemGetDriverVersion()}"])
-    except pynvml.NVMLError:
+        with closing(NvmlReader()) as reader:
+            return reader.describe()
+    except NoGpu:
         return ""
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
+from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from tests.fuzz.seeds import read_corpus
 
@@ -106,9 +107,12 @@ def test_a_spools_notes_are_read_or_refused(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         for name in ("sink.json", "last-error.json"):
             (Path(folder) / name).write_bytes(content)
-        for read in (read_sink_file, read_last_error):
+        for read, kind in (
+            (read_sink_file, PredictionLogSettings),
+            (read_last_error, dict),
+        ):
             try:
-                read(Path(folder))
+                assert isinstance(read(Path(folder)), kind)
             except (ValueError, OSError):
                 # What their callers expect.
                 pass

@@ -1,0 +1,101 @@
+"""The NVIDIA GPUs of this machine, through NVML (nvidia-ml-py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """One device at one moment.
+
+    Attributes:
+        at_s: seconds since the block began.
+        utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It says that the
+            device was busy, not how much of it. None where the device does not tell (MIG).
+        memory_used_bytes: of all processes on the device.
+    """
+
+    at_s: float
+    device: int
+    utilisation: float | None
+    memory_used_bytes: int
+
+
+class NoGpu(Exception):
+    """There is no GPU to read; the message says why."""
+
+
+class NvmlReader:
+    """All GPUs that NVML shows to this process.
+
+    Raises:
+        NoGpu: nvidia-ml-py is not installed, no driver, or no device.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise NoGpu(
+                "nvidia-ml-py is not installed; pip install 'torchserve-offpath[bench]'"
+            ) from error
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        except pynvml.NVMLError as error:
+            raise NoGpu(f"no NVIDIA driver: {error}") from error
+        if not self._handles:
+            self.close()
+            raise NoGpu("the NVIDIA driver shows no GPU")
+
+    def describe(self) -> str:
+        """Names and driver, for the facts of a result; raises NoGpu when they cannot be read."""
+        try:
+            names = [
+                str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles
+            ]
+            driver = self._nvml.nvmlSystemGetDriverVersion()
+        except self._nvml.NVMLError as error:
+            raise NoGpu(f"the NVIDIA driver does not say: {error}") from error
+        return ", ".join([*names, f"driver {driver}"])
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        """index, name, memory_bytes of each."""
+        return [
+            {
+                "index": index,
+                "name": str(self._nvml.nvmlDeviceGetName(handle)),
+                "memory_bytes": int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            }
+            for index, handle in enumerate(self._handles)
+        ]
+
+    def read(self, at_s: float) -> list[GpuReading]:
+        """One reading a device, now; raises NoGpu when they cannot be read any more."""
+        try:
+            return [
+                GpuReading(
+                    round(at_s, 3),
+                    index,
+                    self._read_utilisation(handle),
+                    int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
+                )
+                for index, handle in enumerate(self._handles)
+            ]
+        except self._nvml.NVMLError as error:
+            raise NoGpu(f"reading stopped after {at_s:.1f} s: {error}") from error
+
+    def _read_utilisation(self, handle: Any) -> float | None:
+        try:
+            rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
+        except self._nvml.NVMLError_NotSupported:
+            return None
+        return float(rates.gpu) / 100
+
+    def close(self) -> None:
+        """Lets the library go."""
+        self._nvml.nvmlShutdown()
