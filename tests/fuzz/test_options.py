@@ -25,8 +25,7 @@ COMMANDS = {
     for path, command, _ in list_commands(cli.main, "offpath")
     if path.removeprefix("offpath ") not in LONG
 }
-# Nobody listens there, nothing lies there: what is valid must be quick too.
-URLS = ["http://127.0.0.1:9", "nonsense", "unix:none.sock", "http://[", "ftp://x"]
+# Of the last ones nothing is there: what is valid must be quick too.
 FILES = "photo.jpg good.mar stock.mar text.mar truncated.mar result.json text.json net.py".split()
 FILES += "broken.py both.pt ids.txt empty.txt list.yaml bad.properties folder empty damaged".split()
 FILES += ["none", "none/none", "/dev/null/x", "", ".", "..", "\x7f", "a" * 300]
