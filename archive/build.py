@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from offpath.archive.artefacts import EngineBuild, Say, build_engine_folder
-from offpath.archive.definition import check_shadowing
+from offpath.archive.custom_handler import OwnHandler
+from offpath.archive.engines.artefacts import EngineBuild, Say, build_engine_folder
 from offpath.archive.labels import check_label_count, format_index_to_name
 from offpath.archive.model_config import format_model_config
 from offpath.archive.model_input import count_classes
-from offpath.archive.model_source import ModelSource
-from offpath.archive.own_handler import OwnHandler
-from offpath.handler.backends.artefacts import FOLDER
+from offpath.archive.sources.definition import check_shadowing
+from offpath.archive.sources.model_source import ModelSource
 from offpath.handler.config import HandlerConfig
+from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.own import MARK_FILE
+from offpath.handler.model.engines.artefacts import FOLDER
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"

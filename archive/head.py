@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from offpath.archive.calibration import load_photographs
-from offpath.archive.checkpoint import Say
+from offpath.archive.engines.calibration import load_photographs
 from offpath.archive.model_input import count_classes
-from offpath.handler.backends.eager import EagerBackend
+from offpath.archive.sources.checkpoint import Say
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import Pixels
 from offpath.handler.errors import WrongOption
+from offpath.handler.image.decode import Pixels
+from offpath.handler.model.engines.eager import EagerBackend
 
 # A softmax or a sigmoid shows on any picture; a few suffice.
 PICTURES = 6

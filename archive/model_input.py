@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from offpath.handler.errors import WrongOption
-from offpath.handler.square import CHANNELS, Square
+from offpath.handler.image.geometry import CHANNELS, Square
 
 # A batch of one hides a model that can do nothing else.
 BATCH = 2

@@ -55,7 +55,7 @@ class ArchivedDecoder:
         load_entry(folder / model["handler"])
         # The archive's own copy.
         from offpath.handler.config import HandlerConfig
-        from offpath.handler.decode_tier import DecodeTier
+        from offpath.handler.image.decode_tier import DecodeTier
 
         config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         self._model, self._says_timing = context.model_name, config.server_timing
@@ -64,9 +64,9 @@ class ArchivedDecoder:
 
     def decode(self, request: Request) -> Picture | Answer:
         """The picture for the model, or the refusal."""
-        from offpath.handler.decoded import Decoded
-        from offpath.handler.explanations import is_explanation
-        from offpath.handler.handed_over import fields_of
+        from offpath.handler.image.decoded import Decoded
+        from offpath.handler.model.explanations import is_explanation
+        from offpath.handler.request.body_from_front_door import fields_of
         from offpath.handler.response import JSON_CONTENT_TYPE
         from offpath.handler.stages import format_server_timing
 

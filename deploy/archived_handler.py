@@ -166,8 +166,8 @@ def make_context(
 def make_row(request: Request) -> dict[str, Any]:
     """The row that TorchServe would have made of a request."""
     # The archive's own copy, which is there once its entry was loaded.
-    from offpath.handler.decoded import Decoded
-    from offpath.handler.handed_over import FORM, MULTIPART, HandedOver
+    from offpath.handler.image.decoded import Decoded
+    from offpath.handler.request.body_from_front_door import FORM, MULTIPART, HandedOver
     from offpath.handler.stages import Stage
 
     body = request.body

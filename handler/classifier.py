@@ -16,24 +16,24 @@ import torch
 from ts.context import Context
 from ts.torch_handler.image_classifier import ImageClassifier
 
-from offpath.handler.allocator import keep_freed_memory
-from offpath.handler.backends.artefacts import FOLDER
-from offpath.handler.backends.choose import Choice, choose_backend
-from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.explanations import Explainer, is_explanation, make_attribute
-from offpath.handler.handed_over import FrontDoor
+from offpath.handler.custom_handler import OwnAnswers, Result
 from offpath.handler.metrics import MetricsEmitter
-from offpath.handler.own import OwnAnswers, Result
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines.artefacts import FOLDER
+from offpath.handler.model.engines.choose import Choice, choose_backend
+from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
+from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
-from offpath.handler.records import make_records
+from offpath.handler.prediction_log.batch_records import make_records
+from offpath.handler.process.allocator import keep_freed_memory
+from offpath.handler.process.foreign_server import say_losses
+from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
+from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
+from offpath.handler.request.body_from_front_door import FrontDoor
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_json
-from offpath.handler.share import decode_budget_s, threads_per_worker
 from offpath.handler.stages import BatchTimings, Stage, format_server_timing
-from offpath.handler.surroundings import say_losses
-from offpath.handler.warmup import WARM_UP_VARIABLE, warm_up_payloads
-from offpath.handler.weights import make_with_weights
 
 if TYPE_CHECKING:
     from offpath.handler.tracing import Tracer

@@ -20,11 +20,11 @@ def use_own_copy(package: Path) -> None:
 
 use_own_copy(PACKAGE)
 
-from offpath.handler.lazy_imports import unused_imports_deferred  # noqa: E402
+from offpath.handler.process.lazy_imports import unused_imports_deferred  # noqa: E402
 
 with unused_imports_deferred():
     from offpath.handler import classifier
-from offpath.handler.own import find_handler  # noqa: E402
+from offpath.handler.custom_handler import find_handler  # noqa: E402
 
 BASE = find_handler(PACKAGE, classifier.OffpathClassifier)
 

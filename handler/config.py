@@ -10,11 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from offpath.handler.backends import ENGINES, PRECISIONS
-from offpath.handler.decode import SCALE_MARGIN, DecodeOptions
-from offpath.handler.errors import ConfigError
-from offpath.handler.prediction_log.settings import PredictionLogSettings
-from offpath.handler.settings import (
+from offpath.handler.config_section import (
     choice,
     flag,
     integer,
@@ -28,7 +24,11 @@ from offpath.handler.settings import (
     read_section,
     setting,
 )
-from offpath.handler.square import CHANNELS, INTERPOLATIONS, RESIZES, Square
+from offpath.handler.errors import ConfigError
+from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions
+from offpath.handler.image.geometry import CHANNELS, INTERPOLATIONS, RESIZES, Square
+from offpath.handler.model.engines import ENGINES, PRECISIONS
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 SECTION = "handler"
 DECODE_MODES = ("scaled", "exact", "nvjpeg")

@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 
-from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decoded import Decoded
 from offpath.handler.errors import BadTensor, BatchOutOfTime, ItemError
-from offpath.handler.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
-from offpath.handler.payload import Payload, read_payload
-from offpath.handler.resample import transform_on_device
+from offpath.handler.image.decoded import Decoded
+from offpath.handler.image.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
+from offpath.handler.image.prepare import SquareMaker
+from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.image.resample import transform_on_device
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.request.payload import Payload, read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
-from offpath.handler.silence import silence_decoders
-from offpath.handler.squares import SquareMaker
 from offpath.handler.stages import Stage, StageTimer
 
 logger = logging.getLogger(__name__)

@@ -40,9 +40,9 @@ except ImportError as error:
     ) from error
 
 from offpath.handler.pipeline import Batch, Item
-from offpath.handler.records import RequestContext
+from offpath.handler.prediction_log.batch_records import RequestContext
+from offpath.handler.process.warmup import is_warm_up
 from offpath.handler.stages import BatchTimings
-from offpath.handler.warmup import is_warm_up
 
 TRACES_PATH = "/v1/traces"
 # https://www.w3.org/TR/trace-context/

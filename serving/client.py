@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from offpath.handler.decode import SCALE_MARGIN, DecodeOptions, decode_image
-from offpath.handler.square import Square
-from offpath.handler.transform import transform_image
+from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions, decode_image
+from offpath.handler.image.geometry import Square
+from offpath.handler.image.transform import transform_image
 from offpath.serving.prediction import Prediction, parse_reply
 
 INVOCATIONS = "/invocations"

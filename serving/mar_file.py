@@ -15,7 +15,7 @@ from offpath.handler.errors import WrongOption
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
-HAND_OVER = "offpath/handler/handed_over.py"
+HAND_OVER = "offpath/handler/request/body_from_front_door.py"
 
 
 @dataclass(frozen=True)

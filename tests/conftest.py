@@ -11,11 +11,11 @@ import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import load_model_source
-from offpath.serving import torchserve
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
-from offpath.serving.warm_up import warm_up
+from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.torchserve import server as torchserve_server
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.warm_up import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")
@@ -71,7 +71,7 @@ def quick_stop() -> Iterator[None]:
     its own ends as a user's does.)
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torchserve, "STOP_TIMEOUT_S", 0.5)
+        patch.setattr(torchserve_server, "STOP_TIMEOUT_S", 0.5)
         yield
 
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offpath.handler.prediction_log import sink_file
+from offpath.handler.prediction_log.delivery_failures import Announcer
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import check_compression
 from offpath.handler.prediction_log.recent import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.shipper import Shipper
 from offpath.handler.prediction_log.spool import Spool
-from offpath.handler.prediction_log.trouble import Announcer
 
 __all__ = ["LogCounters", "PredictionLog", "Record", "open_prediction_log"]
 

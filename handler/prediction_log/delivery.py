@@ -10,10 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from offpath.handler.prediction_log.delivery_failures import pause_s
 from offpath.handler.prediction_log.packing import pack_segment
 from offpath.handler.prediction_log.segment import SealedSegment
 from offpath.handler.prediction_log.sinks import Sink
-from offpath.handler.prediction_log.trouble import pause_s
 
 
 class Delivery:

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 
 from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery import Delivery
+from offpath.handler.prediction_log.delivery_failures import Announcer, describe_error
 from offpath.handler.prediction_log.segment import SealedSegment
 from offpath.handler.prediction_log.sinks import open_sink
 from offpath.handler.prediction_log.spool import Spool, SpoolFull
-from offpath.handler.prediction_log.trouble import Announcer, describe_error
 
 TICK_S = 0.2
 RESCAN_S = 1.0

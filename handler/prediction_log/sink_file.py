@@ -13,9 +13,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import format_inference_time
 from offpath.handler.prediction_log.segment import read_own_file
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 SINK_FILE = "sink.json"
 ERROR_FILE = "last-error.json"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from offpath.handler.prediction_log.delivery_failures import describe_error, http_status
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
-from offpath.handler.prediction_log.settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.trouble import describe_error, http_status
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0

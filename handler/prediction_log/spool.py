@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.naming import (
     SegmentName,
     format_hour,
@@ -29,7 +30,6 @@ from offpath.handler.prediction_log.segment import (
     SealedSegment,
     remove_oldest,
 )
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.sink_file import ensure_sink_file
 
 BLOCKED_POLL_S = 0.05

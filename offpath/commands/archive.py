@@ -15,7 +15,7 @@ from offpath.commands.settings_option import read_settings
 from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:  # torch comes with it
-    from offpath.archive.old_mar import OldArchive
+    from offpath.archive.sources.stock_archive import OldArchive
 
 
 @click.command("archive")
@@ -154,8 +154,9 @@ def command(**options: Any) -> None:
 
 def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
     # torch is imported here: `offpath archive --help` answers without it.
-    from offpath.archive.artefacts import plan_engine
     from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.custom_handler import load_own_handler
+    from offpath.archive.engines.artefacts import plan_engine
     from offpath.archive.head import settle_head
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import (
@@ -163,9 +164,8 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
         make_model_config,
         merge_preprocessing,
     )
-    from offpath.archive.model_source import load_model_source
-    from offpath.archive.old_mar import format_changes
-    from offpath.archive.own_handler import load_own_handler
+    from offpath.archive.sources.model_source import load_model_source
+    from offpath.archive.sources.stock_archive import format_changes
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     old = _unpack_old(options, folder)
@@ -200,7 +200,7 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
     """Puts what `--from` holds in the place of the options that were not given."""
-    from offpath.archive.old_mar import unpack
+    from offpath.archive.sources.stock_archive import unpack
 
     if options["old"] is None:
         return None

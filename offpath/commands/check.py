@@ -16,8 +16,8 @@ from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, State
-from offpath.serving.management import UNIX
-from offpath.serving.properties import read_properties
+from offpath.serving.torchserve.management import UNIX
+from offpath.serving.torchserve.properties import read_properties
 
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
 SUBJECT_WIDTH = 22

@@ -11,10 +11,10 @@ from offpath.commands.front_options import DEFAULTS, DOOR_OPTIONS, add_options
 from offpath.commands.serve import DEFAULT_LOG_DIR, check_host
 from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import ExpectedError
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.hosts import serve_hosts
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import Behind
-from offpath.serving.interrupts import Terminated, stopping_on_signals
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 # A host's own door lets one address have 512 at a time.
 HOST_QUEUE = 500

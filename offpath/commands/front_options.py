@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from offpath.handler.errors import WrongOption
-from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.door_settings import FrontSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

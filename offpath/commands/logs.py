@@ -20,7 +20,10 @@ from rich.text import Text
 
 from offpath.commands.bar import counting_bar
 from offpath.handler.errors import ExpectedError
-from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
+from offpath.handler.prediction_log.log_settings import (
+    SPOOL_VARIABLE,
+    default_spool_dir,
+)
 from offpath.serving.printable import printable
 
 LISTED_IDS = 20
@@ -106,7 +109,7 @@ def ship(
     the same object. Where a sink lies is in the spool; credentials come from the AWS default chain.
     Exits with 1 when something could not be delivered; it is still in the spool.
     """
-    from offpath.serving.log_shipping import ship_spool
+    from offpath.serving.log_tools.shipping import ship_spool
 
     stopped = threading.Event()
     if watch:
@@ -143,7 +146,7 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 @_json_option
 def status(spool: Path, as_json: bool) -> None:
     """What waits in the spool, by sink: segments, bytes, oldest age, last error."""
-    from offpath.serving.log_status import read_status
+    from offpath.serving.log_tools.status import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
     if as_json:
@@ -174,7 +177,7 @@ def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
 
     As a table, or with --json as JSON Lines. With --since only the days that can matter are listed.
     """
-    from offpath.serving.log_reading import keep_one_attempt
+    from offpath.serving.log_tools.reading import keep_one_attempt
 
     with counting_bar("reading objects") as progress:
         records = _records(progress, **where)
@@ -248,7 +251,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     A request id is the reply header x-request-id. Exits with 1 when a record is missing or double,
     and lists which. A worker delivers after at most segment_max_age_s: wait, or ship first.
     """
-    from offpath.serving.log_reading import compare, parse_request_ids
+    from offpath.serving.log_tools.reading import compare, parse_request_ids
 
     asked = parse_request_ids(ids)
     with counting_bar("reading objects", not as_json) as progress:
@@ -289,8 +292,8 @@ def _records(
     region: str | None,
 ) -> Iterator[dict[str, Any]]:
     """The records that `_store_options` ask for."""
-    from offpath.serving.log_reading import Period, parse_time, read_records
-    from offpath.serving.log_store import open_store_at
+    from offpath.serving.log_tools.objects import open_store_at
+    from offpath.serving.log_tools.reading import Period, parse_time, read_records
 
     period = Period(
         parse_time(since) if since else None, parse_time(until) if until else None

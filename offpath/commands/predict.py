@@ -19,7 +19,7 @@ from offpath.commands.settings_option import read_settings
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
-from offpath.handler.square import Square
+from offpath.handler.image.geometry import Square
 from offpath.serving.client import Client, ModelNotNamed, ServerUnreachable
 from offpath.serving.prediction import Prediction
 

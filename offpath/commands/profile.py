@@ -141,8 +141,8 @@ def flame(**chosen: Any) -> None:
 def _profile(kind: str, outputs: Outputs, **chosen: Any) -> None:
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.in_process.profile_document import document_of
-    from offpath.profiling.in_process.profile_experiment import (
+    from offpath.profiling.profilers.profile_document import document_of
+    from offpath.profiling.profilers.profile_experiment import (
         ProfileChoices,
         run_profile,
     )

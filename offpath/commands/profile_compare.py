@@ -27,7 +27,7 @@ def compare(first: Path, second: Path, force: bool, outputs: Outputs) -> None:
     photographs, batch sizes, models or hosts are refused.
     """
     from offpath.profiling.core.run import load_run
-    from offpath.profiling.in_process.profile_compare import document_of, join_profiles
+    from offpath.profiling.profilers.profile_compare import document_of, join_profiles
 
     run = join_profiles(load_run(first), load_run(second), command_line(), force)
     outputs.save(run)

@@ -14,14 +14,17 @@ import click
 from offpath.commands.front_options import DEFAULTS, front_options, make_front
 from offpath.commands.serve_view import ServeView
 from offpath.handler.errors import WrongOption
-from offpath.handler.prediction_log.settings import SPOOL_VARIABLE, default_spool_dir
+from offpath.handler.prediction_log.log_settings import (
+    SPOOL_VARIABLE,
+    default_spool_dir,
+)
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.session import serve_front
-from offpath.serving.front.settings import FrontSettings
-from offpath.serving.interrupts import Terminated, stopping_on_signals
-from offpath.serving.model_store import find_models
-from offpath.serving.properties import read_properties
-from offpath.serving.session import serve
-from offpath.serving.settings import ServerSettings
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.torchserve.model_store import find_models
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
 DEFAULT_LOG_DIR = Path(".offpath/logs")
@@ -199,7 +202,7 @@ def command(
 
 def ship_rest(view: ServeView, timeout_s: float) -> None:
     """Delivers what the workers, now dead, left in the spool."""
-    from offpath.serving.log_shipping import ship_spool
+    from offpath.serving.log_tools.shipping import ship_spool
 
     spool = Path(os.environ.get(SPOOL_VARIABLE) or default_spool_dir(os.environ))
     if not spool.is_dir():

@@ -14,11 +14,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from offpath.serving.key_file import KeyFile
-from offpath.serving.management import ModelStatus
 from offpath.serving.prediction import Prediction
-from offpath.serving.server_log import LogLine
-from offpath.serving.session import View
+from offpath.serving.torchserve.key_file import KeyFile
+from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.server_log import LogLine
+from offpath.serving.torchserve.session import View
 
 
 class ServeView(View):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from offpath.handler.errors import MissingPackage, WrongOption
-from offpath.serving.interrupts import Terminated, stopping_on_signals
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 if TYPE_CHECKING:
     from offpath.profiling.core.run import Run

@@ -19,7 +19,7 @@ from typing import Any
 
 from ts.model_loader import TsModelLoader
 
-from offpath.profiling.in_process import call_profiler, worker_threads
+from offpath.profiling.profilers import call_profiler, worker_threads
 
 ENTRY_SETTINGS = "profiled_handler.json"
 FOLDER_VARIABLE = "OFFPATH_PROFILE_DIR"

@@ -15,7 +15,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.nvml import NoGpu, NvmlReader
-from offpath.serving.java import find_java
+from offpath.serving.torchserve.java import find_java
 
 PACKAGES = (
     "torch",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offpath.handler.errors import WrongOption
-from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.profiling.experiments.prices import Prices
 
 HOURS_A_MONTH = 730.0

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.backends import PRECISIONS
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.model.engines import PRECISIONS
 from offpath.profiling.core.child_process import ChildProcess
 from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.profiling.core.host import describe_host, read_versions

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offpath.handler.allocator import keep_freed_memory
-from offpath.handler.backends import BackendUnavailable
-from offpath.handler.backends.artefacts import PARITY_FILE
-from offpath.handler.backends.choose import choose_precision, make_backend
-from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
-from offpath.handler.parity import ParitySet, load_parity_set, measure_parity
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines import BackendUnavailable
+from offpath.handler.model.engines.artefacts import PARITY_FILE
+from offpath.handler.model.engines.choose import choose_precision, make_backend
+from offpath.handler.model.parity import ParitySet, load_parity_set, measure_parity
+from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import set_threads
+from offpath.handler.process.allocator import keep_freed_memory
 from offpath.handler.stages import StageTimer
-from offpath.handler.weights import make_with_weights
 from offpath.profiling.core.child_process import obey
 
 if TYPE_CHECKING:
-    from offpath.archive.artefacts import EngineBuild
+    from offpath.archive.engines.artefacts import EngineBuild
 
 Answer = dict[str, Any]
 Order = Mapping[str, Any]
@@ -66,8 +66,12 @@ class EngineProcess:
         import numpy as np
 
         from offpath.archive.build import save_weights
-        from offpath.archive.calibration import load_photographs
-        from offpath.archive.parity import PICTURES, make_parity_set, write_parity_file
+        from offpath.archive.engines.calibration import load_photographs
+        from offpath.archive.engines.parity import (
+            PICTURES,
+            make_parity_set,
+            write_parity_file,
+        )
         from offpath.profiling.load.model_under_test import load_model
 
         model, folder = load_model(order["model"]), Path(order["folder"])
@@ -88,7 +92,7 @@ class EngineProcess:
 
     def build(self, order: Order) -> Answer:
         """Builds a variant's artefact as `offpath archive` does; answers its files' size."""
-        from offpath.archive.artefacts import EngineBuild
+        from offpath.archive.engines.artefacts import EngineBuild
         from offpath.profiling.load.model_under_test import load_model
 
         model, folder = load_model(order["model"]), find_artefact(order)
@@ -201,7 +205,7 @@ def build_artefact(
     Those are shown beside its speed. int8 that cannot be calibrated to within the bound is made
     without one: with every layer in int8.
     """
-    from offpath.archive.artefacts import build_engine_folder
+    from offpath.archive.engines.artefacts import build_engine_folder
 
     try:
         build_engine_folder(build, model, config, folder, say=print)

@@ -34,17 +34,17 @@ from offpath.profiling.experiments.on_servers import (
     open_bench,
 )
 from offpath.profiling.experiments.server_subject import ServerSubject
-from offpath.profiling.in_process.handler_process import HandlerProcess
-from offpath.profiling.in_process.handlers import (
-    HandlerChoice,
-    Preparation,
-    prepare_handler,
-)
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.cold_start import FirstClient
 from offpath.profiling.load.known_server import run_known_server
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.target import ServerUnderTest
+from offpath.profiling.profilers.handler_process import HandlerProcess
+from offpath.profiling.profilers.handlers import (
+    HandlerChoice,
+    Preparation,
+    prepare_handler,
+)
 from offpath.profiling.servers.torchserve import ARCHIVE
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
 from offpath.serving.prediction import parse_server_timing

@@ -20,9 +20,9 @@ EXPERIMENTS: dict[str, str] = {
     "sweep": "offpath.profiling.experiments.sweep_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
-        "offpath.profiling.in_process.profile_document",
+        "offpath.profiling.profilers.profile_document",
     ),
-    "profile-compare": "offpath.profiling.in_process.profile_compare",
+    "profile-compare": "offpath.profiling.profilers.profile_compare",
     "profile-server": "offpath.profiling.experiments.server_document",
     "tune": "offpath.profiling.experiments.tune_report",
 }

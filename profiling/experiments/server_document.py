@@ -19,10 +19,10 @@ from offpath.profiling.core.figures import (
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.experiments.server_account import WHERE
-from offpath.profiling.in_process.function_sections import make_function_sections
-from offpath.profiling.in_process.profile_charts import lay_out, list_bars
-from offpath.profiling.in_process.profile_document import make_file_sections
-from offpath.profiling.in_process.profile_figures import (
+from offpath.profiling.profilers.function_sections import make_function_sections
+from offpath.profiling.profilers.profile_charts import lay_out, list_bars
+from offpath.profiling.profilers.profile_document import make_file_sections
+from offpath.profiling.profilers.profile_figures import (
     ACCOUNT,
     find_cell,
     read_parts,

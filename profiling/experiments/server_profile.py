@@ -37,13 +37,13 @@ from offpath.profiling.experiments.worker_profiles import (
     read_functions,
     wrap_archive,
 )
-from offpath.profiling.in_process.handlers import OFFPATH, build_handler, check_archive
-from offpath.profiling.in_process.profile_figures import ACCOUNT, sum_buckets
-from offpath.profiling.in_process.samples import FILES, FUNCTIONS
 from offpath.profiling.load.gpu import GpuSampler
 from offpath.profiling.load.plan import LoadPlan, find_generator
 from offpath.profiling.load.window import WindowWatcher, name_figures
 from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
+from offpath.profiling.profilers.profile_figures import ACCOUNT, sum_buckets
+from offpath.profiling.profilers.samples import FILES, FUNCTIONS
 
 EXPERIMENT = "profile-server"
 # Of load under cProfile: enough batches for shares.

@@ -13,9 +13,9 @@ import yaml
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.sampling import Groups
-from offpath.serving.management import ManagementClient
-from offpath.serving.settings import CONF_DIR, ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
 
 TIMEOUT_S = 30.0
 METRICS_PORT, MANAGEMENT_PORT = 8082, 8081

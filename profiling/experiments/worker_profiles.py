@@ -14,10 +14,10 @@ from pathlib import Path
 
 import offpath
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.in_process.call_profiler import merge_profiles, read_stats
-from offpath.profiling.in_process.cprofile import make_samples, shorten_stats
-from offpath.profiling.in_process.samples import FunctionSample
-from offpath.profiling.in_process.source_paths import make_shortener
+from offpath.profiling.profilers.call_profiler import merge_profiles, read_stats
+from offpath.profiling.profilers.cprofile import make_samples, shorten_stats
+from offpath.profiling.profilers.samples import FunctionSample
+from offpath.profiling.profilers.source_paths import make_shortener
 from offpath.serving.mar_file import MANIFEST, read_mar
 
 ROOT = Path(offpath.__file__).parent
@@ -26,9 +26,9 @@ ENTRY = ROOT / "profiling" / "baselines" / "profiled_entry.py"
 STAGED = (
     "__init__.py",
     "profiling/__init__.py",
-    "profiling/in_process/__init__.py",
-    "profiling/in_process/call_profiler.py",
-    "profiling/in_process/worker_threads.py",
+    "profiling/profilers/__init__.py",
+    "profiling/profilers/call_profiler.py",
+    "profiling/profilers/worker_threads.py",
 )
 # The file's name inside the archive: no handler of a user's is called so.
 ENTRY_NAME = "offpath_profiled_entry.py"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from offpath.archive.labels import check_label_count, read_labels
 from offpath.archive.model_input import count_classes
-from offpath.archive.model_source import ModelSource, load_model_source
+from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.profiling.load.workload import cache_folder

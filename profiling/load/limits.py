@@ -154,9 +154,9 @@ def run_for(seconds: float, step: Callable[[], int]) -> Rate:
 
 def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     """Decodes and resizes the photographs in turn, as the handler does by default."""
-    from offpath.handler.decode import decode_image
     from offpath.handler.errors import ItemError
-    from offpath.handler.resample import transform_with_torch
+    from offpath.handler.image.decode import decode_image
+    from offpath.handler.image.resample import transform_with_torch
     from offpath.profiling.load.model_under_test import load_model
 
     config = load_model(model).config
@@ -184,9 +184,9 @@ def forward_for(
     """Normalisation, forward, activation, top-k on a batch of pictures, as the handler does it."""
     import torch
 
-    from offpath.handler.backends.choose import choose_backend
-    from offpath.handler.batch_runner import BatchRunner
     from offpath.handler.config import HandlerConfig
+    from offpath.handler.model.batch_runner import BatchRunner
+    from offpath.handler.model.engines.choose import choose_backend
     from offpath.handler.stages import StageTimer
     from offpath.profiling.load.model_under_test import load_model
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from offpath.archive.model_source import ModelSource, load_model_source
+from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption
-from offpath.handler.head import activate
+from offpath.handler.model.head import activate
 from offpath.profiling.load.archived_model import identify_archive, load_archived_model
 
 

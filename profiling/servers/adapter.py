@@ -30,7 +30,7 @@ from offpath.profiling.servers.launched import (
 )
 from offpath.profiling.servers.marked import command_line
 from offpath.profiling.servers.services.settings import ServiceSettings
-from offpath.serving.ports import resolve_ports
+from offpath.serving.process.ports import resolve_ports
 
 SERVICES = "offpath.profiling.servers.services"
 SERVICES_DIR = Path(__file__).parent / "services"

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from offpath.archive.artefacts import plan_engine
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.engines.artefacts import plan_engine
 from offpath.archive.labels import format_index_to_name
 from offpath.archive.model_config import (
     format_model_config,

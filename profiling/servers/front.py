@@ -20,12 +20,12 @@ from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUn
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.door import Door
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.hosts import HostsSession
 from offpath.serving.front.session import FrontSession
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import Behind
-from offpath.serving.session import View
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.session import View
 
 # Free ports; every client of a benchmark is one address.
 DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)

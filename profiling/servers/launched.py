@@ -30,8 +30,8 @@ from offpath.profiling.servers.marked import (
     end_members,
     find_members,
 )
-from offpath.serving.guard import Guard
-from offpath.serving.ports import check_port_free
+from offpath.serving.process.guard import Guard
+from offpath.serving.process.ports import check_port_free
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 180.0

@@ -5,7 +5,7 @@ The mark is a variable in the environment. Some servers put their workers into s
 inherited whatever happens to the rest.
 
 `python -m offpath.profiling.servers.marked MARK SESSION [FOLDER]...` waits as an
-`offpath.serving.guard.Guard`, then ends the server and removes its temporary folders.
+`offpath.serving.process.guard.Guard`, then ends the server and removes its temporary folders.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 
 import psutil
 
-from offpath.serving.guard import STOP_TIMEOUT_S, await_end
-from offpath.serving.processes import (
+from offpath.serving.process.guard import STOP_TIMEOUT_S, await_end
+from offpath.serving.process.processes import (
     end_session,
     find_session_members,
     is_running,

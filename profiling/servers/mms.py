@@ -17,9 +17,9 @@ from offpath.profiling.servers.launched import (
     choose_low_ports,
     server_environment,
 )
-from offpath.serving.java import find_java
-from offpath.serving.processes import WORKER_SCRIPT
-from offpath.serving.properties import format_properties
+from offpath.serving.process.processes import WORKER_SCRIPT
+from offpath.serving.torchserve.java import find_java
+from offpath.serving.torchserve.properties import format_properties
 
 MODEL = "classifier"
 SERVICE_FILE = SERVICES_DIR / "mms_service.py"

@@ -29,8 +29,8 @@ from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
 from offpath.profiling.servers.front import FRONT_KEYS, BehindDoorUnderTest
 from offpath.profiling.servers.torchserve import TorchServeUnderTest
-from offpath.serving.properties import read_properties
-from offpath.serving.settings import find_config
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import find_config
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS = "vmargs", "vmargs+"

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.prediction_log.settings import OFF, URI_VARIABLE
+from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.profiling.core.experiment import RunAborted
 from offpath.profiling.servers.archives import NAME
 from offpath.profiling.servers.registered_archive import RegisteredArchive
 from offpath.profiling.servers.torchserve import RunningTorchServe
-from offpath.serving.management import ManagementClient
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
 
 # A worker's start, of which there may be one for each core and more.
 REGISTER_TIMEOUT_S = 600.0
@@ -57,7 +57,7 @@ def read_setting(
 ) -> Setting:
     """The setting that a model config stands for; automatic threads as their number."""
     handler = config.get("handler") or {}
-    # handler/share.py, threads_per_worker.
+    # handler/process/host_limits.py, threads_per_worker.
     threads = int(handler.get("threads") or 0) or max(
         1, cores // int(config["maxWorkers"])
     )

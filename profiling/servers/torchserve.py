@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.backends.artefacts import FOLDER as ENGINE_FOLDER
 from offpath.handler.errors import ExpectedError
+from offpath.handler.model.engines.artefacts import FOLDER as ENGINE_FOLDER
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.limits import OwnForward
 from offpath.profiling.load.sampling import Groups
@@ -19,12 +19,12 @@ from offpath.profiling.load.target import BATCH_SIZE, BESIDE
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.launched import on_free_ports
 from offpath.profiling.servers.s3_store import Beside
-from offpath.serving.java import find_java
-from offpath.serving.management import ManagementClient
-from offpath.serving.processes import find_fork_helpers
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
-from offpath.serving.warm_up import warm_up
+from offpath.serving.process.processes import find_fork_helpers
+from offpath.serving.torchserve.java import find_java
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.warm_up import warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -33,7 +33,7 @@ ARCHIVE = f"{archives.NAME}.mar"
 SCALE_S = 120.0
 
 
-# Group of the fork server and the workers' launchers; see serving/fork_server.py.
+# Group of the fork server and the workers' launchers; see serving/fork/fork_server.py.
 FORK_HELPERS = "fork helpers"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from offpath.handler.npy import read_npy
+from offpath.handler.request.npy import read_npy
 from offpath.profiling.load.call import JPEG, NPY, Call
 from offpath.profiling.load.target import MAX_BATCH_DELAY_MS
 from offpath.profiling.servers.adapter import SERVICES_DIR, Adapter, Start

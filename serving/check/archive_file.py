@@ -11,8 +11,8 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError
 from offpath.serving.check.finding import Finding, lost, ok, wrong
 from offpath.serving.check.host import has_gpu
-from offpath.serving.effective import CHECKED_SETTINGS
 from offpath.serving.mar_file import MarFile, read_mar
+from offpath.serving.torchserve.effective import CHECKED_SETTINGS
 
 CONVERT = "offpath archive --from {path}"
 
@@ -43,7 +43,7 @@ def check_archive(path: Path) -> Iterator[Finding]:
 
 
 def _check_settings(area: str, config: dict[str, Any]) -> Iterator[Finding]:
-    # TorchServe takes whole numbers from 1 and ignores others (serving/effective.py).
+    # TorchServe takes whole numbers from 1 and ignores others (serving/torchserve/effective.py).
     ignored = [
         key
         for key in CHECKED_SETTINGS

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from offpath.handler.surroundings import DECLARED_METRIC, read_java_options
+from offpath.handler.process.foreign_server import DECLARED_METRIC, read_java_options
 from offpath.serving.check.finding import Finding, lost, ok, wrong
-from offpath.serving.properties import read_properties
-from offpath.serving.settings import CONF_DIR, find_config
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import CONF_DIR, find_config
 
 AREA = "config"
 # TorchServe ignores them here: a model's settings are in its archive.

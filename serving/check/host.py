@@ -14,8 +14,8 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.check.finding import Finding, lost, ok, wrong
-from offpath.serving.java import find_java
-from offpath.serving.launch import find_ts_home
+from offpath.serving.torchserve.java import find_java
+from offpath.serving.torchserve.launch import find_ts_home
 
 AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")

@@ -14,15 +14,15 @@ import httpx
 import psutil
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.surroundings import DECLARED_METRIC, MAIN_CLASS
+from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
 from offpath.serving.check.config_file import check_config
 from offpath.serving.check.finding import Finding, lost, ok, wrong
-from offpath.serving.effective import find_differences
-from offpath.serving.java import read_java_major
-from offpath.serving.management import UNIX, ManagementClient, ModelStatus
 from offpath.serving.mar_file import MarFile, read_mar
-from offpath.serving.properties import read_properties
-from offpath.serving.settings import CONF_DIR
+from offpath.serving.torchserve.effective import find_differences
+from offpath.serving.torchserve.java import read_java_major
+from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import CONF_DIR
 
 AREA = "server"
 # Workers write their sums about once a second.

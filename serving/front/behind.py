@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.handed_over import FOLDER_VARIABLE, KEY_VARIABLE
+from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.config import FrontPlace
-from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.upstream import Behind
 from offpath.serving.mar_file import MarFile, read_archives
-from offpath.serving.settings import LOOPBACK, ServerSettings, read_config
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import (
+    LOOPBACK,
+    ServerSettings,
+    read_config,
+)
 
 # TorchServe's own (ConfigManager.java).
 DEFAULT_MAX_REQUEST_BYTES = 6_553_500

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from offpath.handler.errors import WrongOption
 from offpath.serving.front.binary import NginxBinary
-from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.upstream import (
     HOSTS_TEMPLATE,
     OWN_TEMPLATE,
     Behind,
     upstream_values,
 )
-from offpath.serving.settings import CONF_DIR
+from offpath.serving.torchserve.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
 METRICS_TEMPLATE = CONF_DIR / "nginx-metrics.conf"

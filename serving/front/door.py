@@ -18,12 +18,12 @@ from offpath.serving.front.config import (
     FrontPlace,
     write_config,
 )
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.nginx import Nginx
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.tokens import format_map, read_tokens
 from offpath.serving.front.upstream import Behind
-from offpath.serving.launch import make_short_tmp_dir
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.launch import make_short_tmp_dir
+from offpath.serving.torchserve.server import TorchServe
 
 READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0

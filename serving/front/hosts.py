@@ -18,10 +18,10 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.door import Door
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.session import settle_ports
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import Behind
-from offpath.serving.session import View
+from offpath.serving.torchserve.session import View
 
 LOOK_S = 1.0
 PING_TIMEOUT_S = 1.0

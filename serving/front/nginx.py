@@ -11,8 +11,8 @@ from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.binary import NginxBinary
-from offpath.serving.guard import Guard
-from offpath.serving.processes import end_session, find_session_members
+from offpath.serving.process.guard import Guard
+from offpath.serving.process.processes import end_session, find_session_members
 
 POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from offpath.serving.front.behind import count_connections
-from offpath.serving.management import ModelStatus
-from offpath.serving.session import start_checked
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import start_checked
 
 
 class Starting:

@@ -21,15 +21,15 @@ from offpath.serving.front.behind import (
 )
 from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.door import Door
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.state import FrontState
 from offpath.serving.front.tokens import read_tokens
-from offpath.serving.ports import check_port_free, resolve_ports
-from offpath.serving.server_log import LogFollower
-from offpath.serving.session import SHOWN_LEVELS, View, list_unchecked
-from offpath.serving.settings import ServerSettings
-from offpath.serving.warm_up import PHOTOGRAPH
+from offpath.serving.process.ports import check_port_free, resolve_ports
+from offpath.serving.torchserve.server_log import LogFollower
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import SHOWN_LEVELS, View, list_unchecked
+from offpath.serving.torchserve.warm_up import PHOTOGRAPH
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.settings import CONF_DIR
+from offpath.serving.torchserve.server_settings import CONF_DIR
 
 OWN_TEMPLATE = CONF_DIR / "nginx-torchserve.conf"
 HOSTS_TEMPLATE = CONF_DIR / "nginx-hosts.conf"

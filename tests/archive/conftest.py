@@ -11,7 +11,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import load_model_source
+from offpath.archive.sources.model_source import load_model_source
 
 MakeSpec = Callable[..., ArchiveSpec]
 

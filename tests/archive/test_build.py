@@ -53,7 +53,7 @@ import sys, time
 from pathlib import Path
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import load_model_source
+from offpath.archive.sources.model_source import load_model_source
 model, store, *origins = sys.argv[1:]
 config = make_model_config(load_preset("cpu"), {}, {})
 for index, weights in enumerate(origins):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from offpath.archive.artefacts import EngineBuild, build_engine_folder
+from offpath.archive.engines.artefacts import EngineBuild, build_engine_folder
 from offpath.archive.head import settle_head
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption
-from offpath.handler.parity import load_parity_set
+from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 HEADS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -14,7 +14,7 @@ from offpath.archive.model_config import (
     merge_preprocessing,
 )
 from offpath.handler.errors import ExpectedError
-from offpath.handler.share import decode_budget_s
+from offpath.handler.process.host_limits import decode_budget_s
 
 
 @pytest.mark.parametrize("name", ["cpu", "t4"])

@@ -8,7 +8,7 @@ import torch
 from offpath.archive.model_input import count_classes
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.errors import ExpectedError
-from offpath.handler.square import Square
+from offpath.handler.image.geometry import Square
 
 
 def make_net(channels: int, side: int | None = None) -> torch.nn.Module:

@@ -13,9 +13,9 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_input import count_classes
-from offpath.archive.model_source import ModelSource, load_model_source
+from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.square import Square
+from offpath.handler.image.geometry import Square
 
 SQUARE = Square(32, 36)
 SEVERAL = """

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from offpath.deploy.exported import ARCHIVED_DECODER, read_exportable, unpack
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 # Answers a batch of the files that it is told, and says what it saw.

@@ -14,7 +14,7 @@ import yaml
 from offpath.commands.logs import ship
 from offpath.commands.serve import command as serve
 from offpath.serving.front.bodies import LEAST_BODIES
-from offpath.serving.properties import read_properties
+from offpath.serving.torchserve.properties import read_properties
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"

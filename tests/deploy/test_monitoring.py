@@ -15,8 +15,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.conftest import build
 from tests.support.monitoring import (
     DASHBOARD,

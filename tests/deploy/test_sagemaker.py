@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client, make_npy
-from offpath.serving.ports import resolve_ports
+from offpath.serving.process.ports import resolve_ports
 from tests.support.front import load, log_variables, read_event_ids, wait_until
 from tests.support.monitoring import DEPLOY
 from tests.support.pictures import jpeg

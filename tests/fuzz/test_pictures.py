@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import decode_image
 from offpath.handler.errors import BadTensor, ItemError
-from offpath.handler.npy import is_npy, read_npy
-from offpath.handler.silence import silence_decoders
+from offpath.handler.image.decode import decode_image
+from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.request.npy import is_npy, read_npy
 from tests.fuzz.seeds import make_seeds, read_corpus
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

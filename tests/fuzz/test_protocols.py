@@ -14,9 +14,9 @@ from ts.protocol.otf_message_handler import PREDICT_MSG, retrieve_msg
 from ts.service import Service
 
 from offpath.handler.errors import ItemError
-from offpath.handler.handed_over import FrontDoor
-from offpath.handler.payload import read_payload
-from offpath.serving.fork_request import LENGTH, STREAMS, receive_request
+from offpath.handler.request.body_from_front_door import FrontDoor
+from offpath.handler.request.payload import read_payload
+from offpath.serving.fork.fork_request import LENGTH, STREAMS, receive_request
 
 END = struct.pack("!i", -1)
 LIMIT = 10_000

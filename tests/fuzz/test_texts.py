@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
-from offpath.handler.handed_over import FORM, MULTIPART, parse_body
-from offpath.handler.multipart import read_fields
-from offpath.handler.payload import JSON_KEYS, read_payload
-from offpath.serving.server_log import parse_line
+from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
+from offpath.handler.request.multipart import read_fields
+from offpath.handler.request.payload import JSON_KEYS, read_payload
+from offpath.serving.torchserve.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
 
 LIMIT = 10_000

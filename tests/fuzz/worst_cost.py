@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import click
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import decode_image
 from offpath.handler.errors import ItemError
-from offpath.handler.npy import is_npy, read_npy
-from offpath.handler.payload import read_payload
-from offpath.handler.silence import silence_decoders
+from offpath.handler.image.decode import decode_image
+from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.request.npy import is_npy, read_npy
+from offpath.handler.request.payload import read_payload
 from tests.fuzz.costly_requests import COSTLY
 
 CONFIG = HandlerConfig(exif_orientation=True)

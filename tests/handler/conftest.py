@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from offpath.archive.models.near_free import NearFree
-from offpath.handler.backends.eager import EagerBackend
-from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines.eager import EagerBackend
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import encode, find_photograph
 

@@ -15,12 +15,12 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
-from offpath.handler import share
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import Record
-from offpath.handler.prediction_log.settings import PredictionLogSettings
-from offpath.handler.share import threads_per_worker
+from offpath.handler.process import host_limits
+from offpath.handler.process.host_limits import threads_per_worker
 from offpath.serving.prediction import parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
@@ -119,7 +119,7 @@ def test_batch_is_answered_with_labels_statuses_and_headers(
 @pytest.fixture
 def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Explanations one after the other, as no server with predictions to make answers them."""
-    monkeypatch.setattr("offpath.handler.explanations.PAUSE_FACTOR", 0.0)
+    monkeypatch.setattr("offpath.handler.model.explanations.PAUSE_FACTOR", 0.0)
 
 
 @pytest.mark.usefixtures("unpaused")
@@ -315,7 +315,7 @@ def test_threads_are_the_cores_shared_by_the_workers(
     threads: int,
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(share, "CPU_LIMIT", Path("/no limit"))
+    monkeypatch.setattr(host_limits, "CPU_LIMIT", Path("/no limit"))
     assert threads_per_worker(settings) == threads
 
 
@@ -332,6 +332,6 @@ def test_a_containers_limit_counts_as_its_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, cores: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(share, "CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
     (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    assert share.count_cores() == cores
+    assert host_limits.count_cores() == cores

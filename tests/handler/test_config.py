@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.decode import DecodeOptions
 from offpath.handler.errors import ConfigError
+from offpath.handler.image.decode import DecodeOptions
 
 NAN, INF = math.nan, math.inf
 

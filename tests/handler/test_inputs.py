@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
-from offpath.handler.backends.eager import EagerBackend
-from offpath.handler.batch_runner import BatchRunner
 from offpath.handler.config import HandlerConfig
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines.eager import EagerBackend
 from offpath.handler.pipeline import Pipeline
 from offpath.serving.client import make_npy
 from tests.support.photographs import PHOTOGRAPHS, encode

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offpath.handler import squares as squares_module
-from offpath.handler.decode import DecodedImage, DecodeOptions
-from offpath.handler.payload import Payload
+from offpath.handler.image import prepare as squares_module
+from offpath.handler.image.decode import DecodedImage, DecodeOptions
+from offpath.handler.image.quiet_decoders import silence_decoders
 from offpath.handler.pipeline import Pipeline
+from offpath.handler.request.payload import Payload
 from offpath.handler.response import Reply
-from offpath.handler.silence import silence_decoders
 from offpath.handler.stages import Stage
 from offpath.serving.client import make_npy
 from tests.handler.conftest import MakePipeline

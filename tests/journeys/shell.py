@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offpath.serving.processes import end_session
+from offpath.serving.process.processes import end_session
 
 
 class Shell:

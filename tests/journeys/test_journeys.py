@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from offpath.serving.ports import resolve_ports
+from offpath.serving.process.ports import resolve_ports
 from tests.journeys.models import JOURNEYS, LABELS, ask_torch
 from tests.journeys.shell import Shell
 from tests.support import grpc_client
@@ -37,7 +37,7 @@ WHERE = """
 import sys
 from pathlib import Path
 import offpath, offpath.handler
-from offpath.serving.settings import find_config
+from offpath.serving.torchserve.server_settings import find_config
 print(offpath.__file__, offpath.handler.__file__, find_config(), sep="\\n")
 print(*(one for one in sys.path if (Path(one) / "offpath").exists()), sep="\\n")
 """

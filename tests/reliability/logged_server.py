@@ -14,9 +14,9 @@ from offpath.profiling.core.host import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
-from offpath.serving.log_reading import Verdict, compare
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.log_tools.reading import Verdict, compare
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.support.bucket import Bucket
 from tests.support.clients import Reply
 from tests.support.s3_faults import FaultProxy

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 
 from offpath.profiling.servers import archives
-from offpath.serving.processes import find_fork_helpers, find_session_members
+from offpath.serving.process.processes import find_fork_helpers, find_session_members
 from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
 from tests.serving.front.test_door_lifecycle import (
     kill_java,

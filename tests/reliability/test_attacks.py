@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.conftest import build
 from tests.support.attacks import ATTACKS
 from tests.support.clients import Reply, send_for

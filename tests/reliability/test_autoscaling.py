@@ -24,8 +24,8 @@ import pytest
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.report.document import LineChart, Series
 from offpath.profiling.report.svg import draw_charts
-from offpath.serving.management import ManagementClient
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import MakeMar, make_settings
 from tests.support.monitoring import DEPLOY, Prometheus, run_prometheus
 

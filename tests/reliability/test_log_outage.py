@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from offpath.serving.log_reading import Verdict
+from offpath.serving.log_tools.reading import Verdict
 from tests.reliability.logged_server import LogTrial, predict_url
 from tests.support.clients import Reply, send_for
 from tests.support.s3_faults import OUTAGES, PASS

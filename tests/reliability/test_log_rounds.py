@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 from offpath.profiling.servers import archives
-from offpath.serving.processes import find_session_members
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.process.processes import find_session_members
+from offpath.serving.torchserve.server import TorchServe
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
 from tests.support.clients import Reply, sending
 

@@ -15,8 +15,8 @@ import pytest
 from offpath.profiling.load.sampling import Ticker
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
-from offpath.serving.log_reading import compare
-from offpath.serving.processes import find_fork_helpers
+from offpath.serving.log_tools.reading import compare
+from offpath.serving.process.processes import find_fork_helpers
 from tests.reliability.logged_server import LogTrial
 from tests.support import costly
 from tests.support.front import FrontProcess, Seen, front, load

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.handler.decode import DecodeOptions, decode_image
 from offpath.handler.errors import ItemError
-from offpath.handler.npy import read_npy
-from offpath.handler.square import Square
-from offpath.handler.transform import transform_image
+from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.geometry import Square
+from offpath.handler.image.transform import transform_image
+from offpath.handler.request.npy import read_npy
 from offpath.serving import client as client_module
 from offpath.serving.client import (
     Client,
@@ -23,7 +23,7 @@ from offpath.serving.client import (
     make_npy,
 )
 from offpath.serving.prediction import parse_server_timing
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.grpc_client import generate
 from tests.support.pictures import jpeg
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server

@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from offpath.serving.management import ManagementClient
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support.pictures import jpeg
 

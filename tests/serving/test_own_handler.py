@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.custom_handler import load_own_handler
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import load_model_source
-from offpath.archive.own_handler import load_own_handler
-from offpath.serving.log_reading import Period, read_records
-from offpath.serving.log_store import open_store_at
-from offpath.serving.torchserve import TorchServe
+from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.log_tools.objects import open_store_at
+from offpath.serving.log_tools.reading import Period, read_records
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server

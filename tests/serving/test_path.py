@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.settings import ServerSettings
-from offpath.serving.torchserve import TorchServe
-from offpath.serving.warm_up import warm_up
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.warm_up import warm_up
 from tests.support.pictures import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from offpath.serving.log_reading import Period, read_records
-from offpath.serving.log_shipping import ship_spool
-from offpath.serving.log_store import open_store_at
-from offpath.serving.processes import find_workers, is_running
+from offpath.serving.log_tools.objects import open_store_at
+from offpath.serving.log_tools.reading import Period, read_records
+from offpath.serving.log_tools.shipping import ship_spool
+from offpath.serving.process.processes import find_workers, is_running
 
 READY_S = 120.0
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import grpc_tools
 from grpc_tools import protoc
 
-from offpath.serving.launch import find_ts_home
+from offpath.serving.torchserve.launch import find_ts_home
 
 
 def generate(folder: Path) -> tuple[ModuleType, ModuleType]:

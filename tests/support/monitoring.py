@@ -17,7 +17,7 @@ import yaml
 
 from offpath.profiling.report.document import LineChart, Series
 from offpath.profiling.report.svg import draw_charts
-from offpath.serving.ports import resolve_ports
+from offpath.serving.process.ports import resolve_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "offpath.json"

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import httpx
 
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.server import TorchServe
 
 LINE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')

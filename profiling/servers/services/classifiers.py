@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torchvision import transforms
 
-from offpath.handler.backends.choose import choose_precision
-from offpath.handler.backends.eager import EagerBackend
-from offpath.handler.batch_runner import BatchRunner
-from offpath.handler.head import activate
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines.choose import choose_precision
+from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.head import activate
 from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,

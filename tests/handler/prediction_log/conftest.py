@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
-from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from tests.support.bucket import Bucket
 from tests.support.moto_server import run_moto

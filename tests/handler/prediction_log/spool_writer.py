@@ -10,8 +10,8 @@ import time
 import uuid
 
 from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import format_inference_time
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.handler.prediction_log.settings import S3Options
+from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import S3Sink
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from tests.support.answering_server import Answers, answering_server

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 
 def make(

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import decompress
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
 from tests.support.bucket import read_out
 from tests.support.clock import Clock

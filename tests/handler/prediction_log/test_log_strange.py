@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.naming import SegmentName, make_sink_folder_name
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.segment import read_own_file
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 from offpath.handler.prediction_log.sink_file import write_sink_file
-from offpath.serving.log_shipping import ship_spool
-from offpath.serving.log_status import read_status
+from offpath.serving.log_tools.shipping import ship_spool
+from offpath.serving.log_tools.status import read_status
 from tests.support.bucket import read_out
 
 OWNER = "node-1-1x00000000"

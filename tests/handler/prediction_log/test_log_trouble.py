@@ -6,7 +6,11 @@ import logging
 
 import pytest
 
-from offpath.handler.prediction_log.trouble import REPEAT_S, Announcer, pause_s
+from offpath.handler.prediction_log.delivery_failures import (
+    REPEAT_S,
+    Announcer,
+    pause_s,
+)
 from tests.support.clock import Clock
 
 LOGGER = logging.getLogger("test")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import os, sys, threading
 from offpath.handler.prediction_log import Record, open_prediction_log
-from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 mapping = {"uri": "file://" + sys.argv[1] + "/out", "spool_dir": sys.argv[1] + "/spool",
            "segment_max_bytes": 1024, "spool_max_bytes": 1 << 30, "segment_max_age_s": 0.2}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")

@@ -8,7 +8,7 @@ import pytest
 from offpath.commands.front_options import DEFAULTS, make_front
 from offpath.commands.serve import check_host
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.door_settings import FrontSettings
 
 NAMES = """tls_cert tls_key tokens client_connections client_rate client_timeout_s
 client_ids explanations queue metrics_host memory""".split()

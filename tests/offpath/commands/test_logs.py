@@ -17,8 +17,8 @@ import pytest
 
 from offpath import cli
 from offpath.handler.prediction_log import Record, open_prediction_log
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import format_inference_time
-from offpath.handler.prediction_log.settings import PredictionLogSettings
 from tests.offpath.conftest import Done, Run
 
 Logs = Callable[..., Done]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys, time
 from offpath.handler.prediction_log import Record, open_prediction_log
-from offpath.handler.prediction_log.settings import PredictionLogSettings
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 mapping = {"uri": sys.argv[1], "spool_dir": sys.argv[2]}
 log = open_prediction_log(PredictionLogSettings.from_mapping(mapping, {}), model="m", version="1")
 log.append([Record(name, sys.argv[4], "m", "1") for name in sys.argv[3].split()])

@@ -8,7 +8,7 @@ import pytest
 
 from offpath.commands.predict import find_images
 from offpath.handler.errors import ExpectedError
-from offpath.handler.npy import read_npy
+from offpath.handler.request.npy import read_npy
 from tests.offpath.conftest import Done, Run
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph

@@ -15,7 +15,7 @@ import pytest
 from offpath import cli
 from offpath.profiling.core.run import load_run
 from offpath.profiling.core.statistics import Summary
-from offpath.profiling.in_process.profile_figures import (
+from offpath.profiling.profilers.profile_figures import (
     BATCH,
     OTHER,
     STAGE,
@@ -24,7 +24,7 @@ from offpath.profiling.in_process.profile_figures import (
     read_parts,
 )
 from tests.offpath.conftest import Run
-from tests.profiling.in_process.profiles import (
+from tests.profiling.profilers.profiles import (
     IMAGES,
     add_handler,
     make_batches,

@@ -14,7 +14,7 @@ import pytest
 
 from offpath.commands.serve import check_host, wants_tokens
 from offpath.handler.errors import ExpectedError
-from offpath.serving.processes import find_session_members
+from offpath.serving.process.processes import find_session_members
 from tests.support.echo_archive import MakeMar
 
 FREE_PORTS = ["--port", "0", "--metrics-port", "0"]

@@ -22,17 +22,17 @@ from offpath.profiling.core.run import Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.server_target import start_server
 from offpath.profiling.experiments.worker_profiles import ENTRY_NAME, wrap_archive
-from offpath.profiling.in_process.profile_figures import ACCOUNT, find_cell, read_parts
-from offpath.profiling.in_process.samples import (
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.profilers.profile_figures import ACCOUNT, find_cell, read_parts
+from offpath.profiling.profilers.samples import (
     FUNCTIONS,
     FunctionSample,
     list_files,
     read_samples,
 )
-from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.serving.mar_file import MANIFEST, read_mar
-from offpath.serving.processes import find_session_members
+from offpath.serving.process.processes import find_session_members
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -143,7 +143,7 @@ def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
     functions = read_samples(run, FUNCTIONS, "offpath", FunctionSample)
     found = {sample.name: sample for sample in functions}
     assert found["decode_image"].bucket == "decode"
-    assert found["decode_image"].file == "handler/decode.py"
+    assert found["decode_image"].file == "handler/image/decode.py"
     assert not [s for s in functions if "profiled_entry" in s.file]
     assert (folder / "page.html").stat().st_size > 1000
 

@@ -10,7 +10,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_source import load_model_source
+from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks

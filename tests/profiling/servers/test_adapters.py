@@ -21,7 +21,7 @@ from offpath.profiling.servers.adapter import Start
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.profiling.servers.services.settings import VARIABLE, ServiceSettings
-from offpath.serving.processes import is_running
+from offpath.serving.process.processes import is_running
 
 SERVICES = ("bentoml", "ray-serve", "litserve", "mosec")
 PYTHON = Path("/environment/bin/python")

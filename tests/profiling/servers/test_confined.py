@@ -10,7 +10,7 @@ import pytest
 
 from offpath.profiling.servers.confined import confine, why_no_namespace
 from offpath.profiling.servers.launched import Launch, is_ok, launched
-from offpath.serving.ports import resolve_ports
+from offpath.serving.process.ports import resolve_ports
 
 pytestmark = [
     pytest.mark.timing,

@@ -18,8 +18,8 @@ from offpath.profiling.servers.launched import (
     server_environment,
 )
 from offpath.profiling.servers.marked import command_line
-from offpath.serving.ports import resolve_ports
-from offpath.serving.processes import find_session_members
+from offpath.serving.process.ports import resolve_ports
+from offpath.serving.process.processes import find_session_members
 
 pytestmark = pytest.mark.timing
 

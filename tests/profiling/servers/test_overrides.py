@@ -11,8 +11,8 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.overrides import parse_override
 from offpath.profiling.servers.registry import make_override_variant, make_servers
 from offpath.serving.mar_file import read_mar
-from offpath.serving.properties import read_properties
-from offpath.serving.settings import find_config
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import find_config
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-import offpath.serving.torchserve
+import offpath.serving.torchserve.server
 from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
@@ -22,7 +22,7 @@ from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from offpath.profiling.servers.s3_store import BUCKET, why_no_store
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
 from offpath.profiling.servers.torchserve_variants import make_naive_s3, make_offpath_s3
-from offpath.serving.settings import Ports
+from offpath.serving.torchserve.server_settings import Ports
 from tests.support.echo_archive import write_mar
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -46,14 +46,14 @@ def taken_port():
 
 def take_ports(monkeypatch: pytest.MonkeyPatch, port: int, times: int) -> None:
     """The first choices find a port free that somebody binds before Java does."""
-    choose = offpath.serving.torchserve.choose_ports
+    choose = offpath.serving.torchserve.server.choose_ports
     left = [port] * times
 
     def choose_taken(settings) -> Ports:
         ports = choose(settings)
         return replace(ports, inference=left.pop()) if left else ports
 
-    monkeypatch.setattr(offpath.serving.torchserve, "choose_ports", choose_taken)
+    monkeypatch.setattr(offpath.serving.torchserve.server, "choose_ports", choose_taken)
 
 
 def test_a_port_that_was_taken_meanwhile_is_chosen_anew(

@@ -4,8 +4,8 @@ import pytest
 
 from offpath.serving.check.config_file import check_config, read_size
 from offpath.serving.check.finding import State
-from offpath.serving.properties import read_properties
-from offpath.serving.settings import find_config
+from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import find_config
 
 
 def states(properties: dict[str, str], vmargs: str | None = None) -> dict[str, State]:

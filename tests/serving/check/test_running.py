@@ -10,8 +10,8 @@ import pytest
 
 from offpath.serving.check.finding import Finding, State
 from offpath.serving.check.running import check_model, check_server
-from offpath.serving.management import ModelStatus
-from offpath.serving.torchserve import TorchServe
+from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings
 
 STATUS = ModelStatus("a", "1.0", "a.mar", 2, 2, 8, 1, 60, 60, ("READY",) * 2, (1, 2))

@@ -8,7 +8,7 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, look_behind
-from offpath.serving.front.settings import FrontSettings
+from offpath.serving.front.door_settings import FrontSettings
 from tests.support.echo_archive import MakeMar, make_settings
 
 INVOCATIONS = FrontSettings(invocations=True)

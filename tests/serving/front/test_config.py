@@ -20,8 +20,8 @@ from offpath.serving.front.config import (
     fill,
     write_config,
 )
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.nginx import Nginx
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.tokens import format_map, read_tokens
 from offpath.serving.front.upstream import Behind
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.hosts import MISSES, HostsSession
-from offpath.serving.front.settings import FrontSettings
 from offpath.serving.front.upstream import MOST_TRIES, Behind
-from offpath.serving.ports import resolve_ports
-from offpath.serving.session import View
+from offpath.serving.process.ports import resolve_ports
+from offpath.serving.torchserve.session import View
 from tests.support.answering_server import Answers, answering_server
 from tests.support.front import wait_until
 

@@ -1,0 +1,1 @@
+"""Builds and checks the files that an engine needs beside the weights."""

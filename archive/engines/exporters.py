@@ -1,0 +1,130 @@
+"""A model -> the file that a back end loads; one function a format.
+
+All map `pictures`, uint8 [batch, size, size, 3], to `logits`, float32 [batch, classes], with the
+normalisation inside and any batch size. Packages that an export needs are imported by it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.handler.model.engines.artefacts import INPUT, OUTPUT
+from offpath.handler.model.engines.eager import DTYPES
+from offpath.handler.model.engines.normalised_model import PictureModel
+from offpath.handler.model.engines.open_vino import forbid_telemetry
+
+# Any batch above 1 does: a dimension of 1 is taken for a constant.
+EXAMPLE_BATCH = 2
+MOST_PICTURES = 4096
+# Freezing lays the weights out as the kernels want them.
+INDUCTOR_CONFIG = {"freezing": True}
+
+
+def import_package(name: str, extra: str, purpose: str) -> Any:
+    """Imports an optional package.
+
+    Raises:
+        MissingPackage: it is not installed.
+    """
+    forbid_telemetry()
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingPackage(f"{name}, which {purpose} needs,", extra) from error
+
+
+def wrap_model(
+    model: torch.nn.Module, config: HandlerConfig, precision: str, device: torch.device
+) -> PictureModel:
+    """What is exported: a copy of the model in `precision`, with its normalisation."""
+    dtype = DTYPES[precision]
+    converted = copy.deepcopy(model).eval().to(device, dtype)
+    converted.requires_grad_(False)
+    wrapped = PictureModel(converted, config.mean, config.std, dtype)
+    wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return wrapped.eval()
+
+
+def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
+    """AOTInductor: machine code for this processor, or this CUDA device.
+
+    Raises:
+        ExpectedError: no C++ compiler.
+    """
+    from torch._inductor import aoti_compile_and_package
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise ExpectedError(
+            "--engine compiled needs a C++ compiler where the archive is built (not where it "
+            "runs), and none was found; install g++ or set CXX"
+        ) from error
+    exported = _export(model, pictures)
+    with torch.inference_mode():
+        aoti_compile_and_package(
+            exported, package_path=str(path), inductor_configs=INDUCTOR_CONFIG
+        )
+
+
+def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
+    """An ONNX graph in one file, without the source paths that torch notes in it."""
+    onnx = import_package("onnx", "onnxruntime", "an ONNX graph")
+    import_package("onnxscript", "onnxruntime", "an ONNX graph")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own deprecations
+        program = torch.onnx.export(
+            model,
+            (pictures,),
+            dynamo=True,
+            verbose=False,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=_dynamic_shapes(),
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    graph = program.model_proto
+    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info):
+        part.ClearField("metadata_props")
+    onnx.save(graph, str(path))
+
+
+def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
+    """OpenVINO's graph and, beside it, its weights (`.bin`), in full precision."""
+    openvino = import_package("openvino", "openvino", "--engine openvino")
+    graph = openvino.convert_model(_export(model, pictures))
+    size = pictures.shape[1]
+    # The conversion forgets the sides; known ones let kernels be chosen for them.
+    graph.reshape(openvino.PartialShape([-1, size, size, pictures.shape[3]]))
+    graph.outputs[0].get_tensor().set_names({OUTPUT})
+    openvino.save_model(graph, str(path), compress_to_fp16=False)
+
+
+def _export(
+    model: PictureModel, pictures: torch.Tensor
+) -> torch.export.ExportedProgram:
+    try:
+        with torch.inference_mode():
+            return torch.export.export(
+                model, (pictures,), dynamic_shapes=_dynamic_shapes()
+            )
+    except Exception as error:  # torch.export raises what the model's code raises
+        raise ExpectedError(
+            f"torch.export cannot take the model ({type(error).__name__}: {error}); use "
+            "--engine eager"
+        ) from error
+
+
+def _dynamic_shapes() -> Any:
+    return ({0: torch.export.Dim("batch", min=1, max=MOST_PICTURES)},)

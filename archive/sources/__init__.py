@@ -1,0 +1,1 @@
+"""Reads models, weights and existing archives."""

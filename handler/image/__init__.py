@@ -1,0 +1,1 @@
+"""Turns image bytes into pixels of the model's input size."""

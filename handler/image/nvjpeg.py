@@ -1,0 +1,116 @@
+"""By setting (`decode: nvjpeg`): the JPEGs of a batch decoded together on a CUDA device.
+
+Beside decode.py, which a thin client imports without torch. What nvjpeg cannot do, and whatever
+would be refused, is left to the CPU's decoder: it alone has errors for clients.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import simplejpeg
+import torch
+
+from offpath.handler.errors import ItemError
+from offpath.handler.image.decode import (
+    JPEG_MAGIC,
+    TURNS,
+    DecodeOptions,
+    check_pixels,
+    read_orientation,
+)
+from offpath.handler.image.decode_cost import check_jpeg_cost
+from offpath.handler.request.payload import Payload
+
+logger = logging.getLogger(__name__)
+
+# Files' bytes, uint8 [length] on the host -> RGB, uint8 [3, height, width] each on the device.
+# Raises RuntimeError when it cannot decode one of them.
+DecodeTogether = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+JPEG_END = b"\xff\xd9"
+# Some writers add a few bytes after the end.
+JPEG_TAIL_BYTES = 64
+COLORSPACES = ("YCbCr", "Gray")
+
+
+def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
+    """torchvision's nvjpeg on a CUDA device; None, said on the log, where it cannot be used."""
+    if device.type != "cuda":
+        logger.warning("decode: nvjpeg needs a CUDA device; the CPU decodes instead")
+        return None
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    def decode_together(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        pictures: list[torch.Tensor] = decode_jpeg(
+            files, ImageReadMode.RGB, device=device
+        )
+        return pictures
+
+    tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
+    try:
+        decode_together([_as_tensor(tiny)])
+    except RuntimeError as error:  # a torchvision without it, or the driver refuses
+        logger.warning("decode: nvjpeg does not work, the CPU decodes: %s", error)
+        return None
+    return decode_together
+
+
+def decode_on_device(
+    payloads: Sequence[Payload], options: DecodeOptions, decode: DecodeTogether
+) -> list[torch.Tensor | None]:
+    """Decodes a batch's JPEGs together, in full.
+
+    Returns:
+        uint8 [3, height, width] on the device for each payload; None for each that is left to the
+        CPU: another format, inks, a turned, broken or truncated picture, one over the limits.
+    """
+    fit = [i for i, payload in enumerate(payloads) if is_for_device(payload, options)]
+    files = [_as_tensor(payloads[i]) for i in fit]
+    pictures: list[torch.Tensor | None] = [None] * len(payloads)
+    for index, picture in zip(fit, _together_or_alone(files, decode)):
+        pictures[index] = picture
+    return pictures
+
+
+def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
+    """Whether nvjpeg should try, by the header and the file's end."""
+    if payload[:3] != JPEG_MAGIC:
+        return False
+    # nvjpeg makes up what a truncated file lacks; the CPU's decoder refuses it.
+    if JPEG_END not in bytes(payload[-JPEG_TAIL_BYTES:]):
+        return False
+    try:
+        frame = check_jpeg_cost(payload)
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
+        check_pixels(height, width, options.max_pixels)
+    except (ValueError, ItemError):
+        return False
+    if frame is None or not frame.has_tables:
+        return False  # an H100 answers such a file with a picture of its own making
+    if options.exif_orientation and read_orientation(payload) in TURNS:
+        return False
+    return colorspace in COLORSPACES
+
+
+def _together_or_alone(
+    files: list[torch.Tensor], decode: DecodeTogether
+) -> list[torch.Tensor | None]:
+    """One bad file fails its whole call: then each is decoded by a call of its own."""
+    if not files:
+        return []
+    try:
+        return [*decode(files)]
+    except RuntimeError:
+        if len(files) == 1:
+            return [None]
+        return [p for file in files for p in _together_or_alone([file], decode)]
+
+
+def _as_tensor(payload: Payload) -> torch.Tensor:
+    """The bytes as uint8; TorchServe's bytearrays are not copied."""
+    # Torch warns on the log of memory that it may not write.
+    writable = payload if isinstance(payload, bytearray) else bytearray(payload)
+    return torch.frombuffer(writable, dtype=torch.uint8)

@@ -1,0 +1,1 @@
+"""Turns pixels into scores."""

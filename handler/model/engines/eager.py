@@ -1,0 +1,49 @@
+"""PyTorch as it is: the reference that the other back ends are held to."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.model.normalise import Normaliser
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class EagerBackend:
+    """Normalisation and forward by torch, channels last.
+
+    Args:
+        model: maps float32 [batch, 3, size, size] to logits [batch, classes]; already on `device`.
+        config: size, mean and std.
+        device: where the model lives.
+        precision: fp32, bf16 or fp16; below fp32 a copy of the model is converted, so that
+            explanations keep theirs.
+    """
+
+    name = "eager"
+    is_capturable = True
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: HandlerConfig,
+        device: torch.device,
+        precision: str = "fp32",
+    ) -> None:
+        self.precision = precision
+        self._dtype = DTYPES[precision]
+        if self._dtype != torch.float32:
+            model = copy.deepcopy(model).to(self._dtype)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = model
+        self._normaliser = Normaliser(
+            config.mean, config.std, config.image_size, device
+        )
+
+    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+        """See `Backend`."""
+        logits: torch.Tensor = self.model(self._normaliser(pictures).to(self._dtype))
+        return logits

@@ -1,0 +1,99 @@
+"""ONNX Runtime on the CPU or on CUDA, and TensorRT through it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from offpath.handler.model.engines import BackendUnavailable
+from offpath.handler.model.engines.artefacts import INPUT, OUTPUT, find_artefact
+
+CPU, CUDA, TENSORRT = (
+    f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt")
+)
+
+
+class OnnxRuntimeBackend:
+    """Runs `model.<precision>.onnx`.
+
+    Args:
+        name: `onnxruntime` or `tensorrt`.
+        folder: the archive's engine folder.
+        precision: one that the engine has.
+        device: where pictures come from and logits go.
+        threads: intra-op threads on the CPU.
+
+    Raises:
+        BackendUnavailable: the package or the provider is not there.
+    """
+
+    # It waits for its own stream itself.
+    is_capturable = False
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path | None,
+        precision: str,
+        device: torch.device,
+        threads: int,
+    ) -> None:
+        self.name, self.precision = name, precision
+        path = find_artefact(folder, name, precision)
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"engine {name} needs onnxruntime ({error}): pip install onnxruntime, or "
+                "onnxruntime-gpu on CUDA"
+            ) from error
+        providers = self._choose_providers(onnxruntime, device)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        # Threads that spin while they wait take the other worker's core.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(str(path), options, providers)
+        self._device = device
+
+    def _choose_providers(self, onnxruntime: Any, device: torch.device) -> list[Any]:
+        wanted: list[Any] = [CPU]
+        if device.type == "cuda":
+            place = {"device_id": device.index or 0}
+            wanted = [(CUDA, place)]
+            if self.name == "tensorrt":
+                fp16 = {"trt_fp16_enable": self.precision == "fp16"}
+                wanted.insert(0, (TENSORRT, {**place, **fp16}))
+        elif self.name == "tensorrt":
+            raise BackendUnavailable("engine tensorrt needs a CUDA device")
+        needed = wanted[0] if isinstance(wanted[0], str) else wanted[0][0]
+        if needed not in onnxruntime.get_available_providers():
+            raise BackendUnavailable(
+                f"this onnxruntime has no {needed}; on CUDA install onnxruntime-gpu"
+            )
+        return wanted
+
+    def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+        """See `Backend`."""
+        if self._device.type == "cpu":
+            return torch.from_numpy(
+                self._session.run([OUTPUT], {INPUT: pictures.numpy()})[0]
+            )
+        return self._run_on_device(pictures.contiguous())
+
+    def _run_on_device(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Without a copy: the session reads torch's memory and leaves the logits on the device."""
+        import numpy as np
+
+        binding = self._session.io_binding()
+        # The session runs on a stream of its own.
+        torch.cuda.current_stream(self._device).synchronize()
+        where = ("cuda", self._device.index or 0)
+        binding.bind_input(
+            INPUT, *where, np.uint8, tuple(pictures.shape), pictures.data_ptr()
+        )
+        binding.bind_output(OUTPUT, *where)
+        self._session.run_with_iobinding(binding)
+        return torch.utils.dlpack.from_dlpack(binding.get_outputs()[0])

@@ -1,0 +1,102 @@
+"""A finished batch -> the prediction log's records; pixels are never among them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import xxhash
+
+from offpath.handler.pipeline import Batch, Item
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
+from offpath.handler.prediction_log.record import Record, format_inference_time
+from offpath.handler.process.warmup import is_warm_up
+from offpath.handler.request.payload import Payload
+from offpath.handler.stages import BatchTimings
+
+
+class RequestContext(Protocol):
+    """What the server says of a batch's requests, by their index; TorchServe's Context does."""
+
+    model_name: str
+
+    def get_request_id(self, idx: int) -> str | None:
+        """The id that the reply carries too."""
+
+    def get_all_request_header(self, idx: int) -> Mapping[str, str]:
+        """Headers as the client spelled them."""
+
+
+def make_records(
+    batch: Batch,
+    context: RequestContext,
+    settings: PredictionLogSettings,
+    version: str,
+    timings: BatchTimings,
+    warm_up_key: str | None = None,
+) -> list[Record]:
+    """One record per item of the batch, in order; only the fields that `settings` asks for cost.
+
+    Requests that carry `warm_up_key` are left out, and so are descriptions of the model: they
+    carry no picture and are no error.
+    """
+    inference_time = format_inference_time()
+    stage_ms = format_stages(timings)
+    return [
+        Record(
+            event_id=context.get_request_id(idx) or "",
+            inference_time=inference_time,
+            model=context.model_name,
+            version=version,
+            user_id=_find_header(context, idx, settings.user_id_header),
+            payload_bytes=count_payload(item),
+            payload_hash=(
+                item.decoded.payload_hash
+                if item.decoded
+                else hash_payload(item.payload, settings)
+            ),
+            predictions=item.predictions if item.error is None else (),
+            status=item.error.status if item.error else 200,
+            error=item.error.type if item.error else None,
+            stage_ms=(
+                format_stages(item.decoded.add_to(timings))
+                if item.decoded
+                else stage_ms
+            ),
+            batch_size=len(batch.items),
+            extra=item.extra if item.error is None else None,
+        )
+        for idx, item in enumerate(batch.items)
+        if (item.payload is not None or item.decoded or item.error is not None)
+        and not is_warm_up(context.get_all_request_header(idx), warm_up_key)
+    ]
+
+
+def format_stages(timings: BatchTimings) -> dict[str, float]:
+    """Milliseconds by the stages' names."""
+    return {stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()}
+
+
+def count_payload(item: Item) -> int:
+    """Bytes of the file that an item was made from."""
+    return item.decoded.payload_bytes if item.decoded else len(item.payload or b"")
+
+
+def hash_payload(
+    payload: Payload | None, settings: PredictionLogSettings
+) -> str | None:
+    """As the settings have it; None where the log has no such field."""
+    if payload is None or "payload_hash" not in settings.fields:
+        return None
+    if settings.payload_hash == "sha256":
+        return "sha256:" + hashlib.sha256(payload).hexdigest()[:16]
+    return "xxh3_64:" + xxhash.xxh3_64_hexdigest(payload)
+
+
+def _find_header(context: RequestContext, idx: int, name: str) -> str | None:
+    """A request header by its lower-case name; TorchServe keeps the client's spelling."""
+    for key, value in context.get_all_request_header(idx).items():
+        if key.lower() == name:
+            return str(value)
+    return None

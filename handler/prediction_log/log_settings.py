@@ -1,0 +1,172 @@
+"""Settings of the prediction log, checked once at the edge.
+
+Precedence: environment (OFFPATH_PREDICTION_LOG, OFFPATH_SPOOL_DIR) over the mapping over defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from offpath.handler.config_section import (
+    REQUIRED,
+    choice,
+    integer,
+    optional,
+    positive,
+    read_section,
+    section,
+    setting,
+    text,
+    wrong,
+)
+from offpath.handler.prediction_log.record import FIELDS
+
+MIB = 1 << 20
+# More than any file system holds.
+MOST_BYTES = 1 << 60
+OFF = "off"
+URI_VARIABLE = "OFFPATH_PREDICTION_LOG"
+SPOOL_VARIABLE = "OFFPATH_SPOOL_DIR"
+
+# The smallest bound that leaves room for the open segment and uploads in flight.
+MIN_SEGMENTS_IN_SPOOL = 4
+ALWAYS_RECORDED = ("event_id", "inference_time")
+
+
+def read_uri(value: object, key: str) -> str:
+    """A sink's URI, or OFF."""
+    accepted = "s3://bucket/prefix, file:///absolute/folder, off (no credentials in it)"
+    # YAML 1.1 reads a bare `off` as false.
+    if value is False or value == OFF:
+        return OFF
+    if not isinstance(value, str):
+        raise wrong(key, value, accepted)
+    parts = urlsplit(value)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise wrong(key, parts.scheme + "://...", accepted)
+    is_s3 = parts.scheme == "s3" and parts.netloc != ""
+    is_file = parts.scheme == "file" and not parts.netloc and len(parts.path) > 1
+    if not (is_s3 or is_file):
+        raise wrong(key, value, accepted)
+    return value.rstrip("/")
+
+
+def read_folder(value: object, key: str) -> Path:
+    """A folder's path; it need not exist."""
+    if not isinstance(value, str) or not value:
+        raise wrong(key, value, "the path of a folder on a local disk")
+    return Path(value).expanduser().absolute()
+
+
+def read_fields(value: object, key: str) -> tuple[str, ...]:
+    """Names of FIELDS in their order, with those that are always recorded."""
+    names = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not names or any(name not in FIELDS for name in names):
+        raise wrong(key, value, f"a list of {', '.join(FIELDS)}")
+    return tuple(name for name in FIELDS if name in (*names, *ALWAYS_RECORDED))
+
+
+def read_header(value: object, key: str) -> str:
+    """A header's name, in lower case."""
+    name: str = text()(value, key)
+    return name.lower()
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """How objects are put; whatever is None is left to the AWS default chain.
+
+    Attributes:
+        region: Region of the bucket.
+        endpoint_url: Another S3 server than AWS.
+        storage_class: For instance STANDARD_IA.
+        sse_kms_key_id: Key for SSE-KMS; None keeps the bucket's default encryption.
+        timeout_s: Longest that one upload may take, a hanging socket included.
+    """
+
+    region: str | None = setting(None, optional(text()))
+    endpoint_url: str | None = setting(None, optional(text()))
+    storage_class: str | None = setting(None, optional(text()))
+    sse_kms_key_id: str | None = setting(None, optional(text()))
+    timeout_s: float = setting(30.0, positive(3600))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionLogSettings:
+    """Everything the prediction log can be told.
+
+    Attributes:
+        uri: s3://bucket/prefix, file:///folder, or off.
+        spool_dir: Folder on a local disk where records wait for their delivery.
+        spool_max_bytes: Bound of the records waiting for one sink, all workers together.
+        when_full: drop_oldest gives up the oldest records (counted); block holds replies back
+            until there is room, and refuses to start without a spool that can be written.
+        segment_max_bytes: A segment is sealed and shipped at this size (before compression).
+        segment_max_age_s: A segment is sealed and shipped this long after its first record.
+        fields: Names of the fields to record, `event_id` and `inference_time` always.
+        payload_hash: xxh3_64 finds the picture again for 35 microseconds a 1.2 MB body; sha256 (its
+            first 16 digits) withstands forgery and costs 3.3 ms, a fifth of the whole request.
+        user_id_header: Request header that holds the client-supplied user id.
+        sample_rate: Share of the events recorded, in (0, 1]; chosen by a hash of the event id.
+        sync: os hands records to the kernel (they survive SIGKILL); fsync waits for the disk.
+        compression: gzip, zstd or none.
+        retry_max_s: Longest pause between two attempts to deliver.
+        s3: How objects are put.
+    """
+
+    uri: str = setting(OFF, read_uri)
+    spool_dir: Path = setting(REQUIRED, read_folder)
+    spool_max_bytes: int = setting(1024 * MIB, integer(4096, MOST_BYTES))
+    when_full: str = setting("drop_oldest", choice(("drop_oldest", "block")))
+    segment_max_bytes: int = setting(8 * MIB, integer(1024, MOST_BYTES))
+    segment_max_age_s: float = setting(60.0, positive(86_400))
+    fields: tuple[str, ...] = setting(FIELDS, read_fields)
+    payload_hash: str = setting("xxh3_64", choice(("xxh3_64", "sha256")))
+    user_id_header: str = setting("x-user-id", read_header)
+    sample_rate: float = setting(1.0, positive(1))
+    sync: str = setting("os", choice(("os", "fsync")))
+    compression: str = setting("gzip", choice(("gzip", "zstd", "none")))
+    retry_max_s: float = setting(30.0, positive(3600))
+    s3: S3Options = setting(S3Options(), section(S3Options))
+
+    @property
+    def is_off(self) -> bool:
+        return self.uri == OFF
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, object] | None,
+        environ: Mapping[str, str],
+        where: str = "prediction_log",
+    ) -> PredictionLogSettings:
+        """Checks the `prediction_log:` mapping and lays the environment over it.
+
+        Raises:
+            ConfigError: Naming the key, its value and what is accepted.
+        """
+        values = read_section(cls, mapping, where)
+        if environ.get(URI_VARIABLE):
+            values["uri"] = read_uri(environ[URI_VARIABLE], URI_VARIABLE)
+        if environ.get(SPOOL_VARIABLE):
+            values["spool_dir"] = read_folder(environ[SPOOL_VARIABLE], SPOOL_VARIABLE)
+        values.setdefault("spool_dir", default_spool_dir(environ))
+        settings = cls(**values)
+        least = MIN_SEGMENTS_IN_SPOOL * settings.segment_max_bytes
+        if settings.spool_max_bytes < least:
+            raise wrong(
+                f"{where}.spool_max_bytes",
+                settings.spool_max_bytes,
+                f"{MIN_SEGMENTS_IN_SPOOL} times segment_max_bytes, {least}, or more",
+            )
+        return settings
+
+
+def default_spool_dir(environ: Mapping[str, str]) -> Path:
+    """Where state belongs that must outlive the process: not a temporary folder."""
+    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.path.expanduser(state)) / "offpath" / "spool"

@@ -1,0 +1,79 @@
+"""A flame graph of `handle`: pyinstrument's samples of every thread that works for a request.
+
+pyinstrument samples the thread that starts it. Each batch, and each piece of work on the handler's
+own threads, is sampled by a sampler of its own, and all are laid over one another at the end.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from offpath.profiling.profilers.drive import Collector
+from offpath.profiling.profilers.worker_threads import watching_threads
+
+# pyinstrument's page asks the network for its fonts; without them it takes the browser's own.
+FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
+EMPTY_STYLE = "data:text/css,"
+
+
+class FlameCollector(Collector):
+    """Samples stacks.
+
+    Args:
+        interval_s: between two samples.
+        title: of the page.
+    """
+
+    def __init__(self, interval_s: float, title: str) -> None:
+        self._interval_s, self._title = interval_s, title
+        self._lock = threading.Lock()
+        self._sessions: list[Any] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See `Collector`."""
+        with watching_threads(self._sampling), self._sampling():
+            yield
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        from pyinstrument import Profiler
+
+        profiler = Profiler(self._interval_s, async_mode="disabled")
+        profiler.start()
+        try:
+            yield
+        finally:
+            session = profiler.stop()
+            with self._lock:
+                self._sessions.append(session)
+
+    def finish(
+        self, shorten: Callable[[str], str], path: Path | None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Writes one HTML page that needs nothing else."""
+        from pyinstrument.renderers import HTMLRenderer
+
+        if path is not None:
+            session = join_sessions(self._sessions)
+            session.target_description = session.program = self._title
+            page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page, encoding="utf-8")
+        return {}
+
+
+def join_sessions(sessions: list[Any]) -> Any:
+    """All samples as one session; one step, where `Session.combine` would copy for each."""
+    first = sessions[0]
+    for other in sessions[1:]:
+        first.frame_records.extend(other.frame_records)
+        first.duration += other.duration
+        first.cpu_time += other.cpu_time
+        first.sample_count += other.sample_count
+    return first

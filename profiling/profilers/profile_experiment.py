@@ -1,0 +1,262 @@
+"""Handlers in turns on the same photographs, as an experiment: each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.experiment import Observer, Turn, Variant
+from offpath.profiling.core.run import Cell, Figures, Run
+from offpath.profiling.core.runner import Runner, Schedule
+from offpath.profiling.load.workload import Workload, load_workload
+from offpath.profiling.profilers.handler_process import (
+    CPROFILE,
+    FLAME,
+    STAGES,
+    HandlerProcess,
+    Watch,
+)
+from offpath.profiling.profilers.handlers import (
+    NAIVE,
+    HandlerChoice,
+    HandlerSpec,
+    Preparation,
+    batch_size_of,
+    choose_handlers,
+    describe_handler,
+    prepare_handler,
+)
+from offpath.profiling.profilers.profile_figures import (
+    fill_gaps,
+    list_batches,
+    sum_buckets,
+)
+from offpath.profiling.profilers.samples import (
+    FILES,
+    FUNCTIONS,
+    LINES,
+    FunctionSample,
+    read_samples,
+)
+
+# Handlers take turns this many times, so that a drift of the machine hits all of them.
+ROUNDS = 10
+FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
+EXPERIMENT = "profile-"
+
+
+@dataclass(frozen=True)
+class ProfileChoices:
+    """What the user asked for; see `offpath profile stages --help`.
+
+    Attributes:
+        batch_size: None for each handler's own default.
+        functions: for `lines`; empty for the handler's stages.
+        output: folder for what is written beside the JSON.
+        trace: for `stages`: where the torch.profiler trace goes.
+    """
+
+    kind: str
+    handlers: tuple[str, ...]
+    mars: tuple[Path, ...]
+    model: str
+    requests: int
+    batch_size: int | None
+    images: str
+    seed: int
+    s3_latency_ms: float
+    threads: int
+    warm_up: int
+    device: str
+    command: str
+    output: Path = Path()
+    functions: tuple[str, ...] = ()
+    interval_ms: float = 1.0
+    trace: Path | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a result says was chosen."""
+        kept = "model requests batch_size seed threads warm_up device".split()
+        settings = {name: getattr(self, name) for name in kept}
+        if self.kind == FLAME:
+            settings["interval_ms"] = self.interval_ms
+        if NAIVE in self.handlers:
+            settings["s3_latency_ms"] = self.s3_latency_ms
+        return settings
+
+    def name_file(self, handler: str) -> Path | None:
+        """What is written beside the JSON for one handler."""
+        if self.kind in FILE_SUFFIXES:
+            return self.output / f"{handler}{FILE_SUFFIXES[self.kind]}"
+        if self.kind == STAGES and self.trace is not None:
+            several = len(self.handlers) + len(self.mars) > 1
+            stem = f"{self.trace.stem}-{handler}"
+            return self.trace.with_stem(stem) if several else self.trace
+        return None
+
+
+class HandlerTurns:
+    """The experiment: a variant is a handler, its one cell the photographs and its batch size.
+
+    Args:
+        run: takes what is no figure: functions, lines, files.
+    """
+
+    def __init__(
+        self,
+        choices: ProfileChoices,
+        handlers: Sequence[HandlerChoice],
+        common: Preparation,
+        workload: Workload,
+        run: Run,
+    ) -> None:
+        self.name = run.experiment
+        self._choices, self._common, self._workload = choices, common, workload
+        self._handlers = {choice.name: choice for choice in handlers}
+        self._specs: dict[str, HandlerSpec] = {}
+        self._run = run
+        self.cells: Sequence[Cell] = ()
+        self.variants: Sequence[Variant] = [
+            Variant(choice.name, describe_handler(choice, common), (cell,))
+            for choice in handlers
+            for cell in [Cell(workload.name, 0, batch_size_of(choice, common))]
+        ]
+        self.rounds = min(ROUNDS, *map(self._count_batches, self.variants))
+
+    def _count_batches(self, variant: Variant) -> int:
+        size: int = variant.facts["batch_size"]
+        return math.ceil(self._choices.requests / size)
+
+    def prepare(self, variant: Variant, folder: Path) -> None:
+        """Builds and unzips the handler's archive."""
+        choice = self._handlers[variant.name]
+        self._specs[variant.name] = prepare_handler(choice, self._common, folder)
+
+    @contextlib.contextmanager
+    def opened(self, turn: Turn) -> Iterator[tuple[HandlerProcess, Figures]]:
+        """The handler loaded and warm; what its collector found is fetched at the end."""
+        name, choices = turn.variant.name, self._choices
+        file = choices.name_file(name)
+        spec = self._specs[name]
+        log_file = Path(spec.folder).with_name("log.txt")
+        turn.observer.on_step(f"{name}: load and warm up")
+        with HandlerProcess(name, spec.environ, log_file) as process:
+            watch = Watch(choices.kind, choices.functions, choices.interval_ms / 1e3)
+            paths = self._workload.paths
+            process.load(spec, paths, choices.warm_up, choices.seed, watch, file)
+            yield process, {}
+            if not self._run.has_failed(name):
+                turn.observer.on_step(f"{name}: collect")
+                self._keep(turn.variant, process, file)
+
+    def measure(self, target: HandlerProcess, cell: Cell, turn: Turn) -> Figures:
+        """The turn's share of the batches."""
+        batches = self._count_batches(turn.variant)
+        done, until = (batches * n // self.rounds for n in (turn.round, turn.round + 1))
+        return list_batches(target.run(until - done))
+
+    def _keep(
+        self, variant: Variant, process: HandlerProcess, file: Path | None
+    ) -> None:
+        found = process.finish()
+        for kind in (FUNCTIONS, LINES):
+            if kind in found:
+                self._run.details.setdefault(kind, {})[variant.name] = found[kind]
+        functions = read_samples(self._run, FUNCTIONS, variant.name, FunctionSample)
+        for cell in variant.cells or ():
+            self._run.add(0, variant.name, cell, sum_buckets(functions))
+        if file is not None:
+            files = self._run.details.setdefault(FILES, {})
+            files[variant.name] = [show_path(file)]
+        if found["refused"]:
+            self._run.warnings.append(
+                f"{variant.name} refused {found['refused']} requests: their time says little"
+            )
+
+
+def run_profile(
+    choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]
+) -> Run:
+    """Runs a whole profile; a handler that fails is left out.
+
+    Args:
+        save: called with what was measured so far, and with the whole.
+
+    Raises:
+        ExpectedError: wrong choices, or no handler could be profiled.
+    """
+    handlers = choose_handlers(choices.handlers, choices.mars)
+    workload = load_workload(choices.images, choices.seed, observer.on_step)
+    run = Run(
+        EXPERIMENT + choices.kind,
+        choices.command,
+        choices.settings,
+        workloads={workload.name: workload.facts},
+    )
+    with contextlib.ExitStack() as stack:
+        name = tempfile.TemporaryDirectory(prefix="offpath-profile-")
+        folder = Path(stack.enter_context(name))
+        common = stack.enter_context(preparing(choices, handlers, observer))
+        turns = HandlerTurns(choices, handlers, common, workload, run)
+        run.variants = {one.name: dict(one.facts) for one in turns.variants}
+        schedule = Schedule(turns.rounds, side_by_side=True)
+        runner = Runner(turns, run, schedule, observer, lambda: save(run))
+        runner.prepare(folder)
+        runner.run_rounds()
+    if not run.rows:
+        raise ExpectedError(run.failures[0].reason)
+    fill_gaps(run)
+    save(run)
+    return run
+
+
+@contextlib.contextmanager
+def preparing(
+    choices: ProfileChoices, handlers: Sequence[HandlerChoice], observer: Observer
+) -> Iterator[Preparation]:
+    """What the handlers share; with the naive one among them, an S3 server that takes its time.
+
+    Ours then ships its prediction log to the same server: both keep every prediction in S3.
+    """
+    common = Preparation(
+        choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
+    )
+    if not any(choice.source == NAIVE for choice in handlers):
+        yield common
+        return
+    from offpath.profiling.servers.s3_store import PREDICTION_LOG, run_store
+
+    observer.on_step("an S3 server")
+    with run_store(choices.s3_latency_ms) as store:
+        yield replace(common, prediction_log=PREDICTION_LOG, s3_environ=store.env)
+
+
+def find_gpu(device: str) -> int | None:
+    """The GPU's id as TorchServe would give it to a worker; None for the CPU.
+
+    Raises:
+        ExpectedError: asked for, and not there.
+    """
+    if device == "cpu":
+        return None
+    import torch
+
+    if torch.cuda.is_available():
+        return 0
+    if device == "cuda":
+        raise ExpectedError("no CUDA device found; use --device cpu")
+    return None
+
+
+def show_path(path: Path) -> str:
+    """As the user would type it: never with the machine's folders where that can be helped."""
+    path = path.resolve()
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path.name)

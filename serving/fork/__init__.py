@@ -1,0 +1,1 @@
+"""The fork server: workers forked from one process that has imported torch."""

@@ -1,0 +1,1 @@
+"""Reads, ships and inspects the prediction log from outside the workers."""

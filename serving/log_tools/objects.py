@@ -1,0 +1,134 @@
+"""The prediction log's objects from outside the workers: list and get; S3 by boto3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.prediction_log.delivery_failures import describe_error
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.naming import SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.packing import decompress
+from offpath.handler.prediction_log.sinks import (
+    make_client_config,
+    split_file_uri,
+    split_s3_uri,
+)
+
+DOWNLOADS_AT_ONCE = 8
+
+
+class LogStore(Protocol):
+    """Objects under a sink's URI, by their key below it."""
+
+    uri: str
+
+    def list_keys(self, below: str) -> Iterator[str]:
+        """Keys that start with `below`, in order."""
+
+    def get(self, key: str) -> bytes:
+        """The lines of an object, decompressed."""
+
+
+class S3Store:
+    """Objects of a bucket."""
+
+    def __init__(self, uri: str, options: S3Options) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self.uri = uri
+        self._bucket, self._prefix = split_s3_uri(uri)
+        config = make_client_config(options)
+        config["max_pool_connections"] = DOWNLOADS_AT_ONCE
+        self._client: Any = boto3.client(
+            "s3",
+            region_name=options.region,
+            endpoint_url=options.endpoint_url,
+            config=Config(**config),
+        )
+
+    def list_keys(self, below: str) -> Iterator[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + below
+        )
+        for page in pages:
+            for entry in page.get("Contents", []):
+                yield entry["Key"][len(self._prefix) :]
+
+    def get(self, key: str) -> bytes:
+        answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+        return decompress(answer["Body"].read(), compression_of(key))
+
+
+class FileStore:
+    """Objects as files of a folder."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.folder = split_file_uri(uri)
+
+    def list_keys(self, below: str) -> Iterator[str]:
+        if not self.folder.is_dir():
+            raise WrongOption(f"{str(self.folder)!r}: no such folder")
+        paths = (path.relative_to(self.folder) for path in self.folder.glob("dt=*/*/*"))
+        keys = (str(path) for path in paths if not path.name.startswith("."))
+        yield from sorted(key for key in keys if key.startswith(below))
+
+    def get(self, key: str) -> bytes:
+        return decompress((self.folder / key).read_bytes(), compression_of(key))
+
+
+def open_store(settings: PredictionLogSettings) -> LogStore:
+    """The store of the settings' URI.
+
+    Raises:
+        ExpectedError: boto3 is missing, or what it needs to know.
+    """
+    if not settings.uri.startswith("s3://"):
+        return FileStore(settings.uri)
+    try:
+        return S3Store(settings.uri, settings.s3)
+    except ValueError as error:  # botocore's, for an endpoint that is no URL
+        raise WrongOption(f"{settings.uri}: {error}") from error
+    except Exception as error:
+        raise explain(error, settings.uri) from error
+
+
+def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
+    """The store of a URI given on the command line."""
+    s3 = {"endpoint_url": endpoint_url, "region": region}
+    try:
+        settings = PredictionLogSettings.from_mapping({"uri": uri, "s3": s3}, {})
+    except ValueError as error:
+        raise WrongOption(str(error).replace("prediction_log.uri", "URI")) from error
+    if settings.is_off:
+        raise WrongOption(f"{uri!r} is no place where records are kept")
+    return open_store(settings)
+
+
+def explain(error: Exception, uri: str) -> Exception:
+    """An ExpectedError for what a user can put right; bugs come back as they are."""
+    if isinstance(error, ExpectedError):
+        return error
+    is_aws = type(error).__module__.startswith(("botocore", "boto3"))
+    if not (is_aws or isinstance(error, OSError)):
+        return error
+    return ExpectedError(f"{uri}: {describe_error(error, uri)[1]}")
+
+
+def compression_of(key: str) -> str:
+    """The compression of an object by its name."""
+    by_suffix = {suffix: name for name, suffix in SUFFIX_BY_COMPRESSION.items()}
+    return by_suffix.get(Path(key).suffix, "none")
+
+
+def get_all(store: LogStore, keys: list[str]) -> Iterator[tuple[str, bytes]]:
+    """(key, lines) of the objects in their order, some downloads ahead of the reader."""
+    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+        for start in range(0, len(keys), DOWNLOADS_AT_ONCE):
+            some = keys[start : start + DOWNLOADS_AT_ONCE]
+            yield from zip(some, pool.map(store.get, some))

@@ -1,0 +1,1 @@
+"""Starts, verifies, watches and stops TorchServe."""

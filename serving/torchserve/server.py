@@ -1,0 +1,295 @@
+"""One TorchServe: started, waited for until its models are READY, stopped without a trace.
+
+Everything TorchServe keeps in the temp folder (unzipped models, the workers' sockets) goes to a
+folder of its own, so that servers run side by side and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from offpath.handler.errors import ExpectedError
+from offpath.handler.process.warmup import WARM_UP_VARIABLE
+from offpath.serving.mar_file import MarFile, read_archives
+from offpath.serving.process.guard import Guard
+from offpath.serving.process.processes import end_session, find_workers
+from offpath.serving.torchserve.key_file import KeyFile
+from offpath.serving.torchserve.launch import (
+    make_command,
+    make_environment,
+    make_short_tmp_dir,
+    remove_folder,
+)
+from offpath.serving.torchserve.management import ManagementClient
+from offpath.serving.torchserve.properties import format_properties
+from offpath.serving.torchserve.server_log import (
+    CONSOLE_LOG,
+    MAX_LINES,
+    SERVER_LOG,
+    LogLine,
+    find_load_failure,
+    find_server_failure,
+    read_log,
+)
+from offpath.serving.torchserve.server_settings import (
+    LOOPBACK,
+    Ports,
+    ServerSettings,
+    build_properties,
+    check_startable,
+    choose_ports,
+    socket_kinds,
+    socket_path,
+)
+
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.1
+# A dying worker writes its traceback over some milliseconds.
+TRACEBACK_S = 0.5
+
+
+class TorchServe:
+    """A TorchServe process tree; a context manager that starts it, waits, and stops it.
+
+    Its temporary folder is removed at the end; the logs in it stay when the start fails.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self._tmp_dir: Path | None = None
+        self._log_dir: Path | None = None
+        # What tells the starter's requests from a client's.
+        self.warm_up_key = secrets.token_hex(16)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+        self._ports: Ports | None = None
+        self._failed = False
+        self._log_start = 0
+        # Each with the name that its model is served under.
+        self.archives: list[tuple[str, MarFile]] = []
+
+    def __enter__(self) -> TorchServe:
+        self.start()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def ports(self) -> Ports:
+        """The ports in use, known once started."""
+        if self._ports is None:
+            raise RuntimeError("not started")
+        return self._ports
+
+    @property
+    def inference_url(self) -> str:
+        """Base URL of the inference API."""
+        return f"http://{self.settings.host}:{self.ports.inference}"
+
+    @property
+    def management_url(self) -> str:
+        """Base URL of the management API; `unix:PATH` for a socket."""
+        socket = self.socket("management")
+        if socket is not None:
+            return f"unix:{socket}"
+        return f"http://{LOOPBACK}:{self.ports.management}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Base URL of the metrics API; the metrics are at /metrics."""
+        return f"http://{self.settings.host}:{self.ports.metrics}"
+
+    def socket(self, kind: str) -> Path | None:
+        """The socket for `inference`, `management` or `metrics`; None where that has a port."""
+        if kind not in socket_kinds(self.settings):
+            return None
+        if self._tmp_dir is None:
+            raise RuntimeError("not started")
+        return socket_path(self._tmp_dir, kind)
+
+    @property
+    def java_pid(self) -> int:
+        """Process id of Java, which leads the session of the server and its workers."""
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process.pid
+
+    @property
+    def log_dir(self) -> Path:
+        """Folder of the log files."""
+        if self._log_dir is None:
+            raise RuntimeError("not started")
+        return self._log_dir
+
+    @property
+    def log_path(self) -> Path:
+        """The log file to read first."""
+        return self.log_dir / (CONSOLE_LOG if self.settings.stock else SERVER_LOG)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the Python workers, in order of start."""
+        return find_workers(self.java_pid)
+
+    def last_words(self) -> list[str]:
+        """The log lines that best tell why the server ended."""
+        return find_server_failure(self._log_lines()[-MAX_LINES:])
+
+    def is_running(self) -> bool:
+        """Whether Java runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts Java; returns at once.
+
+        Raises:
+            ExpectedError: no Java, a missing archive, a taken port, an unreadable configuration.
+        """
+        check_startable(self.settings)
+        self.archives = read_archives(self.settings.model_store, self.settings.models)
+        try:
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_until_ready(self, timeout_s: float = 300.0) -> None:
+        """Waits until every model has the workers that it asked for, all READY.
+
+        Raises:
+            ExpectedError: the server ended, a model or a worker failed to load (with its last
+                lines from the log), or the time is up.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._wait_until(self._has_token, deadline, timeout_s)
+        with self.management() as management:
+            self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
+        for kind in socket_kinds(self.settings):
+            # Its folder is ours alone already.
+            (self.socket(kind) or Path()).chmod(0o600)
+
+    def _wait_until(
+        self, is_done: Callable[[], bool], deadline: float, timeout_s: float
+    ) -> None:
+        while not is_done():
+            self._raise_if_failed()
+            if time.monotonic() > deadline:
+                last = [line.message for line in self._log_lines()[-10:]]
+                self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", last)
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Ends Java and its workers and removes the temporary files. Safe to call twice."""
+        if self._process is not None:
+            end_session(self._process.pid, STOP_TIMEOUT_S)
+            self._process.wait()
+        if self._guard is not None:
+            self._guard.release()
+        if self._tmp_dir is not None:
+            keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
+            remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
+
+    def read_token(self, kind: str) -> str | None:
+        """Returns the key for `inference`, `management` or `API`; None without token_auth."""
+        keys = self.keys()
+        return None if keys is None else keys.read(kind)
+
+    def keys(self) -> KeyFile | None:
+        """The file with the keys; None without token_auth."""
+        if not self.settings.token_auth:
+            return None
+        return KeyFile(self._key_file, self.management_url)
+
+    def management(self) -> ManagementClient:
+        """Returns a client of this server's management API."""
+        return ManagementClient(self.management_url, self.read_token("management"))
+
+    def model_names(self) -> list[str]:
+        """Names under which the models are served."""
+        return [name for name, _ in self.archives]
+
+    @property
+    def _key_file(self) -> Path:
+        # TokenAuthorization.java: in Java's working folder.
+        if self._tmp_dir is None:
+            raise RuntimeError("not started")
+        return self._tmp_dir / "key_file.json"
+
+    def _launch(self) -> None:
+        self._tmp_dir = make_short_tmp_dir()
+        self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        server_log = self._log_dir / SERVER_LOG
+        # Yesterday's failure must not look like today's. The console log starts afresh.
+        self._log_start = server_log.stat().st_size if server_log.exists() else 0
+        self._ports = choose_ports(self.settings)
+        properties = build_properties(self.settings, self._ports, self._tmp_dir)
+        config_path = self._tmp_dir / "effective.properties"
+        config_path.write_text(format_properties(properties), encoding="utf-8")
+        with open(self._log_dir / CONSOLE_LOG, "wb") as console:
+            self._process = subprocess.Popen(
+                make_command(
+                    self.settings,
+                    properties.get("vmargs", ""),
+                    config_path,
+                    self._tmp_dir,
+                ),
+                cwd=self._tmp_dir,
+                env={
+                    **make_environment(self.settings, self._tmp_dir, self._log_dir),
+                    WARM_UP_VARIABLE: self.warm_up_key,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
+                start_new_session=True,
+            )
+        self._guard = Guard(self._process.pid, self._tmp_dir)
+
+    def _log_lines(self) -> list[LogLine]:
+        server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)
+        return server_log + read_log(self.log_dir / CONSOLE_LOG)
+
+    def _has_token(self) -> bool:
+        """Whether calls can be made: Java writes its key file early in its start."""
+        try:
+            self.read_token("management")
+        except (OSError, ValueError, KeyError):
+            # Not there yet, or half written.
+            return False
+        return True
+
+    def _all_ready(self, management: ManagementClient) -> bool:
+        try:
+            for name in self.model_names():
+                for status in management.describe(name):
+                    if status.ready_workers < max(1, status.min_workers):
+                        return False
+        except ExpectedError:
+            # Not listening yet.
+            return False
+        return True
+
+    def _raise_if_failed(self) -> None:
+        if find_load_failure(self._log_lines()) is not None:
+            time.sleep(TRACEBACK_S)
+            failure = find_load_failure(self._log_lines())
+            self._fail("a model failed to load", failure or [])
+        if not self.is_running():
+            failure = find_server_failure(self._log_lines())
+            self._fail("TorchServe ended while starting", failure)
+
+    def _fail(self, what: str, lines: list[str]) -> None:
+        self._failed = True
+        shown = "".join(f"\n  {line}" for line in lines)
+        raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")

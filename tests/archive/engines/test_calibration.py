@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpath.archive.engines import calibration
+from offpath.archive.engines.calibration import load_photographs
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+CONFIG = HandlerConfig(image_size=64, resize_size=72)
+
+
+def save(folder: Path, count: int) -> list[str]:
+    """Writes `count` photographs, and what else lies in a folder."""
+    for index, photograph in enumerate(PHOTOGRAPHS[:count]):
+        jpeg = encode(photograph.rgb.resize((96, 80)), "JPEG")
+        (folder / f"{index:02}.jpg").write_bytes(jpeg)
+    (folder / "notes.txt").write_text("not a picture")
+    (folder / "deeper").mkdir()
+    return [path.name for path in folder.iterdir()]
+
+
+def keys(pictures: np.ndarray) -> set[bytes]:
+    return {picture.tobytes() for picture in pictures}
+
+
+def test_shipped_photographs_make_two_sets_without_a_picture_in_common() -> None:
+    sets = load_photographs(None, CONFIG)
+    assert sets.calibration.shape[1:] == sets.held_out.shape[1:] == (64, 64, 3)
+    assert sets.calibration.dtype == np.uint8
+    assert len(sets.held_out) >= 32 and len(sets.calibration) >= 32
+    assert not keys(sets.calibration) & keys(sets.held_out)
+    assert len(keys(sets.held_out)) == len(sets.held_out)
+
+
+def test_shipped_photographs_are_the_same_each_time() -> None:
+    first, second = (load_photographs(None, CONFIG) for _ in range(2))
+    assert np.array_equal(first.calibration, second.calibration)
+    assert np.array_equal(first.held_out, second.held_out)
+
+
+def test_folder_is_halved_and_what_is_no_picture_left_out(tmp_path: Path) -> None:
+    save(tmp_path, 7)
+    sets = load_photographs(tmp_path, CONFIG)
+    assert (len(sets.calibration), len(sets.held_out)) == (3, 4)
+    assert not keys(sets.calibration) & keys(sets.held_out)
+
+
+def test_large_folder_is_thinned_out_evenly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 20)
+    monkeypatch.setattr(calibration, "MOST_PICTURES", 10)
+    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 3)
+    sets = load_photographs(tmp_path, CONFIG)
+    assert len(sets.held_out) <= 3
+    assert 5 <= len(sets.calibration) + len(sets.held_out) <= 10
+
+
+def test_lone_photograph_is_in_both_sets(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    sets = load_photographs(tmp_path, CONFIG)
+    assert np.array_equal(sets.calibration, sets.held_out)
+
+
+def test_photographs_are_decoded_as_the_settings_say(tmp_path: Path) -> None:
+    # 12 times the model's size: a scaled decode takes an eighth of it.
+    large = PHOTOGRAPHS[0].rgb.resize((900, 900))
+    (tmp_path / "a.jpg").write_bytes(encode(large, "JPEG"))
+    exact = HandlerConfig(image_size=64, resize_size=72, decode="exact")
+    scaled_pixels = load_photographs(tmp_path, CONFIG).held_out.astype(int)
+    exact_pixels = load_photographs(tmp_path, exact).held_out.astype(int)
+    assert 0 < np.abs(scaled_pixels - exact_pixels).max() < 64
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        pytest.param(lambda folder: None, "no such folder", id="missing"),
+        pytest.param(Path.mkdir, "holds no picture", id="empty"),
+        pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
+    ],
+)
+def test_folder_without_photographs_is_refused(
+    tmp_path: Path, prepare: object, message: str
+) -> None:
+    folder = tmp_path / "photographs"
+    prepare(folder)  # type: ignore[operator]
+    with pytest.raises(ExpectedError, match=f"--calibrate .*photographs.*{message}"):
+        load_photographs(folder, CONFIG)
+
+
+def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 0)
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    with pytest.raises(ExpectedError, match="no picture that can be decoded"):
+        load_photographs(tmp_path, CONFIG)
+
+
+def test_without_the_packages_bundled_photographs_check_and_do_not_calibrate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert len(keys(load_photographs(None, CONFIG).held_out)) == 32
+    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
+        load_photographs(None, CONFIG, to_calibrate=True)

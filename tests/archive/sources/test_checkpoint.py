@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offpath.archive.sources.checkpoint import read_state_dict
+from offpath.handler.errors import ExpectedError, WrongOption
+
+WEIGHTS = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(4)}
+NAMES = frozenset(WEIGHTS)
+
+
+def prefixed(prefix: str) -> dict[str, torch.Tensor]:
+    return {f"{prefix}{name}": value for name, value in WEIGHTS.items()}
+
+
+def read(
+    path: Path, names: frozenset[str] = NAMES, key: str | None = None
+) -> tuple[set[str], list[str]]:
+    said: list[str] = []
+    return set(read_state_dict(path, names, said.append, key)), said
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(WEIGHTS, [], id="plain"),
+        pytest.param(
+            {"state_dict": WEIGHTS, "epoch": 3}, ["'state_dict'"], id="lightning"
+        ),
+        pytest.param(
+            {"model": WEIGHTS, "optimizer": {"lr": 1}}, ["'model'"], id="model"
+        ),
+        pytest.param(
+            {"ema": prefixed("module."), "step": 1},
+            ["'ema'", "'module.'"],
+            id="ema-alone",
+        ),
+        pytest.param(
+            {"model": WEIGHTS, "model_ema": WEIGHTS},
+            ["'model' (it also has model_ema: --weights-key takes another)"],
+            id="both",
+        ),
+        pytest.param(prefixed("module."), ["'module.'"], id="ddp"),
+        pytest.param(prefixed("_orig_mod."), ["'_orig_mod.'"], id="compiled"),
+        pytest.param(
+            prefixed("module._orig_mod."), ["'module._orig_mod.'"], id="ddp-of-compiled"
+        ),
+        pytest.param(
+            {**prefixed("module."), "n_averaged": torch.tensor(7)},
+            ["'module.'"],
+            id="averaged-model",
+        ),
+    ],
+)
+def test_weights_are_found_and_what_was_taken_off_is_said(
+    tmp_path: Path, content: dict[str, Any], words: list[str]
+) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    names, said = read(tmp_path / "a.pt")
+    assert names == set(WEIGHTS)
+    assert len(said) == len(words)
+    for line, word in zip(said, words):
+        assert word in line and "a.pt" in line
+
+
+def test_a_prefix_that_the_model_has_itself_stays(tmp_path: Path) -> None:
+    own = prefixed("model.")
+    torch.save(own, tmp_path / "a.pt")
+    assert read(tmp_path / "a.pt", frozenset(own)) == (set(own), [])
+
+
+AVERAGE = {name: value + 5 for name, value in WEIGHTS.items()}
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        pytest.param({"model": WEIGHTS, "ema": AVERAGE}, "ema", id="beside"),
+        pytest.param(
+            {"model": WEIGHTS, "ema": {"net": AVERAGE, "n": 3}}, "ema.net", id="deeper"
+        ),
+        pytest.param(
+            {
+                "state_dict": {
+                    **prefixed("model."),
+                    **{f"ema.module.{name}": it for name, it in AVERAGE.items()},
+                }
+            },
+            "state_dict.ema",
+            id="under-a-prefix",
+        ),
+    ],
+)
+def test_a_key_takes_the_averages_and_says_so(
+    tmp_path: Path, content: dict[str, Any], key: str
+) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    said: list[str] = []
+    weights = read_state_dict(tmp_path / "a.pt", NAMES, said.append, key)
+    assert {name: it.max() for name, it in weights.items()} == {
+        name: it.max() for name, it in AVERAGE.items()
+    }
+    assert f"under {key!r}" in said[0]
+
+
+@pytest.mark.parametrize("key", ["averages", "epoch", "ema.n", "", ".", "ema.x.y"])
+def test_a_key_without_weights_is_refused_with_those_that_have_some(
+    tmp_path: Path, key: str
+) -> None:
+    content = {"state_dict": WEIGHTS, "ema": {"n": 1}, "epoch": 3}
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(WrongOption, match="has them under state_dict"):
+        read(tmp_path / "a.pt", key=key)
+
+
+def test_safetensors_are_read(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(prefixed("module."), tmp_path / "a.safetensors")
+    assert read(tmp_path / "a.safetensors")[0] == set(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        pytest.param("gone.pt", lambda path: None, "no such file", id="gone"),
+        pytest.param(
+            "a.pt", lambda path: torch.save([1], path), "but a list", id="a-list"
+        ),
+        pytest.param(
+            "a.pt",
+            lambda path: torch.save({"epoch": 1, "lr": 0.1}, path),
+            "it has: epoch, lr",
+            id="no-weights-inside",
+        ),
+        pytest.param(
+            "a.safetensors",
+            lambda path: path.write_bytes(b"nothing"),
+            "safetensors",
+            id="broken-safetensors",
+        ),
+    ],
+)
+def test_what_holds_no_weights_is_refused(
+    tmp_path: Path, name: str, write: Callable[[Path], object], message: str
+) -> None:
+    write(tmp_path / name)
+    with pytest.raises(ExpectedError, match=message):
+        read(tmp_path / name)

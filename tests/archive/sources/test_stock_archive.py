@@ -1,0 +1,96 @@
+"""Stock archives, made by torch-model-archiver as TorchServe's examples make them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from offpath.archive.sources.stock_archive import unpack
+from offpath.handler.errors import ExpectedError
+from tests.support.stock_archive import make_stock
+
+LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
+
+
+@pytest.fixture
+def stock(model_file: Path, weights_file: Path, tmp_path: Path) -> Any:
+    """`stock(handler=..., labels=..., config=..., extra=...)`: the path of a stock .mar."""
+
+    def make(**options: Any) -> Path:
+        return make_stock(tmp_path / "old", model_file, weights_file, **options)
+
+    return make
+
+
+def convert(old: Path, *options: str) -> tuple[Path, str]:
+    store = old.parent / "new"
+    command = [sys.executable, "-m", "offpath", "archive", "--from", str(old)]
+    command += ["--output", str(store), "--engine", "eager", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return store / old.name, done.stderr
+
+
+def test_model_labels_name_and_settings_are_taken_over_and_changes_said(
+    stock: Any,
+) -> None:
+    config = {"batchSize": 4, "maxBatchDelay": 0, "foo": 1}
+    old = stock(labels=LABELS, config=config, extra="notes.txt", version="2.1")
+    new, said = convert(old)
+    with zipfile.ZipFile(new) as archive:
+        labels = json.loads(archive.read("index_to_name.json"))
+        settings = yaml.safe_load(archive.read("model-config.yaml"))
+        manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))["model"]
+        assert "notes.txt" in archive.namelist()
+    assert labels == {"0": "crane (0)", "1": "crane (1)", "2": "heron"}
+    assert (settings["batchSize"], settings["maxBatchDelay"]) == (4, 1)
+    assert (manifest["modelName"], manifest["modelVersion"]) == ("stock", "2.1")
+    for word in (
+        "maxBatchDelay: 100 -> 1",
+        "maxBatchDelay: 0 in its model-config.yaml is left out",
+        "foo: 1 in its",
+        "crane name several classes",
+        "--set decode=exact",
+        "weights_only",
+    ):
+        assert word in said, word
+    assert "batchSize:" not in said
+
+
+def test_an_archive_without_settings_gets_the_presets(
+    stock: Any, tmp_path: Path
+) -> None:
+    old = unpack(stock(), tmp_path / "folder")
+    assert (old.server, old.labels) == ({}, None)
+    assert any("classes are numbers" in change for change in old.changes)
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [("object_detector", "not image_classifier"), ("text_classifier", "not image")],
+)
+def test_another_handler_is_refused_with_what_to_do(
+    stock: Any, tmp_path: Path, handler: str, message: str
+) -> None:
+    with pytest.raises(ExpectedError, match=f"{message}.*--handler FILE.py"):
+        unpack(stock(handler=handler), tmp_path / "folder")
+    assert unpack(stock(handler=handler), tmp_path / "other", True).name == "stock"
+
+
+def test_ours_and_what_is_no_archive_are_refused(
+    model_store: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ExpectedError, match="offpath's already"):
+        unpack(model_store / "near-free.mar", tmp_path / "a")
+    (tmp_path / "b.mar").write_bytes(b"none")
+    with pytest.raises(ExpectedError, match="not a TorchServe archive"):
+        unpack(tmp_path / "b.mar", tmp_path / "b")
+    with pytest.raises(ExpectedError, match="no such file"):
+        unpack(tmp_path / "c.mar", tmp_path / "c")

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from offpath.archive.build import build_archive
+from offpath.archive.custom_handler import load_own_handler
+from offpath.handler.errors import ExpectedError
+from tests.archive.conftest import MakeSpec
+from tests.archive.test_loads_alone import answer_from, unzip
+
+IMPORT = "from offpath.handler.classifier import OffpathClassifier\n"
+OWN = """
+class Own(OffpathClassifier):
+    def postprocess_item(self, result):
+        return {result.predictions[0].label.upper(): 1.0}
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    file = tmp_path / "my_handler.py"
+    file.write_text(IMPORT + "class Helper: ...\n" + OWN)
+    return file
+
+
+def test_the_archive_loads_alone_with_its_own_class(
+    make_spec: MakeSpec, own_file: Path, tmp_path: Path
+) -> None:
+    spec = make_spec(labels=["red", "green", "blue"])
+    spec = dataclasses.replace(spec, handler=load_own_handler(str(own_file)))
+    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    own_file.write_text("raise ImportError('the archive has its own')")
+    (label,) = answer_from(folder, path=[folder])
+    assert label in ("RED", "GREEN", "BLUE")
+
+
+def test_one_of_several_classes_is_named(own_file: Path) -> None:
+    own_file.write_text(own_file.read_text() + OWN.replace("Own", "Other"))
+    assert load_own_handler(f"{own_file}:Other").mark == "my_handler:Other"
+    with pytest.raises(ExpectedError, match="found Own, Other; name one: my_handler"):
+        load_own_handler(str(own_file))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("my_handler.py", "class A: ...", "found none"),
+        ("my_handler.py", "import no_such_module", "fails on import: ModuleNotFound"),
+        ("my_handler.py", "raise SystemExit(1)", "fails on import: SystemExit"),
+        ("my-handler.py", IMPORT + OWN, "rename the file"),
+        ("classifier_entry.py", IMPORT + OWN, "would shadow"),
+        ("my_handler.txt", IMPORT + OWN, "no Python file"),
+        ("my_handler.py:Nope", IMPORT + OWN, "my_handler.py defines Own"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name.partition(":")[0]).write_text(text)
+    with pytest.raises(ExpectedError, match=message):
+        load_own_handler(str(tmp_path / name))
+    assert "my_handler" not in sys.modules
+
+
+def test_a_name_that_the_archive_has_is_refused(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    file = tmp_path / "own" / "tiny.py"
+    file.write_text(IMPORT + OWN)
+    spec = dataclasses.replace(make_spec(), handler=load_own_handler(str(file)))
+    with pytest.raises(ExpectedError, match="the archive has a tiny.py"):
+        build_archive(spec, tmp_path / "store")
+
+
+def test_neighbours_are_found_when_it_is_checked(
+    make_spec: MakeSpec, own_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thresholds.py").write_text("HIGH = 0.8")
+    own_file.write_text("import thresholds\n" + own_file.read_text())
+    spec = dataclasses.replace(
+        make_spec(extra_files=(tmp_path / "thresholds.py",)),
+        handler=load_own_handler(str(own_file)),
+    )
+    with zipfile.ZipFile(build_archive(spec, tmp_path / "store")) as mar:
+        assert {"my_handler.py", "thresholds.py"} <= set(mar.namelist())

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps, TiffImagePlugin
+
+from offpath.handler.errors import (
+    ImageTooLarge,
+    ItemError,
+    UndecodableImage,
+    UnsupportedFormat,
+)
+from offpath.handler.image.decode import (
+    DecodeOptions,
+    Pixels,
+    choose_scale,
+    decode_image,
+)
+from offpath.handler.image.geometry import Square
+from offpath.handler.image.transform import transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+
+EXACT = DecodeOptions()
+ORIENTATION = 0x0112
+FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
+
+
+def with_pillow(payload: bytes) -> Pixels:
+    """What the stock handler would see, in RGB."""
+    with Image.open(io.BytesIO(payload)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def oriented(image: Image.Image, format: str, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return encode(image, format, exif=exif)
+
+
+def assert_equal_pixels(payload: bytes, options: DecodeOptions = EXACT) -> None:
+    decoded = decode_image(payload, options)
+    expected = with_pillow(payload)
+    assert (decoded.height, decoded.width) == expected.shape[:2]
+    assert decoded.denominator == 1
+    np.testing.assert_array_equal(decoded.pixels, expected)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_format_and_mode_decodes_as_pillow_does(
+    files: dict[str, bytes], kind: type
+) -> None:
+    for name, payload in files.items():
+        decoded = decode_image(kind(payload), EXACT)
+        assert decoded.pixels.dtype == np.uint8
+        if "16bit" not in name:
+            np.testing.assert_array_equal(decoded.pixels, with_pillow(payload), name)
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
+def test_photographs_decode_bit_equal_to_pillow(photograph: Photograph) -> None:
+    image = photograph.image
+    image = image.crop((0, 0, min(image.width, 401), min(image.height, 307)))
+    for quality, subsampling in ((75, 2), (95, 0), (90, 1)):
+        if image.mode == "RGB":
+            assert_equal_pixels(
+                encode(image, "JPEG", quality=quality, subsampling=subsampling)
+            )
+    assert_equal_pixels(encode(image, "JPEG", progressive=True, optimize=True))
+    assert_equal_pixels(encode(image, "PNG", compress_level=1))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17])
+def test_tiny_and_odd_jpegs_are_decoded_in_full(width: int) -> None:
+    photograph = find_photograph("chelsea").rgb
+    for height in (1, 2, 3, 5, 7, 8, 9, 17):
+        for subsampling in (0, 1, 2):
+            image = photograph.crop((200, 100, 200 + width, 100 + height))
+            payload = encode(image, "JPEG", subsampling=subsampling)
+            for min_size in (0, 16, 384):
+                assert_equal_pixels(payload, DecodeOptions(min_size))
+
+
+def test_16_bit_grey_keeps_its_high_byte(files: dict[str, bytes]) -> None:
+    for name in ("png-16bit", "tiff-16bit"):
+        with Image.open(io.BytesIO(files[name])) as image:
+            high = np.asarray(image).astype(np.uint32) >> 8
+        pixels = decode_image(files[name], EXACT).pixels
+        np.testing.assert_array_equal(pixels, np.repeat(high[:, :, None], 3, axis=2))
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_32_bit_tiff_decodes(mode: str) -> None:
+    payload = encode(find_photograph("coins").image.convert(mode), "TIFF")
+    assert decode_image(payload, EXACT).pixels.shape == (303, 384, 3)
+
+
+def test_big_endian_16_bit_tiff_decodes_like_little_endian() -> None:
+    grey = np.asarray(find_photograph("coins").image, np.uint16) * 257
+    image = Image.fromarray(grey)
+    little = encode(image, "TIFF")
+    big = encode(
+        image, "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2(b"MM*\0\0\0\0\0")
+    )
+    np.testing.assert_array_equal(
+        decode_image(big, EXACT).pixels, decode_image(little, EXACT).pixels
+    )
+
+
+@pytest.mark.parametrize("name", ["gif-animated", "webp-animated"])
+def test_animation_gives_its_first_frame(files: dict[str, bytes], name: str) -> None:
+    first = decode_image(files[name], EXACT).pixels.astype(int)
+    still = decode_image(files["png"], EXACT).pixels
+    turned = np.asarray(Image.fromarray(still).rotate(180))
+    assert np.abs(first - still).mean() < np.abs(first - turned).mean() / 4
+
+
+def test_alpha_is_dropped_not_blended(files: dict[str, bytes]) -> None:
+    np.testing.assert_array_equal(
+        decode_image(files["png-rgba"], EXACT).pixels,
+        decode_image(files["png"], EXACT).pixels,
+    )
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_orientation_by_default_as_the_stock_handler(
+    format: str, orientation: int
+) -> None:
+    # Stock: Image.open and no exif_transpose. Pillow itself turns a TIFF when it loads it.
+    image = find_photograph("chelsea").rgb.resize((61, 40))
+    payload = oriented(image, format, orientation)
+    assert_equal_pixels(payload)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_orientation_is_honoured_on_request(format: str, orientation: int) -> None:
+    image = find_photograph("chelsea").rgb.resize((61, 40))
+    payload = oriented(image, format, orientation)
+    decoded = decode_image(payload, DecodeOptions(exif_orientation=True))
+    with Image.open(io.BytesIO(payload)) as opened:
+        expected = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
+    assert (decoded.height, decoded.width) == expected.shape[:2]
+    np.testing.assert_array_equal(decoded.pixels, expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(1411, 1411), (1409, 1001)], ids=str)
+def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
+    orientation: int, size: tuple[int, int]
+) -> None:
+    payload = oriented(find_photograph("retina").rgb.resize(size), "JPEG", orientation)
+    exact = decode_image(payload, DecodeOptions(exif_orientation=True))
+    scaled = decode_image(payload, DecodeOptions(384, exif_orientation=True))
+    assert scaled.denominator == 2
+    assert (scaled.height, scaled.width) == (exact.height, exact.width)
+    squares = [
+        transform_image(image, Square()).astype(float) for image in (exact, scaled)
+    ]
+    # A shift by half a decoded pixel alone makes 0.5 here.
+    assert np.abs(squares[0] - squares[1]).mean() < 0.4
+
+
+@pytest.mark.parametrize("value", [0, 9, 65535])
+def test_exif_orientation_that_is_junk_is_ignored(value: object) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = value
+    payload = encode(find_photograph("chelsea").rgb, "JPEG", exif=exif)
+    decoded = decode_image(payload, DecodeOptions(exif_orientation=True))
+    np.testing.assert_array_equal(decoded.pixels, with_pillow(payload))
+
+
+def test_broken_exif_is_no_reason_to_refuse() -> None:
+    image = find_photograph("chelsea").rgb
+    payload = oriented(image, "JPEG", 6)
+    start = payload.index(b"Exif\0\0") + 6
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        broken = bytearray(payload)
+        for offset in generator.integers(0, 24, 4):
+            broken[start + offset] = generator.integers(256)
+        decoded = decode_image(broken, DecodeOptions(exif_orientation=True))
+        assert decoded.pixels.size == 3 * image.width * image.height
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "min_size", "denominator"),
+    [
+        (3072, 4096, 384, 8),
+        (3071, 4096, 384, 8),
+        (3064, 4096, 384, 4),
+        (1536, 1536, 384, 4),
+        (1365, 2048, 384, 2),
+        (767, 768, 384, 2),
+        (766, 768, 384, 1),
+        (384, 384, 384, 1),
+        (1, 5000, 384, 1),
+        (4000, 4000, 0, 1),
+    ],
+)
+def test_scale_keeps_the_side_that_counts_above_the_minimum(
+    height: int, width: int, min_size: int, denominator: int
+) -> None:
+    options = DecodeOptions(min_size)
+    assert choose_scale(height, width, options) == denominator
+    assert choose_scale(width, height, options) == denominator
+    by_longer = DecodeOptions(min_size, by_longer=True)
+    longer = max(height, width)
+    assert choose_scale(height, width, by_longer) == choose_scale(
+        longer, longer, options
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "denominator"),
+    [((1000, 872), 2), ((1601, 1537), 4), ((3100, 3099), 8), ((767, 769), 2)],
+    ids=str,
+)
+def test_large_jpeg_is_decoded_smaller_and_says_so(
+    size: tuple[int, int], denominator: int
+) -> None:
+    payload = encode(find_photograph("hubble_deep_field").rgb.resize(size), "JPEG")
+    image = decode_image(payload, DecodeOptions(384))
+    assert (image.width, image.height, image.denominator) == (*size, denominator)
+    height, width = (-(-side // denominator) for side in (size[1], size[0]))
+    assert image.pixels.shape == (height, width, 3)
+    assert decode_image(payload, EXACT).pixels.shape == (size[1], size[0], 3)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_truncated_file_of_every_format_is_refused(format: str) -> None:
+    payload = encode(find_photograph("chelsea").rgb, format)
+    for share in (0.05, 0.3, 0.6, 0.9):
+        with pytest.raises((UndecodableImage, UnsupportedFormat)):
+            decode_image(payload[: int(len(payload) * share)], EXACT)
+    for length in (*range(1, 32), 64, 128):
+        with pytest.raises(ItemError):
+            decode_image(payload[:length], EXACT)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"hello", id="text"),
+        pytest.param(b"%PDF-1.7 " + bytes(100), id="pdf"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="svg"),
+        pytest.param(b"%!PS-Adobe-3.0 EPSF-3.0\n" + bytes(200), id="eps"),
+        pytest.param(b"P6 2 2 255 " + bytes(12), id="ppm"),
+        pytest.param(encode(Image.new("RGB", (8, 8)), "ICO"), id="ico"),
+        pytest.param(encode(Image.new("RGB", (8, 8)), "TGA"), id="tga"),
+        pytest.param(b"RIFF\x10\0\0\0WAVEfmt ", id="wav"),
+    ],
+)
+def test_formats_that_are_not_ours_are_unsupported(payload: bytes) -> None:
+    with pytest.raises(UnsupportedFormat):
+        decode_image(payload, EXACT)
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    crc = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + crc
+
+
+def claim_size(format: str, side: int) -> bytes:
+    """A file of the format whose header claims side x side pixels (WebP: what it can claim)."""
+    payload = bytearray(encode(Image.new("RGB", (16, 16)), format))
+    if format == "PNG":
+        header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        pixels = png_chunk(b"IDAT", zlib.compress(bytes(1000)))
+        return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels
+    if format == "JPEG":
+        frame = payload.index(b"\xff\xc0")
+        payload[frame + 5 : frame + 9] = struct.pack(">HH", side, side)
+    elif format == "GIF":
+        payload[6:10] = struct.pack("<HH", side, side)
+    elif format == "BMP":
+        payload[18:26] = struct.pack("<ii", side, side)
+    elif format == "TIFF":
+        entries = struct.unpack_from("<I", payload, 4)[0] + 2
+        for entry in (entries, entries + 12):  # width and length come first
+            struct.pack_into(
+                "<HHII", payload, entry, 256 + (entry > entries), 4, 1, side
+            )
+    else:  # a VP8X header: 24 bits a side, less one
+        size = struct.pack("<I", 16383 - 1)[:3]
+        canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + size * 2
+        body = b"WEBP" + canvas + bytes(payload[12:])
+        return b"RIFF" + struct.pack("<I", len(body)) + body
+    return bytes(payload)
+
+
+@pytest.mark.parametrize("options", [EXACT, DecodeOptions(384, True)], ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_header_that_claims_a_bomb_is_refused(
+    format: str, options: DecodeOptions
+) -> None:
+    with pytest.raises(ItemError) as caught:
+        decode_image(claim_size(format, 60_000), options)
+    # libwebp itself refuses a canvas that its frame does not fill.
+    if format != "WEBP":
+        assert isinstance(caught.value, ImageTooLarge)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_one_pixel_over_the_limit_is_refused_by_the_header(format: str) -> None:
+    payload = encode(find_photograph("chelsea").rgb.resize((50, 40)), format)
+    assert decode_image(payload, DecodeOptions(max_pixels=2000)).pixels.size == 6000
+    with pytest.raises(ImageTooLarge, match="50 x 40 pixels; at most 1999"):
+        decode_image(payload, DecodeOptions(max_pixels=1999))
+
+
+BOMBS = """
+import resource, sys
+from pathlib import Path
+from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.errors import ItemError
+from offpath.handler.process.warmup import warm_up_payloads
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+for payload in warm_up_payloads(224):
+    decode_image(payload, DecodeOptions())
+before = peak_bytes()
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    payload = path.read_bytes()
+    try:
+        decode_image(payload, DecodeOptions())
+    except ItemError:
+        pass
+    else:
+        sys.exit(f"{path.name} was accepted")
+print(peak_bytes() - before)
+"""
+
+
+def test_bombs_take_no_memory(tmp_path: Path) -> None:
+    for format in FORMATS:
+        (tmp_path / format).write_bytes(claim_size(format, 60_000))
+    (tmp_path / "tiff-tile").write_bytes(make_tile_bomb())
+    (tmp_path / "png-column").write_bytes(encode_column(49_999_999))
+    done = subprocess.run(
+        [sys.executable, "-c", BOMBS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert int(done.stdout) < 8 * 2**20
+
+
+def encode_column(height: int) -> bytes:
+    """A PNG one pixel wide."""
+    header = struct.pack(">IIBBBBB", 1, height, 8, 0, 0, 0, 0)
+    pixels = png_chunk(b"IDAT", zlib.compress(bytes(2 * height)))
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + pixels
+
+
+def make_tile_bomb() -> bytes:
+    """A TIFF of 64 x 64 pixels in one tile of 32768 x 32768."""
+    tags = [
+        (256, 4, 64),
+        (257, 4, 64),
+        (258, 3, 8),
+        (259, 3, 8),  # deflate
+        (262, 3, 1),
+        (277, 3, 1),
+        (322, 4, 32768),
+        (323, 4, 32768),
+        (324, 4, 200),
+        (325, 4, 20),
+    ]
+    entries = b"".join(struct.pack("<HHII", tag, kind, 1, v) for tag, kind, v in tags)
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
+    return head.ljust(200, b"\0") + zlib.compress(bytes(1000)).ljust(1000, b"\0")

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import (
+    ImageTooCostly,
+    ImageTooLarge,
+    UndecodableImage,
+    UnsupportedFormat,
+)
+from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.decode_cost import (
+    BUDGET_S,
+    MAX_SCANS,
+    BudgetedBytes,
+    check_jpeg_cost,
+    count_scans,
+)
+from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
+from tests.support.costly import (
+    bmp_of_runs,
+    gif_of_comments,
+    png_of_chunks,
+    progressive_jpeg,
+    save,
+    tiff_around,
+    tiff_of_strips,
+)
+
+MOST_BYTES = HandlerConfig().max_payload_bytes
+OPTIONS = DecodeOptions(min_size=384)
+NOISE = Image.fromarray(
+    np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8)
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: progressive_jpeg(1000, 16_000), id="scans"),
+        pytest.param(lambda: progressive_jpeg(5000, 50), id="scans-of-many-pixels"),
+        pytest.param(
+            lambda: tiff_around(progressive_jpeg(1000, 16_000), 1000), id="tiff"
+        ),
+        pytest.param(
+            lambda: tiff_around(progressive_jpeg(64, 90), 1000, 200),
+            id="one-strip-often",
+        ),
+        pytest.param(lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), id="fill-bytes"),
+        pytest.param(
+            lambda: b"\xff\xd8\xff" + b"\xdb\x00\x02\xff" * (MOST_BYTES // 4 - 1),
+            id="segments",
+        ),
+        pytest.param(lambda: jpeg_of_exif(5, 2_000_000), id="exif-of-megabytes"),
+        pytest.param(
+            lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
+            id="tiff-of-a-million-strips",
+        ),
+        pytest.param(
+            lambda: tiff_of_strips(
+                8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
+            ),
+            id="tiff-strips-of-the-same-bytes",
+        ),
+    ],
+)
+def test_what_markers_say_is_refused_within_50_ms(make: Callable[[], bytes]) -> None:
+    body = bytearray(make())
+    assert len(body) <= MOST_BYTES
+    begin_s = time.thread_time()
+    with pytest.raises(ImageTooCostly):
+        decode_image(body, OPTIONS)
+    assert time.thread_time() - begin_s < 0.05
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: png_of_chunks(MOST_BYTES // 12 - 20), id="png-chunks"),
+        pytest.param(lambda: bmp_of_runs(7000, MOST_BYTES // 2 - 1000), id="bmp-runs"),
+        pytest.param(lambda: gif_of_comments(MOST_BYTES // 3 - 10), id="gif-comments"),
+    ],
+)
+def test_what_no_marker_says_ends_with_the_budget(
+    make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fifth of the real budget, for a test that is quick.
+    monkeypatch.setattr(BudgetedBytes.__init__, "__defaults__", (BUDGET_S / 5,))
+    body = make()
+    assert len(body) <= MOST_BYTES
+    begin_s = time.thread_time()
+    with pytest.raises(ImageTooCostly):
+        decode_image(body, OPTIONS)
+    assert time.thread_time() - begin_s < BUDGET_S / 5 + 0.2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(save(NOISE, "JPEG"), id="baseline"),
+        pytest.param(save(NOISE, "JPEG", progressive=True), id="progressive"),
+        pytest.param(save(NOISE, "TIFF", compression="jpeg"), id="tiff-of-many-strips"),
+        pytest.param(progressive_jpeg(1000, 80), id="more-scans-than-anybody-makes"),
+        pytest.param(save(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
+        pytest.param(tiff_of_strips(1, bytes(64 * 900), 64, 900, 900), id="tiff-a-row"),
+        pytest.param(save(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
+        pytest.param(
+            b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"
+        ),
+    ],
+)
+def test_real_pictures_are_decoded(body: bytes) -> None:
+    assert decode_image(body, OPTIONS).pixels.size
+
+
+def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
+    body = tiff_of_strips(8, b"", 7000, 7000, 1, bits=(16,) * 4)
+    with pytest.raises(ImageTooLarge, match="64 bits"):
+        decode_image(body, OPTIONS)
+
+
+def test_scans_are_counted_in_the_whole_picture() -> None:
+    ten = count_scans(progressive_jpeg(64))
+    assert 1 < ten < 20
+    assert count_scans(progressive_jpeg(64, MAX_SCANS)) == ten + MAX_SCANS
+
+
+@pytest.mark.parametrize("length", range(2, 540, 7))
+def test_a_picture_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
+    with pytest.raises((UndecodableImage, UnsupportedFormat)):
+        decode_image(progressive_jpeg(64)[:length], OPTIONS)
+
+
+def test_the_check_costs_a_baseline_picture_nothing() -> None:
+    body = bytearray(save(NOISE.resize((2048, 1365)), "JPEG", quality=95))
+    begin_s = time.thread_time()
+    for _ in range(100):
+        check_jpeg_cost(body)
+    # 0.2 ms would be 2 % of its decoding.
+    assert (time.thread_time() - begin_s) / 100 < 2e-4
+    assert len(body) > 1_000_000
+
+
+def test_reading_within_the_budget_is_bytesios() -> None:
+    file = BudgetedBytes(b"abc", 10.0)
+    assert file.read(2) == b"ab" and file.read() == b"c"
+    assert isinstance(file, io.BytesIO)

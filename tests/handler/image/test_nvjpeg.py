@@ -1,0 +1,223 @@
+"""Decoding on a device, with torchvision's CPU decoder where nvjpeg's call would be."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.io import ImageReadMode, decode_jpeg
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
+from offpath.handler.pipeline import Pipeline
+from tests.handler.conftest import make_runner
+from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
+
+COFFEE = find_photograph("coffee").rgb
+JPEG = encode(COFFEE, "JPEG")
+OPTIONS = DecodeOptions(384)
+ORIENTATION = 0x0112
+# What the resamplers' last bit moves a probability of the test's touchy model.
+ROUNDING = 5e-3
+
+
+class CpuDecoder:
+    """Signature and errors of nvjpeg's call: one file that it cannot decode fails them all."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, files: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.calls.append(len(files))
+        pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB)
+        return pictures
+
+
+def turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return encode(COFFEE, "JPEG", exif=exif)
+
+
+def without_tables(payload: bytes) -> bytes:
+    """Its header reads well, but no decoder can go on without the quantisation tables."""
+    while (start := payload.find(b"\xff\xdb")) > 0:
+        length = int.from_bytes(payload[start + 2 : start + 4], "big")
+        payload = payload[:start] + payload[start + 2 + length :]
+    return payload
+
+
+def with_unknown_codes(payload: bytes) -> bytes:
+    """Its header reads well, but the scan names Huffman tables that there are not."""
+    at = payload.find(b"\xff\xda") + 6
+    return payload[:at] + b"\x33" + payload[at + 1 :]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
+    payloads = [
+        kind(encode(photograph.rgb.resize((61, 40)), "JPEG"))
+        for photograph in PHOTOGRAPHS[:5]
+    ]
+    decode = CpuDecoder()
+    pictures = decode_on_device(payloads, OPTIONS, decode)
+    assert decode.calls == [5]
+    for payload, picture in zip(payloads, pictures):
+        assert picture is not None
+        expected = decode_image(payload, DecodeOptions()).pixels
+        np.testing.assert_array_equal(picture.permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("payload", "options"),
+    [
+        pytest.param(encode(COFFEE, "PNG"), OPTIONS, id="another-format"),
+        pytest.param(encode(COFFEE.convert("CMYK"), "JPEG"), OPTIONS, id="inks"),
+        pytest.param(JPEG[:-100], OPTIONS, id="truncated"),
+        pytest.param(without_tables(JPEG), OPTIONS, id="no-tables"),
+        pytest.param(b"", OPTIONS, id="nothing"),
+        pytest.param(b"\xff\xd8\xff" + bytes(99) + b"\xff\xd9", OPTIONS, id="junk"),
+        pytest.param(JPEG, DecodeOptions(max_pixels=999), id="over-the-limit"),
+        pytest.param(
+            turned(6), DecodeOptions(exif_orientation=True), id="to-be-turned"
+        ),
+    ],
+)
+def test_what_nvjpeg_cannot_do_is_never_given_to_it(
+    payload: bytes, options: DecodeOptions
+) -> None:
+    decode = CpuDecoder()
+    assert decode_on_device([payload], options, decode) == [None]
+    assert decode.calls == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "options"),
+    [
+        pytest.param(JPEG, DecodeOptions(exif_orientation=True), id="no-tag"),
+        pytest.param(turned(1), DecodeOptions(exif_orientation=True), id="upright"),
+        pytest.param(turned(6), OPTIONS, id="turned-but-not-asked-for"),
+        pytest.param(encode(COFFEE.convert("L"), "JPEG"), OPTIONS, id="grey"),
+        pytest.param(
+            encode(COFFEE, "JPEG", progressive=True), OPTIONS, id="progressive"
+        ),
+        pytest.param(JPEG + b"\r\n", OPTIONS, id="bytes-after-the-end"),
+    ],
+)
+def test_ordinary_jpegs_are_for_the_device(
+    payload: bytes, options: DecodeOptions
+) -> None:
+    assert is_for_device(payload, options)
+
+
+def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
+    decode = CpuDecoder()
+    payloads = [JPEG, with_unknown_codes(JPEG), encode(COFFEE, "PNG"), JPEG]
+    good, bad, png, last = decode_on_device(payloads, OPTIONS, decode)
+    assert bad is None and png is None
+    assert good is not None and last is not None and torch.equal(good, last)
+    assert decode.calls == [3, 1, 1, 1]
+
+
+def test_bytes_that_may_not_be_written_cause_no_warning_on_the_log() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # torchvision 0.29 says so of its decoders; Python shows it to nobody by default.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert decode_on_device([JPEG], OPTIONS, CpuDecoder())[0] is not None
+
+
+def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert find_nvjpeg(torch.device("cpu")) is None
+        assert make_pipeline(None).decode_mode == "scaled"
+    assert caplog.text.count("nvjpeg needs a CUDA device") == 2
+    assert make_pipeline(CpuDecoder()).decode_mode == "nvjpeg"
+
+
+def make_pipeline(decoder: CpuDecoder | None, decode: str = "nvjpeg") -> Pipeline:
+    config = HandlerConfig.from_mapping({"decode": decode}, environ={})
+    return Pipeline(config, make_runner(config), {}, 1, decoder)
+
+
+def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
+    rows = [{"body": bytearray(payload)} for payload in payloads]
+    return [json.loads(reply.body) for reply in pipeline.classify(rows)]
+
+
+def test_answers_are_those_of_the_cpus_decoder() -> None:
+    payloads = [encode(photograph.rgb, "JPEG") for photograph in PHOTOGRAPHS]
+    decode = CpuDecoder()
+    on_device = read(make_pipeline(decode), payloads)
+    assert decode.calls == [len(payloads)]
+    for answer, exact in zip(
+        on_device, read(make_pipeline(None, decode="exact"), payloads)
+    ):
+        assert answer == pytest.approx(exact, abs=ROUNDING)
+
+
+def test_a_batch_of_everything_keeps_its_order_and_its_errors() -> None:
+    payloads = [JPEG, b"junk", encode(COFFEE, "PNG"), JPEG[:-100], without_tables(JPEG)]
+    payloads += [encode(find_photograph("chelsea").rgb, "JPEG"), b""]
+    mixed = read(make_pipeline(CpuDecoder()), payloads)
+    on_cpu = read(make_pipeline(None, decode="exact"), payloads)
+    for answer, expected in zip(mixed, on_cpu):
+        if "code" in expected:
+            assert answer == expected
+        else:
+            assert answer == pytest.approx(expected, abs=ROUNDING)
+    codes = [answer.get("code") for answer in mixed]
+    assert codes == [None, 415, None, 422, 422, None, 400]
+
+
+def test_a_picture_too_long_to_resize_there_is_decoded_by_the_cpu() -> None:
+    image = COFFEE.resize((30, 9001))
+    payload = encode(image, "JPEG")
+    assert read(make_pipeline(CpuDecoder()), [payload]) == read(
+        make_pipeline(None), [payload]
+    )
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_nvjpegs_pixels_are_near_the_cpus() -> None:
+    decode = find_nvjpeg(torch.device("cuda"))
+    assert decode is not None
+    payloads = [
+        encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
+    ]
+    pictures = decode_on_device(payloads, OPTIONS, decode)
+    for payload, picture in zip(payloads, pictures):
+        assert picture is not None and picture.is_cuda
+        exact = decode_image(payload, DecodeOptions()).pixels.astype(int)
+        difference = np.abs(picture.permute(1, 2, 0).cpu().numpy().astype(int) - exact)
+        # Its inverse DCT and chroma upsampling are its own.
+        assert difference.mean() < 2
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_answers_of_nvjpeg_are_near_the_cpus() -> None:
+    config = HandlerConfig.from_mapping({"decode": "nvjpeg"}, environ={})
+    pipeline = Pipeline(config, make_runner(config, device="cuda"), {}, 1)
+    payloads = [
+        encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
+    ]
+    payloads[3:3] = [encode(COFFEE, "PNG"), b"junk", without_tables(JPEG)]
+    on_cpu = read(make_pipeline(None, decode="exact"), payloads)
+    for answer, expected in zip(read(pipeline, payloads), on_cpu):
+        assert answer.get("code") == expected.get("code")
+        if "code" not in expected:
+            assert answer == pytest.approx(expected, abs=0.03)

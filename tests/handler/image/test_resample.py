@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from offpath.handler.image.decode import DecodedImage, DecodeOptions, decode_image
+from offpath.handler.image.geometry import Square
+from offpath.handler.image.resample import (
+    MAX_LEAD_PX,
+    MAX_SHIFT_PX,
+    REACH_PX,
+    find_cut,
+    transform_on_device,
+    transform_with_torch,
+)
+from offpath.handler.image.transform import transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+
+# HandlerConfig's resize_size * scale_margin.
+MIN_SIZE = 384
+
+
+def as_jpeg(picture: Image.Image) -> DecodedImage:
+    pixels = np.asarray(picture)
+    return DecodedImage(pixels, picture.height, picture.width, is_jpeg=True)
+
+
+def make_waves(size: tuple[int, int]) -> bytes:
+    """A smooth picture: scaling loses nothing of it, a shift of the geometry would show."""
+    rows, columns = np.mgrid[0 : size[1], 0 : size[0]]
+    waves = 127 + 100 * np.sin(rows / 71) * np.cos(columns / 53)
+    pixels = np.repeat(waves[:, :, None], 3, 2).astype(np.uint8)
+    return encode(Image.fromarray(pixels), "JPEG", quality=98, subsampling=0)
+
+
+def scaled_jpeg(photograph: Photograph, size: tuple[int, int]) -> DecodedImage:
+    payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
+    return decode_image(payload, DecodeOptions(MIN_SIZE))
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
+def test_picture_decoded_in_full_differs_from_pillows_by_rounding(
+    photograph: Photograph,
+) -> None:
+    image = as_jpeg(photograph.rgb)
+    difference = transform_with_torch(image, Square()).astype(int)
+    difference -= transform_image(image, Square())
+    assert np.abs(difference).max() <= 2
+    assert np.abs(difference).mean() <= 0.25
+
+
+OTHER_SQUARES = [
+    Square(224, 256, interpolation="bicubic"),
+    Square(224, 224, "stretch"),
+    Square(224, 256, "stretch", "bicubic"),
+    Square(224, 224, "letterbox", fill=(114, 7, 250)),
+    Square(224, 224, "letterbox", "bicubic"),
+    Square(225, 257, channels=1),
+    Square(97, 97, "letterbox", "bicubic", channels=1, fill=(80,)),
+]
+
+
+@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
+def test_other_squares_differ_from_pillows_by_rounding_too(square: Square) -> None:
+    for photograph in PHOTOGRAPHS[::3]:
+        image = as_jpeg(photograph.rgb)
+        expected = transform_image(image, square).astype(int)
+        picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
+        on_device = transform_on_device(picture, square)
+        assert on_device is not None and on_device.dtype == torch.uint8
+        # Pillow cuts off what bicubic overshoots between its two passes; floats do not.
+        most = 8 if square.interpolation == "bicubic" else 2
+        by_torch = transform_with_torch(image, square)
+        for made, bound in ((by_torch, 2), (on_device.numpy(), most)):
+            assert made.shape == square.shape
+            difference = np.abs(made - expected)
+            assert difference.max() <= bound and difference.mean() <= 0.25
+
+
+@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
+@pytest.mark.parametrize("size", [(30, 41), (257, 300), (2, 3), (1, 900), (900, 1)])
+def test_any_size_gives_any_square(size: tuple[int, int], square: Square) -> None:
+    image = as_jpeg(find_photograph("coffee").rgb.resize(size))
+    made = transform_with_torch(image, square)
+    assert made.shape == square.shape
+    assert np.abs(made - transform_image(image, square).astype(int)).mean() <= 0.25
+
+
+@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
+def test_scaled_decode_of_other_squares_lies_where_the_exact_one_does(
+    square: Square,
+) -> None:
+    for size in ((1411, 1411), (1365, 2048), (4001, 3071)):
+        payload = make_waves(size)
+        scaled = decode_image(payload, DecodeOptions.for_square(square, 1.5))
+        assert scaled.denominator > 1
+        exact = transform_image(decode_image(payload, DecodeOptions()), square)
+        difference = transform_with_torch(scaled, square).astype(int) - exact
+        assert np.abs(difference).max() <= 2
+        assert abs(difference.mean()) < 0.3
+
+
+def test_formats_without_loss_stay_bit_equal_to_pillows() -> None:
+    image = decode_image(encode(find_photograph("coffee").rgb, "PNG"), DecodeOptions())
+    np.testing.assert_array_equal(
+        transform_with_torch(image, Square()), transform_image(image, Square())
+    )
+
+
+@pytest.mark.parametrize("step", [0.02, 0.4, 1.0, 1.3008, 1.5, 2.667, 5.33, 91.2])
+@pytest.mark.parametrize("first", [0, 7, 25, 80, 256])
+def test_cut_is_within_reach_on_a_pixels_edge_or_at_the_pictures(
+    first: int, step: float
+) -> None:
+    pixel = find_cut(first, step)
+    assert pixel is not None
+    if pixel:
+        assert first - REACH_PX <= pixel < first
+        assert abs(pixel * step - round(pixel * step)) <= MAX_SHIFT_PX
+
+
+def test_far_from_the_pictures_edge_there_may_be_no_cut() -> None:
+    # The edges drift apart by a quarter of a pixel over the whole reach.
+    assert find_cut(MAX_LEAD_PX + 1, 1.001) is None
+    assert find_cut(20_000, 4 / 3) is not None
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param((224, 224), id="smaller-than-the-resize"),
+        pytest.param((30, 41), id="enlarged"),
+        pytest.param((333, 500), id="square-as-wide-as-the-resize"),
+        pytest.param((257, 300), id="edges-that-never-meet"),
+        pytest.param((2, 3), id="tiny"),
+    ],
+)
+@pytest.mark.parametrize("image_size", [224, 256])
+def test_any_size_gives_the_whole_square(
+    size: tuple[int, int], image_size: int
+) -> None:
+    picture = find_photograph("coffee").rgb.resize(size)
+    image = as_jpeg(picture)
+    square = transform_with_torch(image, Square(image_size)).astype(int)
+    assert square.shape == (image_size, image_size, 3)
+    assert np.abs(square - transform_image(image, Square(image_size))).mean() <= 0.25
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(1000, 872), (1365, 1024), (1001, 770), (769, 1153), (1600, 1537), (3073, 3079)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["hubble_deep_field", "motorcycle_left", "grass"])
+def test_both_resamplers_differ_by_little(name: str, size: tuple[int, int]) -> None:
+    image = scaled_jpeg(find_photograph(name), size)
+    assert image.denominator > 1
+    by_torch = transform_with_torch(image, Square()).astype(int)
+    difference = np.abs(by_torch - transform_image(image, Square()))
+    assert difference.max() <= 1
+    assert difference.mean() <= 0.25
+
+
+@pytest.mark.parametrize("size", [(1411, 1411), (1365, 2048), (3071, 4001)], ids=str)
+def test_scaled_decode_lies_where_the_exact_one_does(size: tuple[int, int]) -> None:
+    payload = make_waves(size)
+    scaled = decode_image(payload, DecodeOptions(MIN_SIZE))
+    exact = decode_image(payload, DecodeOptions())
+    assert scaled.denominator > 1
+    difference = transform_with_torch(scaled, Square()).astype(int)
+    difference -= transform_image(exact, Square())
+    assert np.abs(difference).max() <= 2
+    assert abs(difference.mean()) < 0.3
+
+
+def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
+    moves: dict[str, list[float]] = {"bilinear": [], "bicubic": []}
+    for photograph in PHOTOGRAPHS[::5]:
+        factor = 1800 / max(photograph.rgb.size)
+        size = tuple(round(side * factor) for side in photograph.rgb.size)
+        payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
+        exact = decode_image(payload, DecodeOptions())
+        for interpolation, found in moves.items():
+            square = Square(interpolation=interpolation)
+            scaled = decode_image(payload, DecodeOptions.for_square(square, 1.5))
+            difference = transform_with_torch(scaled, square).astype(int)
+            difference -= transform_image(exact, square)
+            found.append(float(np.abs(difference).mean()))
+    print(moves)
+    assert np.mean(moves["bicubic"]) <= 1.1 * np.mean(moves["bilinear"]) <= 1.0
+
+
+@pytest.mark.parametrize("size", [(4000, 800), (800, 4000)], ids=str)
+def test_of_a_long_picture_only_the_crop_is_resized(size: tuple[int, int]) -> None:
+    image = scaled_jpeg(find_photograph("china"), size)
+    assert image.denominator == 2
+    seen = []
+    real = torch.nn.functional.interpolate
+
+    def watch(picture: torch.Tensor, **options: Any) -> torch.Tensor:
+        seen.append(max(picture.shape))
+        return real(picture, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "interpolate", watch)
+        difference = transform_with_torch(image, Square()).astype(int)
+    difference -= transform_image(image, Square())
+    assert np.abs(difference).mean() <= 0.5
+    assert seen and max(seen) < 2 * min(size)
+
+
+def test_turned_pictures_cause_no_warning_on_the_log() -> None:
+    exif = Image.Exif()
+    for orientation in range(1, 9):
+        exif[0x0112] = orientation
+        image = find_photograph("retina").rgb
+        payload = encode(image, "JPEG", exif=exif)
+        options = DecodeOptions(MIN_SIZE, exif_orientation=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            square = transform_with_torch(decode_image(payload, options), Square())
+        assert square.shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
+def test_resize_on_a_device_differs_from_pillows_by_rounding(
+    photograph: Photograph,
+) -> None:
+    image = as_jpeg(photograph.rgb)
+    picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
+    square = transform_on_device(picture, Square())
+    assert square is not None
+    assert (square.dtype, tuple(square.shape)) == (torch.uint8, (224, 224, 3))
+    difference = square.numpy().astype(int) - transform_image(image, Square())
+    assert np.abs(difference).max() <= 2
+    assert np.abs(difference).mean() <= 0.25
+
+
+def test_resize_on_a_device_leaves_a_picture_without_a_near_cut() -> None:
+    picture = torch.zeros((3, 9001, 30), dtype=torch.uint8)
+    assert transform_on_device(picture, Square()) is None

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.transforms import v2
+
+from offpath.handler.image.decode import (
+    DecodedImage,
+    DecodeOptions,
+    Pixels,
+    decode_image,
+)
+from offpath.handler.image.geometry import Square, plan_resize
+from offpath.handler.image.transform import transform_image
+from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
+
+
+def decoded(image: Image.Image) -> DecodedImage:
+    return DecodedImage(np.asarray(image.convert("RGB")), image.height, image.width)
+
+
+def assert_as_torchvision(
+    image: Image.Image, resize_size: int = 256, image_size: int = 224
+) -> None:
+    """Equal but for rounding: one level, in one value of four at most."""
+    made = transform_image(decoded(image), Square(image_size, resize_size)).astype(int)
+    difference = np.abs(made - stock(image, resize_size, image_size))
+    assert difference.max() <= 1, image.size
+    assert (difference > 0).mean() < 0.25, image.size
+
+
+def stock(image: Image.Image, resize_size: int, image_size: int) -> Pixels:
+    """torchvision's transforms on a Pillow image, as in the stock image_classifier."""
+    resize = v2.Compose([v2.Resize(resize_size), v2.CenterCrop(image_size)])
+    return np.asarray(resize(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
+def test_photographs_are_transformed_as_by_torchvision(photograph: Photograph) -> None:
+    assert_as_torchvision(photograph.rgb)
+
+
+def test_random_sizes_are_transformed_as_by_torchvision() -> None:
+    generator = np.random.default_rng(0)
+    photograph = find_photograph("motorcycle_left").rgb
+    for _ in range(150):
+        width, height = (int(side) for side in generator.integers(2, 900, 2))
+        assert_as_torchvision(
+            photograph.resize((width, height), Image.Resampling.NEAREST)
+        )
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(1, 1), (1, 2), (2, 1), (3, 3), (255, 256), (256, 256), (257, 256), (224, 224)]
+    + [
+        (256, 1000),
+        (1000, 256),
+        (300, 300),
+        (1, 900),
+        (900, 1),
+        (17, 1999),
+        (511, 512),
+    ],
+    ids=str,
+)
+def test_odd_sizes_are_transformed_as_by_torchvision(size: tuple[int, int]) -> None:
+    assert_as_torchvision(find_photograph("coffee").rgb.resize(size))
+
+
+@pytest.mark.parametrize(
+    ("resize_size", "image_size"),
+    [(256, 224), (224, 224), (232, 224), (255, 224), (342, 299), (480, 480), (16, 16)]
+    + [(257, 224), (64, 33)],
+)
+def test_other_model_sizes_are_transformed_as_by_torchvision(
+    resize_size: int, image_size: int
+) -> None:
+    for name in ("chelsea", "page", "retina-optic-disc", "cell"):
+        assert_as_torchvision(find_photograph(name).rgb, resize_size, image_size)
+
+
+@pytest.mark.parametrize(
+    ("size", "plan"),
+    [
+        ((600, 400), (256, 384, 16, 80)),
+        ((400, 600), (384, 256, 80, 16)),
+        ((451, 300), (256, 384, 16, 80)),
+        ((300, 300), (256, 256, 16, 16)),
+    ],
+    ids=str,
+)
+def test_plan_is_torchvisions(
+    size: tuple[int, int], plan: tuple[int, int, int, int]
+) -> None:
+    made = plan_resize(size[1], size[0], Square())
+    assert (made.height, made.width, made.top, made.left) == plan
+
+
+@pytest.mark.parametrize(
+    "size",
+    [(1, 5000), (5000, 1), (20, 100_000), (100_000, 20), (3, 1_000_000)],
+    ids=str,
+)
+def test_extreme_shapes_cost_no_more_than_others(size: tuple[int, int]) -> None:
+    width, height = size
+    column = np.arange(height * width, dtype=np.uint32).reshape(height, width, 1)
+    image = DecodedImage(np.repeat(column % 251, 3, 2).astype(np.uint8), height, width)
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        square = transform_image(image, Square())
+        # Image.fromarray holds a copy of the pixels beside the result.
+        assert tracemalloc.get_traced_memory()[1] < 5 * image.pixels.nbytes + 2**20
+    finally:
+        tracemalloc.stop()
+    assert square.shape == (224, 224, 3)
+    assert time.process_time() - start < 2.0
+
+
+def test_extreme_shape_through_the_decoder() -> None:
+    image = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (100_000, 20), dtype=np.uint8)
+    )
+    payload = encode(image, "PNG", compress_level=1)
+    picture = decode_image(payload, DecodeOptions(384))
+    assert transform_image(picture, Square()).shape == (224, 224, 3)
+
+
+def test_result_is_uint8_rgb_of_the_models_size() -> None:
+    square = transform_image(decoded(find_photograph("coffee").rgb), Square())
+    assert (square.dtype, square.shape) == (np.uint8, (224, 224, 3))

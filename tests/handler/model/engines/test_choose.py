@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
+from offpath.handler.model.engines import choose
+from offpath.handler.model.engines.artefacts import PARITY_FILE
+from offpath.handler.model.engines.choose import Choice, choose_backend
+from offpath.handler.model.engines.eager import EagerBackend
+from tests.support.photographs import PHOTOGRAPHS
+
+CPU = torch.device("cpu")
+SIZE = 32
+
+
+class Small(torch.nn.Module):
+    """Ten classes by colour and edges; weights large enough that photographs differ."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.last = torch.nn.Linear(8, 10)
+        with torch.no_grad():
+            self.last.weight.mul_(10)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(batch).relu().mean((2, 3)))
+
+
+@pytest.fixture(autouse=True)
+def inference_mode() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def make_changed(name: str, added: torch.Tensor) -> Small:
+    with torch.inference_mode(False), torch.no_grad():
+        model = Small()
+        getattr(model.last, name).add_(added.clone())
+    return model
+
+
+def settings(**values: object) -> HandlerConfig:
+    return HandlerConfig.from_mapping(
+        {"image_size": SIZE, "resize_size": SIZE, **values}, {}
+    )
+
+
+def choose_from(folder: Path | None, **values: object) -> Choice:
+    return choose_backend(Small().eval(), settings(**values), CPU, folder, threads=1)
+
+
+def write_parity(folder: Path, size: int = SIZE) -> None:
+    pictures = np.stack([np.asarray(p.rgb.resize((size, size))) for p in PHOTOGRAPHS])
+    config = settings(image_size=size)
+    backend = EagerBackend(Small().eval(), config, CPU)
+    with torch.inference_mode():
+        answers = torch.softmax(backend(torch.from_numpy(pictures)), 1)
+    np.savez(folder / PARITY_FILE, pictures=pictures, probabilities=answers.numpy())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_parity(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
+    """Chooses where the archive's graph answers as the given model does."""
+
+    def choose_graph(model: torch.nn.Module, **values: object) -> Choice:
+        graph = EagerBackend(model.eval(), settings(), CPU)
+        graph.name = "compiled"
+        monkeypatch.setattr(choose, "make_backend", lambda *_: graph)
+        return choose_from(folder, engine="compiled", precision="fp32", **values)
+
+    return choose_graph
+
+
+def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
+    for place in (None, folder):
+        choice = choose_from(place, precision="fp32")
+        assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+        assert choice.parity is None
+
+
+def test_a_graph_that_answers_alike_is_taken(
+    choose_with: Callable[..., Choice],
+) -> None:
+    choice = choose_with(Small())
+    assert choice.backend.name == "compiled"
+    assert choice.parity is not None
+    assert choice.parity.holds(1e-5)
+    assert choice.parity.pictures == len(PHOTOGRAPHS)
+    assert choice.refused == ()
+    assert choice.failed_gate == 0
+
+
+def test_an_engine_that_answers_otherwise_is_replaced_and_said(
+    choose_with: Callable[..., Choice], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        choice = choose_with(Small(seed=1))
+    assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+    assert "compiled fp32 is not used" in caplog.text
+    assert "best classes" in choice.refused[0]
+    assert choice.failed_gate == 1
+
+
+def test_the_bound_is_the_settings(choose_with: Callable[..., Choice]) -> None:
+    slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
+    assert choose_with(slightly_off).backend.name == "compiled"
+    strict = choose_with(slightly_off, parity_bound=0.0001)
+    assert strict.backend.name == "eager"
+
+
+def test_answers_that_are_no_numbers_are_refused(
+    choose_with: Callable[..., Choice],
+) -> None:
+    nowhere = make_changed("bias", torch.full((10,), float("nan")))
+    assert choose_with(nowhere).backend.name == "eager"
+
+
+def test_bf16_goes_through_the_gate_too(folder: Path) -> None:
+    choice = choose_from(folder, engine="eager", precision="bf16")
+    assert choice.parity is not None and choice.parity.largest_move > 0
+    assert choice.backend.precision == "bf16"
+
+
+def test_lower_precision_that_nobody_asked_for_needs_photographs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
+    choice = choose_from(tmp_path)
+    assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+    assert "no photographs" in caplog.text
+    asked = choose_from(tmp_path, precision="bf16")
+    assert asked.backend.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"engine": "openvino", "precision": "int8"}, "--precision int8"),
+        ({"engine": "tensorrt", "precision": "fp16"}, "model.fp32.onnx"),
+        ({"engine": "compiled", "precision": "fp32"}, "--engine compiled"),
+    ],
+)
+def test_an_engine_asked_for_that_cannot_run_is_an_error(
+    folder: Path, values: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choose_from(folder, **values)
+
+
+def test_an_engine_without_the_processors_own_precision_runs_in_fp32(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
+    with pytest.raises(ConfigError, match="model.fp32.onnx"):
+        choose_from(folder, engine="onnxruntime")
+
+
+def test_int8_without_a_graph_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = choose_from(folder, precision="int8")
+    assert choice.backend.name == "eager"
+    assert "model.int8.xml" in caplog.text
+
+
+def test_photographs_of_another_size_or_a_broken_file_are_errors(
+    tmp_path: Path,
+) -> None:
+    wanted = {"engine": "eager", "precision": "bf16"}
+    write_parity(tmp_path, size=SIZE // 2)
+    with pytest.raises(ConfigError, match="of shape"):
+        choose_from(tmp_path, **wanted)
+    (tmp_path / PARITY_FILE).write_bytes(b"PK no zip")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        choose_from(tmp_path, **wanted)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import (
+    BadTarget,
+    ConfigError,
+    ExplanationsClosed,
+    ExplanationTooLarge,
+    TooManyExplanations,
+)
+from offpath.handler.model.explanations import (
+    Attribute,
+    Explainer,
+    is_explanation,
+    parse_target,
+)
+from tests.support.clock import Clock
+
+
+def make_explainer(
+    clock: Clock, attribute: Attribute, is_open: bool = True
+) -> Explainer:
+    return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
+
+
+def test_closed_unless_it_is_asked_for() -> None:
+    assert not HandlerConfig().explanations
+    with pytest.raises(ExplanationsClosed):
+        make_explainer(Clock(), lambda *_: [], is_open=False).explain(0, {})
+
+
+def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
+    clock, spent_s = Clock(), 0.0
+
+    def attribute(index: int, target: int) -> list[Any]:
+        nonlocal spent_s
+        clock.now_s += 0.8
+        spent_s += 0.8
+        return []
+
+    explainer = make_explainer(clock, attribute)
+    refused = 0
+    while clock.now_s < 80:
+        try:
+            explainer.explain(0, {})
+        except TooManyExplanations:
+            refused += 1
+            clock.now_s += 0.01
+    assert refused and 0.2 < spent_s / clock.now_s < 0.3
+
+
+def test_a_reply_that_would_end_the_worker_is_that_items_error() -> None:
+    with pytest.raises(ExplanationTooLarge, match="at most 100"):
+        make_explainer(Clock(), lambda *_: [0.25] * 100).explain(0, {})
+
+
+def test_an_unknown_class_costs_nobody_his_turn() -> None:
+    explainer = make_explainer(Clock(), lambda *_: [])
+    with pytest.raises(BadTarget):
+        explainer.explain(0, {"target": b"10"})
+    assert explainer.explain(0, {"target": b"9"}).status == 200
+
+
+@pytest.mark.parametrize("size, fits", [(224, True), (295, True), (336, False)])
+def test_what_could_not_be_sent_is_refused_when_the_archive_is_built(
+    size: int, fits: bool
+) -> None:
+    settings = {"image_size": size, "resize_size": size, "explanations": True}
+    if fits:
+        HandlerConfig.from_mapping(settings, environ={})
+        return
+    with pytest.raises(ConfigError, match="max_response_size"):
+        HandlerConfig.from_mapping(settings, environ={})
+    more = {**settings, "max_response_bytes": 10_000_000}
+    assert HandlerConfig.from_mapping(more, environ={}).explanations
+
+
+def test_only_torchserves_own_word_asks_for_one() -> None:
+    assert is_explanation({"explain": "True"})
+    assert not is_explanation({"explain": "1"}) and not is_explanation({})
+
+
+def test_model_without_labels_still_refuses_a_class_it_lacks() -> None:
+    assert parse_target(None, 1000) == 0
+    assert parse_target(b"999", 1000) == 999
+    with pytest.raises(BadTarget, match="from 0 to 999"):
+        parse_target(b"1000", 1000)

@@ -1,0 +1,168 @@
+"""Scores of each activation beside plain PyTorch's, from the batch to the reply and the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
+from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.head import activate
+from offpath.handler.model.parity import ParitySet, measure_parity
+from offpath.handler.pipeline import Pipeline
+from tests.handler.conftest import MakePipeline
+from tests.support.pictures import npy
+
+CPU = torch.device("cpu")
+SIZE = 16
+COLOURS = [(250, 10, 200), (0, 255, 0), (128, 127, 129), (3, 2, 1)]
+PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda outputs: torch.softmax(outputs, 1),
+    "sigmoid": torch.sigmoid,
+    "none": lambda outputs: outputs,
+}
+
+
+class Spread(torch.nn.Module):
+    """The mean of each channel, from -4 to 4."""
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return pictures.mean(dim=(2, 3)) * 8 - 4
+
+
+def make_config(**settings: object) -> HandlerConfig:
+    base = {"image_size": SIZE, "mean": [0, 0, 0], "std": [1, 1, 1]}
+    return HandlerConfig.from_mapping({**base, **settings}, environ={})
+
+
+def make_small(**settings: object) -> Pipeline:
+    config = make_config(**settings)
+    runner = BatchRunner(EagerBackend(Spread(), config, CPU), config, CPU, 4)
+    return Pipeline(config, runner, dict(enumerate("rgb")), 1)
+
+
+def squares() -> torch.Tensor:
+    return (
+        torch.tensor(COLOURS, dtype=torch.uint8)
+        .view(-1, 1, 1, 3)
+        .expand(-1, SIZE, SIZE, 3)
+    )
+
+
+def rows() -> list[dict[str, bytes]]:
+    return [{"body": npy(square.numpy())} for square in squares()]
+
+
+def plain_scores(activation: str) -> torch.Tensor:
+    planes = squares().permute(0, 3, 1, 2).float() / 255
+    return PLAIN[activation](Spread()(planes))
+
+
+@pytest.mark.parametrize("activation", PLAIN)
+def test_replies_and_predictions_are_plain_pytorchs(activation: str) -> None:
+    pipeline = make_small(activation=activation)
+    batch = pipeline.inference(pipeline.preprocess(rows()))
+    replies = pipeline.postprocess(batch)
+    for item, reply, scores in zip(batch.items, replies, plain_scores(activation)):
+        expected = dict(zip("rgb", scores.tolist()))
+        assert json.loads(reply.body) == pytest.approx(expected, abs=1e-5)
+        # What the prediction log records (records.py).
+        assert dict(item.predictions) == pytest.approx(expected, abs=1e-5)
+        best = [score for _, score in item.predictions]
+        assert best == sorted(best, reverse=True)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 0.99, 1.0])
+def test_threshold_answers_all_classes_that_reach_it(threshold: float) -> None:
+    pipeline = make_small(activation="sigmoid", threshold=threshold, top_k=1)
+    replies = pipeline.classify(rows())
+    for reply, scores in zip(replies, plain_scores("sigmoid")):
+        over = {n: s for n, s in zip("rgb", scores.tolist()) if s >= threshold}
+        assert json.loads(reply.body) == pytest.approx(over, abs=1e-5)
+    assert any(reply.body == b"{}" for reply in replies) == (threshold > 0)
+
+
+def test_without_a_threshold_the_best_sigmoids_are_answered() -> None:
+    replies = make_small(activation="sigmoid", top_k=2).classify(rows())
+    assert [len(json.loads(reply.body)) for reply in replies] == [2] * len(COLOURS)
+
+
+def test_more_classes_than_top_k_reach_a_threshold(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(activation="sigmoid", threshold=0.0, top_k=5)
+    square = np.zeros((224, 224, 3), np.uint8)
+    assert len(json.loads(pipeline.classify([{"body": npy(square)}])[0].body)) == 1000
+
+
+def test_score_that_is_no_number_is_shown_and_not_hidden() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(pictures), 2), torch.nan)
+
+    config = make_config(activation="sigmoid", threshold=0.5)
+    runner = BatchRunner(EagerBackend(Broken(), config, CPU), config, CPU, 1)
+    body = Pipeline(config, runner, {}, 1).classify(rows()[:1])[0].body
+    assert json.loads(body) == {"0": None, "1": None}
+
+
+def test_half_precision_outputs_give_float32_scores() -> None:
+    for activation in PLAIN:
+        scores = activate(torch.ones((1, 2), dtype=torch.float16), activation)
+        assert scores.dtype == torch.float32
+
+
+def test_worker_refuses_what_only_the_builder_can_decide() -> None:
+    with pytest.raises(ConfigError, match="`offpath archive` decides"):
+        make_small(activation="auto").runner.warm_up()
+
+
+def measure(
+    scores: list[list[float]], now: list[list[float]], activation: str
+) -> tuple[float, int]:
+    """Largest move and changed best classes of an engine that answers `now`."""
+
+    class Engine:
+        name, precision, is_capturable = "engine", "fp32", False
+
+        def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+            answer = torch.tensor(now)
+            return torch.logit(answer) if activation == "sigmoid" else answer.log()
+
+    pictures = np.zeros((len(scores), SIZE, SIZE, 3), np.uint8)
+    reference = ParitySet(pictures, np.array(scores, np.float32))
+    found = measure_parity(Engine(), reference, make_config(activation=activation), CPU)
+    return found.largest_move, found.top1_changes
+
+
+def test_gate_compares_scores_as_they_are_answered() -> None:
+    scores, now = [[0.9, 0.2], [0.1, 0.6]], [[0.9, 0.2], [0.13, 0.6]]
+    move, changes = measure(scores, now, "sigmoid")
+    assert (move, changes) == (pytest.approx(0.03, abs=1e-5), 0)
+
+
+def test_labels_that_are_both_sure_may_change_places_within_the_bound() -> None:
+    assert measure([[0.99, 0.98]], [[0.98, 0.99]], "sigmoid")[1] == 0
+    assert measure([[0.99, 0.90]], [[0.90, 0.99]], "sigmoid")[1] == 1
+    # One of a softmax's is the answer, however near the other.
+    assert measure([[0.51, 0.49]], [[0.49, 0.51]], "softmax")[1] == 1
+
+
+def test_engine_whose_outputs_share_memory_is_read_before_the_next_call() -> None:
+    memory = torch.zeros((1, 3))
+
+    class Shared:
+        name, precision, is_capturable = "engine", "fp32", False
+
+        def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+            memory.copy_(pictures[:, 0, 0] / 255)
+            return memory
+
+    expected = squares()[:, 0, 0].numpy().astype(np.float32) / 255
+    reference = ParitySet(squares().numpy(), expected)
+    config = make_config(activation="none")
+    assert measure_parity(Shared(), reference, config, CPU, batch=1).largest_move == 0

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from ts.context import Context, RequestProcessor
+
+from offpath.handler.prediction_log.batch_records import make_records
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
+from offpath.handler.prediction_log.record import Record
+from offpath.handler.stages import BatchTimings, Stage
+from tests.handler.conftest import MakePipeline
+from tests.support.photographs import encode, find_photograph
+
+JPEG = bytearray(encode(find_photograph("coffee").rgb, "JPEG"))
+TIMINGS = BatchTimings({Stage.DECODE: 0.0112}, 0.02)
+
+
+def record(
+    make_pipeline: MakePipeline,
+    rows: list[dict[str, Any]],
+    headers: dict[str, str] | None = None,
+    warm_up_key: str | None = None,
+    **settings: object,
+) -> list[Record]:
+    context = Context("cats", "", {}, 4, None, "0.12")
+    context.request_processor = [RequestProcessor(headers or {}) for _ in rows]
+    context.request_ids = {idx: f"id-{idx}" for idx in range(len(rows))}
+    pipeline = make_pipeline()
+    batch = pipeline.inference(pipeline.preprocess(rows))
+    checked = PredictionLogSettings.from_mapping(settings, {})
+    return make_records(batch, context, checked, "1.0", TIMINGS, warm_up_key)
+
+
+def test_every_item_is_recorded_with_its_own_answer(
+    make_pipeline: MakePipeline,
+) -> None:
+    good, bad, empty = record(
+        make_pipeline, [{"body": JPEG}, {"body": b"junk."}, {"body": b""}]
+    )
+    assert [one.event_id for one in (good, bad, empty)] == ["id-0", "id-1", "id-2"]
+    assert [one.status for one in (good, bad, empty)] == [200, 415, 400]
+    assert [one.error for one in (good, bad, empty)] == [
+        None,
+        "UnsupportedFormat",
+        "EmptyPayload",
+    ]
+    assert [one.payload_bytes for one in (good, bad, empty)] == [len(JPEG), 5, 0]
+    assert [len(one.predictions) for one in (good, bad, empty)] == [5, 0, 0]
+    for one in (good, bad, empty):
+        assert (one.model, one.version, one.batch_size) == ("cats", "1.0", 3)
+        assert one.stage_ms == {"decode": pytest.approx(11.2)}
+        assert one.inference_time.endswith("Z")
+
+
+def test_payloads_hash_is_the_images(make_pipeline: MakePipeline) -> None:
+    good, empty = record(make_pipeline, [{"body": JPEG}, {}], payload_hash="sha256")
+    assert good.payload_hash == "sha256:" + hashlib.sha256(JPEG).hexdigest()[:16]
+    assert empty.payload_hash is None
+
+
+def test_payload_is_not_hashed_where_nobody_asks(make_pipeline: MakePipeline) -> None:
+    (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
+    assert good.payload_hash is None
+
+
+def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
+    make_pipeline: MakePipeline,
+) -> None:
+    context = Context("cats", "", {}, 3, None, "0.12")
+    context.request_processor = [RequestProcessor({}) for _ in range(3)]
+    context.request_ids = {idx: f"id-{idx}" for idx in range(3)}
+    pipeline = make_pipeline()
+    batch = pipeline.inference(
+        pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}])
+    )
+    # classifier.py, _answer_other_requests: it carries no picture.
+    batch.items[1].error = None
+    checked = PredictionLogSettings.from_mapping({}, {})
+    records = make_records(batch, context, checked, "1.0", TIMINGS)
+    assert [one.event_id for one in records] == ["id-0", "id-2"]
+    assert [one.status for one in records] == [200, 415]
+    # It was one of the batch all the same.
+    assert {one.batch_size for one in records} == {3}
+
+
+@pytest.mark.parametrize("name", ["x-user-id", "X-User-Id", "X-USER-ID"])
+def test_user_id_is_found_however_the_client_spells_it(
+    make_pipeline: MakePipeline, name: str
+) -> None:
+    headers = {"content-type": "image/jpeg", name: "ni\u00f1o"}
+    (good,) = record(make_pipeline, [{"body": JPEG}], headers)
+    assert good.user_id == "ni\u00f1o"
+
+
+def test_user_id_that_was_not_sent_is_none(make_pipeline: MakePipeline) -> None:
+    (good,) = record(make_pipeline, [{"body": JPEG}])
+    assert good.user_id is None
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "records"),
+    [
+        pytest.param("word", "word", 0, id="the-starters"),
+        pytest.param("other", "word", 1, id="a-clients"),
+        pytest.param("", "word", 1, id="empty"),
+        pytest.param("", None, 1, id="server-without-a-word"),
+        pytest.param(None, "word", 1, id="not-said"),
+    ],
+)
+def test_only_the_starters_own_requests_are_left_out(
+    make_pipeline: MakePipeline, said: str | None, key: str | None, records: int
+) -> None:
+    headers = {} if said is None else {"x-offpath-warm-up": said}
+    assert len(record(make_pipeline, [{"body": JPEG}], headers, key)) == records

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import (
+    BodyGone,
+    BodyUnreadable,
+    ConfigError,
+    EmptyPayload,
+    ItemError,
+)
+from offpath.handler.request import body_from_front_door
+from offpath.handler.request.body_from_front_door import FrontDoor, fields_of
+from offpath.handler.request.payload import read_payload
+
+KEY = "k" * 64
+NAME = "0000000001"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "bodies"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def door(folder: Path) -> FrontDoor:
+    return FrontDoor(str(folder), KEY)
+
+
+def headers(body: object = "", key: object = KEY, kind: str = "") -> dict[str, object]:
+    return {
+        "X-Offpath-Key": key,
+        "X-Offpath-Body": str(body),
+        "X-Offpath-Type": kind,
+        "X-Offpath-Id": "the-id",
+    }
+
+
+def read(door: FrontDoor, sent: dict[str, object], body: bytes = b"") -> bytes:
+    row = {"body": bytearray(body)}
+    return bytes(read_payload(door.take_over(row, sent), 1000))
+
+
+def test_a_body_by_name_is_read(door: FrontDoor, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8 picture")
+    assert read(door, headers(folder / NAME)) == b"\xff\xd8 picture"
+
+
+def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8 picture")
+    fields = fields_of(door.take_over({}, headers(folder / NAME)))
+    (folder / NAME).unlink()
+    assert bytes(fields["body"]) == b"\xff\xd8 picture"
+
+
+def test_a_form_by_name_is_taken_apart(door: FrontDoor, folder: Path) -> None:
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
+    )
+    (folder / NAME).write_bytes(form)
+    kind = "multipart/form-data; boundary=b"
+    assert read(door, headers(folder / NAME, kind=kind)) == b"\xff\xd8"
+    assert read(door, headers(kind=kind), form) == b"\xff\xd8"
+
+
+def test_what_curl_calls_a_form_is_a_body(door: FrontDoor) -> None:
+    kind = "application/x-www-form-urlencoded"
+    assert read(door, headers(kind=kind), b"\xff\xd8 100%zz") == b"\xff\xd8 100%zz"
+    assert read(door, headers(kind=kind), b"data=%2F9j%2F") == b"\xff\xd8\xff"
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
+def test_without_the_key_a_name_is_nothing(
+    door: FrontDoor, folder: Path, key: object
+) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8 secret")
+    row = {"body": bytearray(b"\xff\xd8 own")}
+    assert door.take_over(row, headers(folder / NAME, key=key)) is row
+    assert door.request_id(headers(key=key)) is None
+
+
+def test_the_doors_id_is_the_requests(door: FrontDoor) -> None:
+    assert door.request_id(headers()) == "the-id"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("{folder}/../secret", id="parent"),
+        pytest.param("{folder}/1/../../secret", id="parent-below"),
+        pytest.param("{folder}/secret", id="letters"),
+        pytest.param("{folder}/1\n", id="line-end"),
+        pytest.param("{folder}/١", id="other-digits"),
+        pytest.param("/etc/1", id="elsewhere"),
+        pytest.param("1", id="relative"),
+        pytest.param("{folder}//1", id="twice"),
+        pytest.param("{folder}/" + "1" * 300, id="long"),
+    ],
+)
+def test_a_name_that_is_none_of_the_doors_is_refused(
+    door: FrontDoor, folder: Path, name: str
+) -> None:
+    (folder / "1").write_bytes(b"\xff\xd8")
+    (folder.parent / "secret").write_bytes(b"\xff\xd8")
+    with pytest.raises(BodyUnreadable):
+        read(door, headers(name.format(folder=folder)))
+
+
+def plant_link(folder: Path) -> None:
+    (folder / NAME).symlink_to("/etc/passwd")
+
+
+def plant_hard_link(folder: Path) -> None:
+    (folder.parent / "secret").write_bytes(b"\xff\xd8")
+    os.link(folder.parent / "secret", folder / NAME)
+
+
+def plant_fifo(folder: Path) -> None:
+    os.mkfifo(folder / NAME)
+
+
+def plant_folder(folder: Path) -> None:
+    (folder / NAME).mkdir()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "plant", [plant_link, plant_hard_link, plant_fifo, plant_folder]
+)
+def test_what_is_no_file_of_the_doors_is_refused(
+    door: FrontDoor, folder: Path, plant: Callable[[Path], None]
+) -> None:
+    plant(folder)
+    with pytest.raises(BodyUnreadable):
+        read(door, headers(folder / NAME))
+
+
+def test_another_users_file_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = FrontDoor(str(folder), KEY)
+    (folder / NAME).write_bytes(b"\xff\xd8")
+    monkeypatch.setattr(door, "_uid", os.getuid() + 1)
+    with pytest.raises(BodyUnreadable):
+        read(door, headers(folder / NAME))
+
+
+def test_a_client_that_left_is_that_items_error(door: FrontDoor, folder: Path) -> None:
+    with pytest.raises(BodyGone) as caught:
+        read(door, headers(folder / NAME))
+    assert issubclass(caught.type, ItemError) and caught.value.status == 400
+
+
+def test_an_empty_body_is_an_empty_payload(door: FrontDoor, folder: Path) -> None:
+    (folder / NAME).touch()
+    with pytest.raises(EmptyPayload):
+        read(door, headers(folder / NAME))
+
+
+def test_no_descriptor_is_left(door: FrontDoor, folder: Path) -> None:
+    (folder / NAME).write_bytes(b"\xff\xd8")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        read(door, headers(folder / NAME))
+        with pytest.raises(ItemError):
+            read(door, headers(folder / "2"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
+    folder.chmod(0o750)
+    with pytest.raises(ConfigError, match="0700"):
+        FrontDoor(str(folder), KEY)
+    with pytest.raises(ConfigError, match="No such file"):
+        FrontDoor(str(folder / "nowhere"), KEY)
+
+
+def test_without_its_variables_there_is_no_door(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(body_from_front_door.FOLDER_VARIABLE, raising=False)
+    assert FrontDoor.from_environment() is None
+    monkeypatch.setenv(body_from_front_door.FOLDER_VARIABLE, str(folder))
+    assert FrontDoor.from_environment() is None
+    monkeypatch.setenv(body_from_front_door.KEY_VARIABLE, KEY)
+    assert FrontDoor.from_environment() is not None

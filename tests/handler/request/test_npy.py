@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpath.handler.errors import BadTensor
+from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.request.npy import is_npy, read_npy
+
+SIDE = 224
+SQUARE = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+BOMB_SHAPES = [
+    "(1000000000,)",
+    "(1000000, 1000000)",
+    "(9223372036854775807,)",
+    "(224, 224, 3, 1000000000000)",
+]
+
+
+def make_npy(array: Any, version: tuple[int, int] = (1, 0)) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=version)
+    return file.getvalue()
+
+
+def make_header(descr: str, shape: str, is_fortran: bool = False) -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': {is_fortran}, 'shape': {shape}}}\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_npy_of_the_models_square_is_read(kind: type, version: tuple[int, int]) -> None:
+    payload = kind(make_npy(SQUARE, version))
+    assert is_npy(payload)
+    np.testing.assert_array_equal(read_npy(payload, SIDE), SQUARE)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
+def test_header_of_an_earlier_payload_is_not_taken_for_this_ones(
+    version: tuple[int, int],
+) -> None:
+    other = SQUARE[::-1]
+    for pixels in (SQUARE, other, np.asfortranarray(SQUARE), SQUARE):
+        np.testing.assert_array_equal(read_npy(make_npy(pixels, version), SIDE), pixels)
+    with pytest.raises(BadTensor):
+        read_npy(make_npy(SQUARE[:, :-1], version), SIDE)
+
+
+def test_npy_in_fortran_order_is_read_as_the_same_picture() -> None:
+    payload = make_npy(np.asfortranarray(SQUARE))
+    assert b"'fortran_order': True" in payload
+    np.testing.assert_array_equal(read_npy(payload, SIDE), SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        pytest.param(make_npy(SQUARE[:-1]), "uint8 .223, 224, 3.", id="a-row-short"),
+        pytest.param(make_npy(SQUARE[..., :1]), "224, 224, 1", id="grey"),
+        pytest.param(make_npy(SQUARE[..., 0]), "224, 224]", id="two-dimensions"),
+        pytest.param(make_npy(SQUARE.transpose(2, 0, 1)), "3, 224, 224", id="chw"),
+        pytest.param(make_npy(SQUARE[None]), "1, 224, 224, 3", id="batch"),
+        pytest.param(make_npy(np.uint8(3)), r"uint8 \[\]", id="scalar"),
+        pytest.param(make_npy(SQUARE[:0]), "0, 224, 3", id="no-pixels"),
+        pytest.param(make_npy(SQUARE.astype("f4")), "float32", id="float32"),
+        pytest.param(make_npy(SQUARE.astype("i1")), "int8", id="int8"),
+        pytest.param(make_npy(SQUARE.astype("?")), "bool", id="bool"),
+        pytest.param(make_npy(SQUARE.view("S1")), r"\|S1", id="bytes"),
+        pytest.param(make_npy(np.array([{}, open])), "object", id="pickled-objects"),
+        pytest.param(make_npy(SQUARE, (3, 0)), "not a plain npy", id="version-3"),
+        pytest.param(make_npy(SQUARE)[:-1], "bytes of pixels", id="a-byte-short"),
+        pytest.param(make_npy(SQUARE)[:128], "0 bytes of pixels", id="header-alone"),
+        pytest.param(make_npy(SQUARE)[:40], "not a plain npy", id="half-a-header"),
+        pytest.param(b"\x93NUMPY", "not a plain npy", id="magic-alone"),
+        pytest.param(b"\x93NUMPY\x01\x00\xff\xff", "not a plain npy", id="no-header"),
+        pytest.param(
+            b"\x93NUMPY\x09\x00" + bytes(99), "not a plain npy", id="unknown-version"
+        ),
+        *[
+            pytest.param(
+                make_header("|u1", shape) + bytes(999), "", id=f"claims{shape}"
+            )
+            for shape in (
+                *BOMB_SHAPES,
+                "(-1,)",
+                "(-1, 224, 3)",
+                "(1.5,)",
+                "None",
+                "[1]",
+            )
+        ],
+        pytest.param(make_header("|V5", "(1,)"), "", id="void"),
+        pytest.param(make_header("M8[", "(1,)"), "", id="broken-dtype"),
+        pytest.param(make_header("|u1", "(224L, 224L, 4L)"), "", id="python-2"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Reading")
+def test_npy_that_is_not_the_models_input_is_refused(
+    payload: bytes, message: str
+) -> None:
+    with pytest.raises(BadTensor, match=message or None):
+        read_npy(payload, SIDE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("'''", id="open-string"),
+        pytest.param("{" * 4000, id="open-braces"),
+        pytest.param("-" * 9000 + "1", id="minus-signs"),
+        pytest.param("(" * 90 + ")" * 90, id="nested-tuples"),
+        pytest.param("9" * 9000, id="digits"),
+        pytest.param("[" + "1," * 4000, id="open-list"),
+        pytest.param("__import__('os')._exit(1)", id="code"),
+        pytest.param("{}", id="no-keys"),
+        pytest.param("\x00" * 50, id="nul"),
+        pytest.param("{'descr': " + "[" * 80 + "]" * 80 + "}", id="nested-descr"),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_npy_header_that_is_junk_is_refused(text: str, version: int) -> None:
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    payload = b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + bytes(99)
+    with pytest.raises(BadTensor):
+        read_npy(payload, SIDE)
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_npy_with_a_damaged_header_never_raises_anything_else() -> None:
+    good = make_npy(SQUARE)
+    generator = np.random.default_rng(1)
+    junk = np.frombuffer(b"()[]{}'\"\\#-+,:\n 0129\x00\xff", np.uint8)
+    for _ in range(2000):
+        payload = bytearray(good)
+        for offset in generator.integers(6, 128, generator.integers(1, 7)):
+            payload[offset] = generator.choice(junk)
+        try:
+            assert read_npy(payload, SIDE).shape == SQUARE.shape
+        except BadTensor:
+            pass
+
+
+@pytest.mark.parametrize("shape", BOMB_SHAPES)
+def test_npy_header_that_claims_gigabytes_takes_no_memory(shape: str) -> None:
+    payload = make_header("|u1", shape) + bytes(1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadTensor):
+            read_npy(payload, SIDE)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_pickled_npy_is_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "sprung",)
+
+    with pytest.raises(BadTensor):
+        read_npy(make_npy(np.array([Trap()], dtype=object)), SIDE)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_npy_header_of_python_2_is_no_line_on_the_log() -> None:
+    payload = make_header("|u1", "(224L, 224L, 3L)") + SQUARE.tobytes()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        silence_decoders()
+        np.testing.assert_array_equal(read_npy(payload, SIDE), SQUARE)
+    assert caught == []

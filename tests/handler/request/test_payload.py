@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import base64
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from offpath.handler.errors import BadEnvelope, EmptyPayload, ItemError, PayloadTooLarge
+from offpath.handler.request.payload import read_payload
+from tests.support.photographs import encode, find_photograph
+
+LIMIT = 20 * 2**20
+JPEG = encode(find_photograph("coffee").rgb, "JPEG")
+TEXT = base64.b64encode(JPEG).decode()
+WRAPPED = base64.encodebytes(JPEG)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param({"body": bytearray(JPEG)}, id="raw-body"),
+        pytest.param({"data": bytearray(JPEG)}, id="form-field"),
+        pytest.param({"data": JPEG, "body": b"ignored"}, id="field-before-body"),
+        pytest.param({"data": b"", "body": JPEG}, id="empty-field-beside-a-body"),
+        pytest.param({"body": memoryview(JPEG)}, id="memoryview"),
+        pytest.param({"body": TEXT.encode()}, id="base64-bytes"),
+        pytest.param({"body": TEXT}, id="base64-text"),
+        pytest.param({"body": WRAPPED}, id="base64-wrapped-at-76"),
+        pytest.param({"body": WRAPPED.decode()}, id="base64-wrapped-text"),
+        pytest.param({"body": json.dumps({"data": TEXT}).encode()}, id="json-object"),
+        pytest.param({"body": json.dumps({"b64": TEXT}).encode()}, id="json-b64"),
+        pytest.param({"body": json.dumps(TEXT).encode()}, id="json-string"),
+        pytest.param({"body": {"data": TEXT}}, id="dict-decoded-by-torchserve"),
+        pytest.param({"body": {"body": TEXT, "target": 3}}, id="dict-with-more-keys"),
+        pytest.param(
+            {"data": json.dumps({"b64": TEXT}).encode()}, id="json-in-a-field"
+        ),
+    ],
+)
+def test_every_envelope_gives_the_same_bytes(row: dict[str, Any]) -> None:
+    assert bytes(read_payload(row, LIMIT)) == JPEG
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_raw_image_is_not_copied(kind: Any) -> None:
+    body = kind(JPEG)
+    assert read_payload({"body": body}, LIMIT) is body
+
+
+@pytest.mark.parametrize(
+    "format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"], ids=str.lower
+)
+def test_image_of_every_format_is_never_taken_for_an_envelope(format: str) -> None:
+    body = encode(find_photograph("coffee").rgb.resize((40, 30)), format)
+    assert read_payload({"body": body}, LIMIT) is body
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param({}, id="no-keys"),
+        pytest.param({"file": JPEG}, id="other-key"),
+        pytest.param({"body": b""}, id="no-bytes"),
+        pytest.param({"body": None}, id="none"),
+        pytest.param({"body": {}}, id="empty-object"),
+        pytest.param({"body": []}, id="empty-list"),
+        pytest.param({"body": ""}, id="empty-text"),
+        pytest.param({"body": 0}, id="zero"),
+        pytest.param({"body": False}, id="false"),
+        pytest.param({"body": {"data": ""}}, id="empty-base64"),
+        pytest.param({"body": b'""'}, id="empty-json-string"),
+        pytest.param({"body": " \n "}, id="blank-text"),
+    ],
+)
+def test_row_without_an_image_is_empty(row: dict[str, Any]) -> None:
+    with pytest.raises(EmptyPayload):
+        read_payload(row, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param([1, 2, 3], id="list-of-numbers"),
+        pytest.param([[[0.5] * 3] * 4] * 4, id="tensor-as-lists"),
+        pytest.param(3, id="number"),
+        pytest.param(2.5, id="float"),
+        pytest.param(True, id="true"),
+        pytest.param({"data": [1]}, id="list-under-the-key"),
+        pytest.param({"data": {"b64": TEXT}}, id="nested-object"),
+        pytest.param({"data": None}, id="null-under-the-key"),
+        pytest.param({"image": TEXT}, id="unknown-key"),
+        pytest.param("ni\u00f1o", id="text-beyond-ascii"),
+        pytest.param("\ud800", id="lone-surrogate"),
+        pytest.param("abc", id="no-padding"),
+        pytest.param("data:image/jpeg;base64," + TEXT, id="data-url"),
+        pytest.param(b"{", id="half-an-object"),
+        pytest.param(b'{"data": ' + b"[" * 200_000, id="json-nested-200000-deep"),
+        pytest.param(b"[" * 200_000 + b"]" * 200_000, id="lists-nested-200000-deep"),
+        pytest.param(b'"\xff\xfe"', id="json-not-utf-8"),
+        pytest.param(b'{"data": "\\ud800"}', id="json-lone-surrogate"),
+        pytest.param(b'{"data": ' + b"9" * 10_000 + b"}", id="json-huge-number"),
+        pytest.param(b"[1, 2]", id="json-list"),
+        pytest.param(b"{}x", id="json-with-a-tail"),
+        pytest.param({1: 2}, id="keys-that-are-no-text"),
+    ],
+)
+def test_junk_envelope_is_refused_and_nothing_else_raised(body: object) -> None:
+    with pytest.raises(BadEnvelope):
+        read_payload({"body": body}, LIMIT)
+
+
+def test_bytes_that_are_no_envelope_are_left_to_the_decoder() -> None:
+    assert read_payload({"body": b"hello, world"}, LIMIT) == b"hello, world"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param({"body": JPEG}, id="raw"),
+        pytest.param({"body": TEXT.encode()}, id="base64"),
+        pytest.param({"body": {"data": TEXT}}, id="json"),
+    ],
+)
+def test_byte_limit_counts_the_image_not_its_envelope(row: dict[str, Any]) -> None:
+    assert read_payload(row, len(JPEG))
+    with pytest.raises(PayloadTooLarge, match=f"{len(JPEG)} bytes; at most"):
+        read_payload(row, len(JPEG) - 1)
+
+
+def test_errors_are_all_of_one_item() -> None:
+    for error in (BadEnvelope, EmptyPayload, PayloadTooLarge):
+        assert issubclass(error, ItemError)
+
+
+@pytest.mark.parametrize("piece", [b"{},", b"[", b'"a":1,'])
+def test_json_of_a_million_values_costs_nothing(piece: bytes) -> None:
+    body = bytearray(b"[" + piece * 2_000_000)
+    begin_s = time.thread_time()
+    with pytest.raises(BadEnvelope, match="more than 1000 values"):
+        read_payload({"body": body}, 10**9)
+    assert time.thread_time() - begin_s < 0.1
+
+
+def test_base64_in_millions_of_lines_takes_little_memory() -> None:
+    body = bytearray(b"ab \n" * 2_000_000)
+    tracemalloc.start()
+    read_payload({"body": body}, 10**9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(body)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from ts.context import Context, RequestProcessor
+
+from offpath.handler.custom_handler import OwnAnswers, Result
+from offpath.handler.errors import ItemError
+from offpath.handler.pipeline import Batch, Item
+from offpath.handler.response import Reply
+from offpath.handler.stages import StageTimer
+
+
+class Unsure(ItemError):
+    status = 422
+    phrase = "unsure"
+
+
+class Hanging(ItemError):
+    phrase = "gr\u00fc\u00dfe"  # would hang the worker
+
+
+class Defects:
+    def postprocess_item(self, result: Result) -> object:
+        best = result.predictions[0]
+        if best.label == "fails":
+            raise KeyError("line\u2028of a client")
+        if best.label == "headers":
+            return dict(result.headers)
+        if best.label == "no-json":
+            return {"p": object()}
+        if best.label == "no-json-log":
+            result.log["p"] = object()
+        if best.label == "unsure":
+            raise Unsure("no class reaches 0.2")
+        if best.label == "hanging":
+            raise Hanging("bad phrase")
+        result.log["verdict"] = "reject"
+        return {"label": best.label, "line": result.headers.get("x-line")}
+
+
+def encode(
+    *labels: str, headers: dict[str, str] | None = None
+) -> tuple[list[Reply], Batch]:
+    batch = Batch([Item(predictions=[(one, 0.9)]) for one in labels], StageTimer())
+    context = Context("cats", "", {}, 4, None, "0.12")
+    context.request_processor = [RequestProcessor(dict(headers or {})) for _ in labels]
+    context.request_ids = {idx: f"id-{idx}" for idx in range(len(labels))}
+    return OwnAnswers(Defects()).encode(batch, context), batch
+
+
+def test_the_body_is_what_the_method_returns_and_the_log_what_it_puts_there() -> None:
+    headers = {"X-Line": "7", "X-Offpath-Key": "secret"}
+    (reply,), batch = encode("scratch", headers=headers)
+    assert (reply.status, json.loads(reply.body)) == (
+        200,
+        {"label": "scratch", "line": "7"},
+    )
+    assert batch.items[0].extra == {"verdict": "reject"}
+
+
+def test_the_doors_own_headers_are_not_handed_on() -> None:
+    (reply,), _ = encode("headers", headers={"X-Offpath-Key": "k", "A": "b"})
+    assert json.loads(reply.body) == {"a": "b"}
+
+
+@pytest.mark.parametrize("label", ["fails", "no-json", "no-json-log", "hanging"])
+def test_what_fails_gets_a_500_alone_and_the_log_says_where(
+    label: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        replies, batch = encode("scratch", label, label, "dent")
+    assert [reply.status for reply in replies] == [200, 500, 500, 200]
+    assert json.loads(replies[1].body)["type"] == "PostprocessFailed"
+    assert batch.items[1].extra is None
+    (said,) = [r.message for r in caplog.records]  # once
+    assert "Defects.postprocess_item: " in said and "test_own.py, line " in said
+    assert said.isascii()
+
+
+def test_a_refusal_of_theirs_has_its_own_status_and_type() -> None:
+    replies, batch = encode("unsure", "dent")
+    assert [reply.status for reply in replies] == [422, 200]
+    assert json.loads(replies[0].body) == {
+        "code": 422,
+        "type": "Unsure",
+        "message": "no class reaches 0.2",
+    }
+    error = batch.items[0].error
+    assert error is not None and error.__traceback__ is None  # holds no payload
+
+
+def test_a_refused_item_is_not_asked_about() -> None:
+    batch = Batch([Item(error=Unsure("too late"))], StageTimer())
+    context = Context("cats", "", {}, 4, None, "0.12")
+    context.request_processor = [RequestProcessor({})]
+    assert OwnAnswers(Defects()).encode(batch, context)[0].status == 422

@@ -1,0 +1,155 @@
+"""A user's handler in a process of its own: its planted mistakes are found by name."""
+
+from __future__ import annotations
+
+import json
+import pstats
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.handler_process import HandlerProcess, Watch
+from offpath.profiling.profilers.handlers import HandlerSpec
+from tests.support.photographs import PHOTOGRAPHS, encode
+
+pytestmark = pytest.mark.timing
+
+PLANTED = Path(__file__).with_name("planted_handler.py")
+BATCHES = 4
+BATCH_SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unzipped archive without a model, and two pictures beside it."""
+    folder = tmp_path_factory.mktemp("profiled")
+    (folder / "model" / "MAR-INF").mkdir(parents=True)
+    manifest = {"model": {"modelName": "planted", "handler": PLANTED.name}}
+    (folder / "model" / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    for number in range(2):
+        image = PHOTOGRAPHS[number].image.resize((64, 48))
+        (folder / f"{number}.jpg").write_bytes(encode(image, "JPEG"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def process(folder: Path) -> Iterator[HandlerProcess]:
+    """One process for all tests: each loads its handler's file anew."""
+    with HandlerProcess("mine", {}, folder / "log.txt") as process:
+        yield process
+
+
+def load(
+    process: HandlerProcess,
+    folder: Path,
+    kind: str,
+    class_name: str = "Planted",
+    file: Path | None = None,
+) -> None:
+    spec = HandlerSpec(
+        "mine",
+        str(folder / "model"),
+        PLANTED.name,
+        class_file=str(PLANTED),
+        class_name=class_name,
+        batch_size=BATCH_SIZE,
+    )
+    pictures = sorted(folder.glob("*.jpg"))
+    process.load(spec, pictures, 1, watch=Watch(kind), file=file)
+
+
+def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
+    load(process, folder, "stages")
+    batches = process.run(BATCHES)
+    assert [batch.size for batch in batches] == [BATCH_SIZE] * BATCHES
+    for batch in batches:
+        stages = batch.stages_s
+        assert list(stages) == ["preprocess", "inference", "postprocess", "write_audit"]
+        assert stages["write_audit"] > BATCH_SIZE * 0.002
+        # Without what it called: its own sleep alone.
+        assert 0.005 < stages["postprocess"] < stages["write_audit"] + 0.005
+        assert 0.98 * batch.total_s < sum(stages.values()) <= batch.total_s
+
+
+def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
+    process, folder, tmp_path
+):
+    prof = tmp_path / "mine.prof"
+    load(process, folder, "cprofile", file=prof)
+    batches = process.run(BATCHES)
+    functions = process.finish()["functions"]
+    requests = BATCHES * BATCH_SIZE
+    found = {row["name"]: row for row in functions}
+    assert found["write_audit"]["calls"] == requests
+    assert found["write_audit"]["file"].endswith("in_process/planted_handler.py")
+    opened = next(row for name, row in found.items() if "open>" in name)
+    assert (opened["bucket"], opened["calls"]) == ("file I/O", requests)
+    slept = next(row for name, row in found.items() if "sleep" in name)
+    assert slept["calls"] == requests + BATCHES
+    assert slept["own_s"] > requests * 0.002 + BATCHES * 0.005
+    own_s = sum(row["own_s"] for row in functions)
+    assert own_s > 0.98 * sum(batch.total_s for batch in batches)
+    assert any(name == "measure" for _, _, name in pstats.Stats(str(prof)).stats)
+
+
+def test_lines_names_the_lines_with_the_mistakes(process, folder):
+    load(process, folder, "lines")
+    process.run(BATCHES)
+    lines = process.finish()["lines"]
+    requests = BATCHES * BATCH_SIZE
+    by_function = {}
+    for row in lines:
+        by_function.setdefault(row["function"], []).append(row)
+    slowest = max(by_function["Planted.write_audit"], key=lambda row: row["time_s"])
+    assert slowest["source"].strip() == "time.sleep(0.002)"
+    assert slowest["hits"] == requests
+    assert any("open(" in row["source"] for row in by_function["Planted.write_audit"])
+    # Ran on the pool's threads.
+    assert by_function["Planted.measure"][0]["hits"] == requests
+    assert "Planted.initialize" not in by_function
+
+
+def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
+    page = tmp_path / "flame.html"
+    load(process, folder, "flame", file=page)
+    process.run(BATCHES)
+    process.finish()
+    text = page.read_text(encoding="utf-8")
+    assert "write_audit" in text
+    assert "fonts.googleapis.com" not in text
+
+
+def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path):
+    trace = tmp_path / "trace.json"
+    load(process, folder, "stages", file=trace)
+    process.run(1)
+    process.finish()
+    names = [
+        event.get("name") for event in json.loads(trace.read_text())["traceEvents"]
+    ]
+    assert names.count("postprocess") == names.count("write_audit") / BATCH_SIZE == 3
+
+
+@pytest.mark.parametrize(
+    ("class_name", "said"),
+    [
+        pytest.param("Raising", "raised in handle: ValueError: planted", id="raises"),
+        pytest.param(
+            "Short", "answered 3 requests with 1 replies", id="forgets-a-reply"
+        ),
+        pytest.param("Absent", "found: Planted, Raising, Short", id="class-missing"),
+        pytest.param("NoHandler", "no method handle", id="no-handler"),
+    ],
+)
+def test_a_handler_that_cannot_be_driven_is_said(process, folder, class_name, said):
+    with pytest.raises(ExpectedError, match=said):
+        load(process, folder, "stages", class_name)
+
+
+def test_a_process_that_dies_is_said_with_what_it_printed(folder):
+    with HandlerProcess("mine", {}, folder / "other.txt") as process:
+        process._process.kill()
+        with pytest.raises(ExpectedError, match="its process ended with -9"):
+            process.run(1)

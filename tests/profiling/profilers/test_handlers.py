@@ -1,0 +1,66 @@
+"""Which handlers may be profiled, and what is said of those that may not."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.handlers import choose_handlers
+from tests.support.echo_archive import write_mar
+
+
+def write_manifest(folder: Path, model: dict[str, str]) -> Path:
+    path = folder / "a.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        manifest = {"model": {"modelName": "m", **model}}
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+    return path
+
+
+def test_a_class_and_an_archive_are_called_by_their_own_names(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    # Its handler is one of TorchServe's own.
+    mars = (
+        write_mar(tmp_path / "store", "echo"),
+        write_manifest(tmp_path, {"handler": "image_classifier"}),
+    )
+    choices = choose_handlers((f"{tmp_path}/mine.py:Mine", "stock"), mars)
+    assert [choice.name for choice in choices] == ["Mine", "stock", "echo", "a"]
+    # Ours where nothing is named.
+    assert [choice.name for choice in choose_handlers((), ())] == ["offpath"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        pytest.param(
+            ["offpth"], "unknown handler 'offpth'; expected offpath", id="typo"
+        ),
+        pytest.param(["gone.py:Mine"], "'gone.py' does not exist", id="no-file"),
+        pytest.param(["mine.py"], "FILE.py:CLASS", id="no-class"),
+        pytest.param(["mine.py:a b"], "FILE.py:CLASS", id="no-name-of-a-class"),
+        pytest.param(
+            ["stock", "offpath", "stock"], "'stock' is given 2 times", id="twice"
+        ),
+    ],
+)
+def test_handlers_that_cannot_be_profiled_are_said(names, said):
+    with pytest.raises(ExpectedError, match=said):
+        choose_handlers(tuple(names), ())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        pytest.param({}, "has no handler in its manifest", id="without-a-handler"),
+        pytest.param({"handler": ""}, "has no handler", id="with-an-empty-one"),
+        pytest.param({"handler": "gone.py"}, "neither in it nor", id="not-inside"),
+    ],
+)
+def test_an_archive_without_a_handler_is_said(tmp_path, model, said):
+    with pytest.raises(ExpectedError, match=said):
+        choose_handlers((), (write_manifest(tmp_path, model),))

@@ -1,0 +1,72 @@
+"""Which functions line_profiler is given."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from ts.torch_handler.image_classifier import ImageClassifier
+
+from offpath.handler.classifier import OffpathClassifier
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.lines import choose_functions
+from offpath.profiling.profilers.loaded_handler import LoadedHandler
+from offpath.profiling.profilers.source_paths import shorten_path
+
+DRIVE = "offpath.profiling.profilers.drive"
+
+
+def choose(handler: type, *named: str) -> list[str]:
+    instance = handler()
+    loaded = LoadedHandler(
+        instance.handle, None, instance, sys.modules[handler.__module__]
+    )
+    functions = choose_functions(loaded, list(named))
+    return [function.__qualname__ for function in functions]
+
+
+def test_the_stock_handlers_stages_are_found_inside_torchserves_decorator():
+    assert choose(ImageClassifier) == [
+        "VisionHandler.preprocess",
+        "BaseHandler.inference",
+        "ImageClassifier.postprocess",
+    ]
+
+
+def test_ours_are_the_functions_of_the_request_path():
+    names = choose(OffpathClassifier)
+    assert {"OffpathClassifier.handle", "Pipeline.preprocess", "decode_image"} <= set(
+        names
+    )
+    assert "OffpathClassifier.initialize" not in names
+
+
+def test_a_named_function_is_found_through_its_class():
+    assert "Driver.run" in choose(ImageClassifier, f"{DRIVE}:Driver.run")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param("no_such_module:f", "No module named", id="no-module"),
+        pytest.param(f"{DRIVE}:f", "no attribute 'f'", id="no-function"),
+        pytest.param(DRIVE, "expected module:qualified", id="no-colon"),
+        pytest.param(f"{DRIVE}:Driver", "a Python function", id="a-class"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_said(name, said):
+    with pytest.raises(ExpectedError, match=said):
+        choose(ImageClassifier, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("/tmp/model/handler/a.py", "handler/a.py"),
+        ("/usr/lib/site-packages/PIL/Image.py", "PIL/Image.py"),
+        ("/home/me/secret/work/mine.py", "work/mine.py"),
+        ("<frozen os>", "<frozen os>"),
+    ],
+)
+def test_paths_are_shortened_by_the_first_root_that_holds_them(path, short):
+    assert shorten_path(path, ["/tmp/model", "/usr/lib/site-packages"]) == short

@@ -1,0 +1,119 @@
+"""Forked workers, as TorchServe has them: a server with two, then what happens to one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from offpath.serving.process.processes import find_fork_helpers, is_running
+from offpath.serving.torchserve.launch import FORK_SOCKET
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.echo_archive import make_settings, write_mar
+
+pytestmark = pytest.mark.server
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    mar = write_mar(tmp_path_factory.mktemp("forked") / "store")
+    with TorchServe(make_settings(mar, fork_workers=True)) as running:
+        yield running
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def answers(server: TorchServe) -> bool:
+    url = f"{server.inference_url}/predictions/echo"
+    reply = httpx.post(url, content=b"abc", trust_env=False)
+    return (reply.status_code, reply.text) == (200, "3")
+
+
+def helpers(server: TorchServe, script: str) -> list[int]:
+    """Process ids of the launchers or of the fork server."""
+    return [
+        pid
+        for pid in find_fork_helpers(server.java_pid)
+        if any(part.endswith(script) for part in psutil.Process(pid).cmdline())
+    ]
+
+
+def test_worker_is_forked_and_answers(server: TorchServe) -> None:
+    (worker,) = server.worker_pids()
+    assert any("fork_server.py" in part for part in psutil.Process(worker).cmdline())
+    with server.management() as management:
+        (status,) = management.describe("echo")
+    assert status.worker_pids == (worker,)
+    assert answers(server)
+
+
+def test_workers_share_the_pages_of_torch(server: TorchServe) -> None:
+    (worker,) = server.worker_pids()
+    memory = psutil.Process(worker).memory_full_info()
+    assert memory.rss > 200e6  # torch is imported
+    assert memory.uss < 0.5 * memory.rss
+
+
+@pytest.mark.parametrize("victim", ["worker", "launcher"])
+def test_killed_worker_is_replaced_and_nothing_of_it_stays(
+    server: TorchServe, victim: str
+) -> None:
+    (worker,), (launcher,) = server.worker_pids(), helpers(server, "fork_launcher.py")
+    gone = [psutil.Process(worker), psutil.Process(launcher)]
+    os.kill(worker if victim == "worker" else launcher, signal.SIGKILL)
+    wait_until(lambda: not any(is_running(process) for process in gone))
+    wait_until(lambda: server.worker_pids() not in ([], [worker]))
+    wait_until(lambda: answers(server))
+    assert helpers(server, "fork_launcher.py") not in ([], [launcher])
+
+
+def test_killed_fork_server_takes_its_workers_along_and_is_replaced(
+    server: TorchServe,
+) -> None:
+    (worker,), (forker,) = server.worker_pids(), helpers(server, "fork_server.py")
+    gone = [psutil.Process(worker), psutil.Process(forker)]
+    os.kill(forker, signal.SIGKILL)
+    wait_until(lambda: not any(is_running(process) for process in gone))
+    wait_until(lambda: server.worker_pids() not in ([], [worker]))
+    wait_until(lambda: answers(server))
+    assert helpers(server, "fork_server.py") not in ([], [forker])
+
+
+def test_launcher_without_a_fork_server_runs_plain_python(
+    server: TorchServe, tmp_path: Path
+) -> None:
+    script = tmp_path / "model_service_worker.py"
+    script.write_text("import os, sys; print(sys.argv[1], os.getcwd())")
+    launcher = Path(server.log_dir.parent / "python")
+    lines = launcher.read_text().replace(FORK_SOCKET, "nowhere/fork.sock")
+    other = tmp_path / "python"
+    other.write_text(lines)
+    other.chmod(0o700)
+    done = subprocess.run(
+        [other, script, "argument"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.split() == ["argument", str(tmp_path)]
+    assert "no fork server, a plain worker starts" in done.stderr
+
+
+def test_other_programs_of_torchserve_get_plain_python(server: TorchServe) -> None:
+    launcher = server.log_dir.parent / "python"
+    done = subprocess.run(
+        [launcher, "-c", "import sys; print(sys.flags.isolated)"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "0"

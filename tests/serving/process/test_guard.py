@@ -1,0 +1,121 @@
+"""What SIGKILL leaves of a process that had started servers: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from offpath.serving.process.processes import find_session_members, is_running
+from tests.support.echo_archive import MakeMar
+
+WAIT_S = 40.0
+# Each prints a line of numbers when all is there, and then stays.
+SESSION = """
+import subprocess, sys, time
+from offpath.serving.process.guard import Guard
+# Its children ignore SIGTERM, and it does not wait for them.
+script = "(trap '' TERM; exec sleep 600) & (trap '' TERM; exec sleep 600) & wait"
+leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
+guard = Guard(leader.pid, sys.argv[1])
+print(leader.pid, guard.pid, flush=True)
+time.sleep(600)
+"""
+TORCHSERVE = """
+import sys, time
+from pathlib import Path
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.server import TorchServe
+mar = Path(sys.argv[1])
+settings = ServerSettings(mar.parent, (mar.name,), inference_port=0, management_port=0,
+                          metrics_port=0)
+with TorchServe(settings) as server:
+    print(server.java_pid, *server.worker_pids(), server.log_dir.parent, flush=True)
+    time.sleep(600)
+"""
+POOL = """
+import multiprocessing, time
+from concurrent.futures import ProcessPoolExecutor
+from os import getpid
+from offpath.profiling.load.limits import follow_parent
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow_parent)
+print(pool.submit(getpid).result(), flush=True)
+time.sleep(600)
+"""
+MARKED = """
+import subprocess, sys, time
+from offpath.serving.process.guard import Guard
+from offpath.profiling.servers.launched import server_environment
+from offpath.profiling.servers.marked import MODULE, VARIABLE
+mark = "guarded-" + sys.argv[1]
+left = subprocess.Popen(["sleep", "600"], env=server_environment({VARIABLE: mark}),
+                        start_new_session=True)
+nobodys_session = 2**22
+guard = Guard(mark, nobodys_session, module=MODULE)
+print(left.pid, guard.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def kill_after_start(script: str, argument: object) -> list[str]:
+    """Runs a script until it has printed its line, kills it and returns the line's words."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(argument)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+    )
+    words = process.stdout.readline().split()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    return words
+
+
+def is_true_in_time(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+def are_gone(pids: list[int]) -> bool:
+    # A zombie is gone, too: in a container nobody may be there to wait for it.
+    return not any(
+        psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids
+    )
+
+
+def test_a_session_is_ended_although_its_members_ignore_sigterm(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "of the server"
+    folder.mkdir()
+    leader, guard = map(int, kill_after_start(SESSION, folder))
+    assert is_true_in_time(lambda: find_session_members(leader) == [])
+    assert is_true_in_time(lambda: are_gone([guard]) and not folder.exists())
+
+
+def test_workers_outside_the_session_are_ended_by_their_mark() -> None:
+    pids = list(map(int, kill_after_start(MARKED, os.getpid())))
+    assert is_true_in_time(lambda: are_gone(pids))
+
+
+def test_processes_that_measure_limits_end_with_their_parent() -> None:
+    pids = list(map(int, kill_after_start(POOL, "")))
+    assert is_true_in_time(lambda: are_gone(pids))
+
+
+@pytest.mark.server
+def test_a_killed_command_leaves_no_torchserve_and_no_folder(make_mar: MakeMar) -> None:
+    *pids, folder = kill_after_start(TORCHSERVE, make_mar())
+    assert len(pids) == 2
+    assert is_true_in_time(lambda: are_gone(list(map(int, pids))))
+    assert is_true_in_time(lambda: not Path(folder).exists())

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from offpath.serving.process.processes import end_session, find_session_members
+
+WAIT_S = 10
+
+
+def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
+    """A shell that leads a session of its own, once it has its children."""
+    leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
+    deadline = time.monotonic() + WAIT_S
+    while len(find_session_members(leader.pid)) < members:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {members} processes in the session")
+        time.sleep(0.02)
+    return leader
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("sleep 100 & sleep 100 & wait", id="leader-ends-children-stay"),
+        pytest.param("trap '' TERM; sleep 100 & sleep 100 & wait", id="deaf-to-term"),
+    ],
+)
+def test_nothing_of_a_session_is_left(script: str) -> None:
+    leader = start_session(script, members=3)
+    end_session(leader.pid, timeout_s=0.5)
+    leader.wait(WAIT_S)
+    assert find_session_members(leader.pid) == []
+
+
+def test_children_whose_leader_is_dead_are_ended() -> None:
+    leader = start_session("sleep 100 & sleep 100 & wait", members=3)
+    leader.kill()
+    leader.wait(WAIT_S)
+    assert len(find_session_members(leader.pid)) == 2
+    end_session(leader.pid, timeout_s=0.5)
+    assert find_session_members(leader.pid) == []
+
+
+def test_other_sessions_are_left_alone() -> None:
+    bystander = start_session("sleep 100 & wait", members=2)
+    leader = start_session("sleep 100 & wait", members=2)
+    try:
+        end_session(leader.pid, timeout_s=0.5)
+        assert len(find_session_members(bystander.pid)) == 2
+        assert os.getpid() not in [p.pid for p in find_session_members(leader.pid)]
+    finally:
+        end_session(bystander.pid, timeout_s=0.5)
+        bystander.wait(WAIT_S)
+        leader.wait(WAIT_S)

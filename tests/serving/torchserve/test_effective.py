@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.mar_file import MarFile, read_mar
+from offpath.serving.torchserve.effective import check_effective, find_differences
+from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.echo_archive import MODEL_CONFIG, write_mar
+
+STATUS = ModelStatus("echo", "1.0", "echo.mar", 1, 1, 4, 5, 20, 60, ("READY",), (7,))
+
+
+def make_archive(config: dict | None) -> MarFile:
+    return MarFile(Path("echo.mar"), "echo", "1.0", "echo.py", config)
+
+
+def test_same_settings_differ_in_nothing() -> None:
+    assert find_differences(make_archive(MODEL_CONFIG), STATUS) == []
+
+
+def test_archive_without_yaml_has_nothing_to_compare() -> None:
+    assert find_differences(make_archive(None), STATUS) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "cause"),
+    [
+        pytest.param({"maxBatchDelay": 0}, "maxBatchDelay", "use 1 ms", id="delay-0"),
+        pytest.param({"batchSize": "4"}, "batchSize", "whole numbers", id="text"),
+        pytest.param({"batchSize": 8}, "batchSize", "register API", id="registered"),
+        pytest.param({"maxWorkers": 2}, "maxWorkers", "scaled", id="scaled"),
+        pytest.param(
+            {"minWorkers": 2}, "minWorkers", "count only together", id="min-over-max"
+        ),
+    ],
+)
+def test_difference_names_its_likely_cause(
+    changes: dict, setting: str, cause: str
+) -> None:
+    differences = find_differences(make_archive({**MODEL_CONFIG, **changes}), STATUS)
+    assert [difference.setting for difference in differences] == [setting]
+    assert cause in differences[0].cause
+
+
+GPU_CONFIG = {**MODEL_CONFIG, "deviceType": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("described", "on_gpu", "found"),
+    [
+        pytest.param({"device": "cpu"}, True, ["deviceType"], id="fell-back"),
+        pytest.param({}, False, ["deviceType"], id="other-handler-without"),
+        pytest.param({"device": "cuda:0"}, True, [], id="has-one"),
+        pytest.param({}, True, [], id="other-handler-with"),
+    ],
+)
+def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
+    described: dict, on_gpu: bool, found: list[str]
+) -> None:
+    status = replace(STATUS, described=described, on_gpu=on_gpu)
+    differences = find_differences(make_archive(GPU_CONFIG), status)
+    assert [one.setting for one in differences] == found
+    assert all("--allow-cpu" in one.cause for one in differences)
+
+
+@pytest.mark.server
+def test_gpu_archive_on_the_cpu_needs_to_be_allowed(
+    server: TorchServe, model_store: Path
+) -> None:
+    echo = write_mar(model_store, "on-gpu", GPU_CONFIG)
+    with server.management() as management:
+        management.register(echo.name, initial_workers=1)
+        archives = [("on-gpu", read_mar(echo))]
+        with pytest.raises(ExpectedError, match="deviceType is cpu.*asks for 'gpu'"):
+            check_effective(archives, management)
+        (status,) = check_effective(archives, management, allow_cpu=True)
+        management.unregister("on-gpu")
+    assert (status.device, status.engine) == ("cpu", "-")
+
+
+@pytest.mark.server
+def test_what_our_worker_runs_with_is_described(server: TorchServe) -> None:
+    with server.management() as management:
+        statuses = check_effective(server.archives, management)
+    for status in statuses:
+        assert (status.device, status.engine) == ("cpu", "eager fp32")
+        assert status.queue_left == 200
+
+
+@pytest.mark.server
+def test_server_that_differs_is_found_out(
+    server: TorchServe, model_store: Path
+) -> None:
+    """A delay of 0 becomes 100 ms; a registration's batch size beats the archive's."""
+    zero = write_mar(model_store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
+    echo = write_mar(model_store, "echo")
+    with server.management() as management:
+        check_effective(server.archives, management)
+        management.register(zero.name, initial_workers=1)
+        with pytest.raises(ExpectedError, match="maxBatchDelay is 100.* asks for 0"):
+            check_effective([("zero", read_mar(zero))], management)
+        management.register(echo.name, initial_workers=1, batch_size=2)
+        with pytest.raises(ExpectedError, match="batchSize is 2.* asks for 4"):
+            check_effective([("echo", read_mar(echo))], management)
+        with pytest.raises(ExpectedError, match="absent 1.0 is not registered|absent"):
+            check_effective([("absent", read_mar(echo))], management)
+        for name in ("zero", "echo"):
+            management.unregister(name)

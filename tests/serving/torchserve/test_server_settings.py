@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.torchserve.server_settings import (
+    CONF_DIR,
+    Ports,
+    ServerSettings,
+    build_properties,
+    choose_ports,
+    find_config,
+)
+
+PORTS = Ports(1, 2, 3, 4, 5)
+SETTINGS = ServerSettings(Path("store"), ("a.mar", "b=c.mar"))
+
+
+def test_our_config_listens_on_loopback_with_a_closed_store() -> None:
+    properties = build_properties(SETTINGS, PORTS)
+    assert properties["inference_address"] == "http://127.0.0.1:1"
+    assert properties["grpc_management_address"] == "127.0.0.1"
+    assert properties["load_models"] == "a.mar,b=c.mar"
+    assert properties["enable_model_api"] == "false"
+    assert "http" not in properties["allowed_urls"]
+
+
+def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
+    properties = build_properties(SETTINGS, PORTS, Path("/run/own"))
+    assert properties["management_address"] == "unix:/run/own/management.sock"
+
+
+def test_every_line_of_our_config_has_a_reason() -> None:
+    """A setting's block starts with a comment."""
+    blocks = find_config().read_text().strip().split("\n\n")
+    assert all(block.startswith("#") for block in blocks)
+
+
+def test_metrics_config_is_made_absolute() -> None:
+    properties = build_properties(SETTINGS, PORTS)
+    assert properties["metrics_config"] == str(CONF_DIR / "metrics.yaml")
+
+
+def test_metrics_config_is_looked_for_beside_the_file_first(tmp_path: Path) -> None:
+    (tmp_path / "metrics.yaml").touch()
+    config = tmp_path / "my.properties"
+    config.write_text("metrics_config=metrics.yaml\n")
+    properties = build_properties(replace(SETTINGS, config=config), PORTS)
+    assert properties["metrics_config"] == str(tmp_path / "metrics.yaml")
+
+
+def test_metrics_config_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "my.properties"
+    config.write_text("metrics_config=nowhere.yaml\n")
+    with pytest.raises(ExpectedError, match="nowhere.yaml"):
+        build_properties(replace(SETTINGS, config=config), PORTS)
+
+
+def test_overrides_win_over_options_and_file() -> None:
+    overrides = {"job_queue_size": "7", "metrics_address": "http://127.0.0.1:9"}
+    properties = build_properties(replace(SETTINGS, overrides=overrides), PORTS)
+    assert properties["job_queue_size"] == "7"
+    assert properties["metrics_address"] == "http://127.0.0.1:9"
+
+
+def test_token_auth_turns_tokens_on() -> None:
+    on = build_properties(replace(SETTINGS, token_auth=True), PORTS)
+    off = build_properties(SETTINGS, PORTS)
+    key = "disable_token_authorization"
+    assert (on[key], off[key]) == ("false", "true")
+
+
+def test_stock_has_none_of_our_settings() -> None:
+    properties = build_properties(replace(SETTINGS, stock=True), PORTS)
+    assert not {"vmargs", "metrics_config", "job_queue_size"} & set(properties)
+
+
+def test_free_ports_differ() -> None:
+    ports = choose_ports(
+        replace(SETTINGS, inference_port=0, management_port=0, metrics_port=0)
+    )
+    numbers = {
+        ports.inference,
+        ports.management,
+        ports.metrics,
+        ports.grpc_inference,
+        ports.grpc_management,
+    }
+    assert len(numbers) == 5
+    assert 0 not in numbers
+
+
+def test_other_host_leaves_management_on_loopback() -> None:
+    settings = replace(SETTINGS, host="10.0.0.1", management_port=2)
+    properties = build_properties(settings, PORTS)
+    assert properties["inference_address"] == "http://10.0.0.1:1"
+    assert properties["management_address"] == "http://127.0.0.1:2"
+    assert properties["grpc_inference_address"] == "127.0.0.1"
