@@ -35,7 +35,11 @@ _RULES = [
         r"^PIL/Image\.py",
         r"^(open|_open_core|draft|load|convert|preinit|init|verify)$",
     ),
-    (DECODE, r"^(simplejpeg/|handler/(?:\w+/)*(decode|decode_cost|npy|nvjpeg)\.py)", r""),
+    (
+        DECODE,
+        r"^(simplejpeg/|handler/(?:\w+/)*(decode|decode_cost|npy|nvjpeg)\.py)",
+        r"",
+    ),
     (DECODE, r"^torchvision/io/", r""),
     # Resizing and cropping.
     (
