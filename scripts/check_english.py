@@ -1,0 +1,92 @@
+"""Finds unclear English that a rule can find; the rest is reading.
+
+usage: python scripts/check_english.py [FILE ...]     (without files: all that git tracks)
+
+A docstring begins with a verb or a noun phrase, never with a question word or a preposition, and
+words that readers stumbled over have a better one. Exits with 1 when something was found.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# A first word that makes a reader search for the subject of the sentence.
+RIDDLE = re.compile(
+    r"(Of|What|Whatever|Whether|Which|How|As|Where|Why|Who|Whose|Its|See|One of|So)\b"
+)
+# (pattern, better): in documents, comments, docstrings and messages alike.
+WORDS = [
+    (
+        r"\b(requests?|replies|answers?|images?|pictures?|photographs?|batch(es)?|records?|"
+        r"responses?|times|rows?|[kMG]B|MiB|GiB|bytes|req|\$\d+) an? (second|minute|hour|day|month)\b",
+        "per",
+    ),
+    (r"\bms an? (request|reply|image|picture|photograph|batch)\b", "ms per"),
+    (r"\ba number a \w+", "one number per"),
+    (r"\bwhence\b", "where ... comes from"),
+    (r"\bof one's own\b", "your own"),
+    (r"\bby hand\b", "manually"),
+    (r"\banew\b", "again"),
+    (r"\b[Ff]or who\b", "for anyone who"),
+]
+TEXT_SUFFIXES = {".py", ".md", ".sh", ".yaml", ".yml", ".cfg", ".properties", ".conf"}
+# Results quote what was printed then, and this file quotes the words themselves.
+NOT_READ = ("profiling/results/", "tests/fuzz/corpus/", "scripts/check_english.py")
+
+
+def find_riddles(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and docstring of each definition whose docstring begins with a question word."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ):
+            docstring = ast.get_docstring(node) or ""
+            if RIDDLE.match(docstring):
+                yield getattr(node, "lineno", 1), docstring.splitlines()[0]
+
+
+def find_words(text: str) -> Iterator[tuple[int, str]]:
+    """Yields line and advice for each word of WORDS."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, better in WORDS:
+            found = re.search(pattern, line)
+            if found:
+                yield number, f"{found.group(0)!r}: write {better!r}"
+
+
+def main(names: list[str]) -> int:
+    """Checks the files and returns the exit code."""
+    if not names:
+        listed = subprocess.run(
+            ["git", "ls-files"], capture_output=True, text=True, check=True
+        )
+        names = listed.stdout.splitlines()
+    count = 0
+    for name in names:
+        path = Path(name)
+        if (
+            path.suffix not in TEXT_SUFFIXES
+            or path.is_symlink()
+            or name.startswith(NOT_READ)
+        ):
+            continue
+        text = path.read_text(encoding="utf-8")
+        findings = [*find_words(text)]
+        if path.suffix == ".py":
+            findings += [
+                (line, f"docstring begins like a riddle: {first}")
+                for line, first in find_riddles(text)
+            ]
+        for line, finding in sorted(findings):
+            print(f"{name}:{line}: {finding}")
+        count += len(findings)
+    return min(count, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
