@@ -23,7 +23,8 @@ RIDDLE = re.compile(
 WORDS = [
     (
         r"\b(requests?|replies|answers?|images?|pictures?|photographs?|batch(es)?|records?|"
-        r"responses?|times|rows?|[kMG]B|MiB|GiB|bytes|req|\$\d+) an? (second|minute|hour|day|month)\b",
+        r"responses?|times|rows?|[kMG]B|MiB|GiB|bytes|req|\$\d+) an? "
+        r"(second|minute|hour|day|month)\b",
         "per",
     ),
     (r"\bms an? (request|reply|image|picture|photograph|batch)\b", "ms per"),
