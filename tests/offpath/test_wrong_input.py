@@ -1,4 +1,4 @@
-"""At least ten wrong inputs a command: a line that says what is wrong, and the documented code."""
+"""Wrong input of every command: one line that says what is wrong, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from offpath.cli import main
 from offpath.profiling.load import workload
-from tests.offpath.conftest import Done, Run
+from tests.offpath.conftest import Run
 from tests.offpath.reference import list_commands
-from tests.offpath.wrong_input import BY_HAND, NEEDED, derive, write_files
+from tests.offpath.wrong_input import INPUTS, Case, list_cases, write_files
 from tests.support.no_processes import Started, forbid_processes
 
 COMMANDS = {
     path.removeprefix("offpath "): command
     for path, command, _ in list_commands(main, "offpath")
+}
+CASES = {
+    f"{case.command} {case.arguments}": case
+    for name, command in COMMANDS.items()
+    for case in list_cases(name, command)
 }
 
 
@@ -46,56 +50,26 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refuse_to_generate(*_: object) -> None:
-    """Photographs take a minute: whatever is wrong is said before."""
+    """Fails the test: photographs take a minute, so errors must come before them."""
     raise Started("to make photographs")
 
 
-def list_inputs(path: str, command: click.Command) -> Iterator[tuple[list[str], int]]:
-    """Arguments and the documented exit code."""
-    needed = shlex.split(NEEDED.get(path, ""))
-    for wrong in derive(command):
-        yield [*needed, *wrong], 2
-    for text in BY_HAND[path].split("|"):
-        words = text.strip()
-        yield shlex.split(words.removesuffix("!")), 1 if words.endswith("!") else 2
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_command_has_ten_wrong_inputs(name: str) -> None:
+    assert sum(case.command == name for case in CASES.values()) >= 10
 
 
-def find_fault(done: Done, code: int) -> str | None:
-    """What is not as it should be."""
-    if done.code != code:
-        return f"code {done.code}"
-    lines = done.err.splitlines()
-    if "Traceback" in done.err or "bug" in done.err:
-        return "a traceback"
-    # `check` puts what is wrong into its table.
-    if not lines and code == 1 and "wrong" in done.out:
-        return None
-    if not 1 <= len(lines) <= 3 or not any(
-        one.startswith("offpath: ") for one in lines
-    ):
-        return f"{len(lines)} lines"
-    return None
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_wrong_input_is_said_in_a_line(
-    run: Run,
-    path: str,
-    folder: Path,
-    busy: int,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_wrong_input_is_refused_in_one_line(
+    run: Run, case: Case, folder: Path, busy: int
 ) -> None:
-    inputs = list(list_inputs(path, COMMANDS[path]))
-    assert len({tuple(words) for words, _ in inputs}) >= 10
-    faults = []
-    for words, code in inputs:
-        words = [word.format(folder=folder, busy=busy) for word in words]
-        try:
-            done = run(*path.split(), *words)
-        except Started as started:
-            capsys.readouterr()
-            faults.append(f"{shlex.join(words)}: it started {started}")
-            continue
-        if (fault := find_fault(done, code)) is not None:
-            faults.append(f"{shlex.join(words)}: {fault}: {done.err[-600:]}")
-    assert not faults, "\n".join(faults)
+    arguments = shlex.split(case.arguments.format(folder=folder, busy=busy))
+    done = run(*case.command.split(), *arguments)
+    lines = done.err.splitlines()
+    assert done.code == case.code, done.err
+    assert "Traceback" not in done.err and "bug" not in done.err
+    # `offpath check` puts what is wrong into its table.
+    in_table = not lines and case.code == 1 and "wrong" in done.out
+    assert in_table or 1 <= len(lines) <= 3
+    assert in_table or any(line.startswith("offpath: ") for line in lines)
+    assert case.says in done.err + done.out
