@@ -1,6 +1,7 @@
-"""Random options of every command, as far as they are checked: no traceback, no "this is a bug".
+"""Random options of every command: no traceback, and never "this is a bug".
 
-What would start a process stops there (tests/support/no_processes.py); then the options were taken.
+A command that would start a process stops there (tests/support/no_processes.py): its options were
+accepted.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from hypothesis import strategies as st
 
 from offpath import cli
 from tests.offpath.reference import list_commands
-from tests.offpath.wrong_input import MEASURING, NEEDED, write_files
+from tests.offpath.wrong_input import INPUTS, write_files
 from tests.support.no_processes import Started, forbid_processes
 
-# With OFFPATH_FUZZ_EXAMPLES all; otherwise those that are quick.
-LONG = () if os.environ.get("OFFPATH_FUZZ_EXAMPLES") else (*MEASURING, "archive")
+# These import torch before they check their options: run only where many examples are asked for.
+LONG = ("archive", "bench compare", "bench setup", "bench sweep", "profile", "tune")
+IS_LONG_RUN = "OFFPATH_FUZZ_EXAMPLES" in os.environ
 COMMANDS = {
     path: command
     for path, command, _ in list_commands(cli.main, "offpath")
-    if path.removeprefix("offpath ") not in LONG
+    if IS_LONG_RUN or not path.removeprefix("offpath ").startswith(LONG)
 }
-# Of the last ones nothing is there: what is valid must be quick too.
+# Most of the last ones do not exist.
 FILES = "photo.jpg good.mar stock.mar text.mar truncated.mar result.json text.json net.py".split()
 FILES += "broken.py both.pt ids.txt empty.txt list.yaml bad.properties folder empty damaged".split()
 FILES += ["none", "none/none", "/dev/null/x", "", ".", "..", "\x7f", "a" * 300]
@@ -69,7 +71,7 @@ WORDS += [
 HOSTILE = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
 )
-# They wait, or measure this machine: nothing of that is an option's check.
+# These wait, or measure this machine.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
 LEFT_OUT |= {"--endpoint-url", "--retries", "--watch", "--help", "--list", "--all"}
 
@@ -95,12 +97,12 @@ def draw_value(draw: st.DrawFn, option: click.Option) -> str:
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> list[str]:
-    """A command, what it needs (or not), some of its options with values of any kind."""
+    """Draws a command, with or without the arguments it needs, and some options with any values."""
     path = draw(st.sampled_from(sorted(COMMANDS)))
     command, name = COMMANDS[path], path.removeprefix("offpath ")
     words = name.split()
     if draw(st.integers(0, 4)):
-        words += NEEDED.get(name, "").replace("{folder}", ".").split()
+        words += INPUTS[name].get("needs", "").replace("{folder}", ".").split()
     options = [
         it
         for it in command.params
@@ -116,7 +118,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     if not draw(st.integers(0, 5)):
         words.append(draw(st.sampled_from(FILES) | HOSTILE))
     if name == "serve":
-        # Java would be looked for.
+        # Otherwise it would look for Java.
         words += ["--config", "bad.properties"]
     elif {"--workload", "--images"} & {
         name for it in command.params for name in it.opts

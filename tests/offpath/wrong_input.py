@@ -1,4 +1,4 @@
-"""Wrong inputs of every command: the table wrong_input.yaml, and what click's declarations imply."""
+"""Wrong inputs of every command: the table wrong_input.yaml, and what options imply by type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guard: what a command would start raises instead, so that wrong options are tried in peace."""
+"""Lets a command check its options, and raises where it would start a process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-# Of Java, nginx, the linker and git, for what they are and know.
+# Options that ask Java, nginx or the linker for a version.
 QUESTIONS = ("-version", "-v", "-V", "-p")
 
 
 class Started(BaseException):
-    """The options were taken: a server, a child or a load was about to begin."""
+    """The options were accepted: a server, a child process or a load was about to start."""
 
 
 def forbid_processes(patch: pytest.MonkeyPatch) -> None:
-    """Everything heavy begins with a process; a question to Java or git is none."""
+    """Makes every new process raise Started, apart from git and questions for a version."""
     start = subprocess.Popen.__init__
 
     def refuse(self: Any, command: Any, *more: Any, **how: Any) -> None:
