@@ -28,7 +28,7 @@ from offpath.handler.pipeline import Batch, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.process.allocator import keep_freed_memory
-from offpath.handler.process.foreign_server import say_losses
+from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.request.body_from_front_door import FrontDoor
@@ -81,7 +81,7 @@ class OffpathClassifier(ImageClassifier):
         )
         self._metrics.start(self._choice.failed_gate)
         self._tracer = self._make_tracer(context)
-        say_losses(context.metrics)
+        warn_of_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
         """TorchServe's rows -> a batch of pictures; bad rows carry an error."""

@@ -17,13 +17,23 @@ DEFAULT_RESPONSE_TIMEOUT_S = 120
 
 
 def count_cores() -> int:
-    """Cores that this process may use: a container's limit is no matter of affinity."""
-    cores = len(os.sched_getaffinity(0))
+    """Returns the cores that this process may use: its affinity, within a container's limit."""
+    cores, limit = count_visible_cores(), read_cpu_limit()
+    return cores if limit is None else max(1, min(cores, int(limit)))
+
+
+def count_visible_cores() -> int:
+    """Returns the cores of this process's affinity, though a container may allow fewer."""
+    return len(os.sched_getaffinity(0))
+
+
+def read_cpu_limit() -> float | None:
+    """Returns a container's CPU limit in cores, which affinity does not show; None without."""
     try:
         quota, period = map(int, CPU_LIMIT.read_text().split())
-    except (OSError, ValueError):  # none, or `max`
-        return cores
-    return max(1, min(cores, quota // period))
+    except (OSError, ValueError):  # no cgroup v2, or `max`
+        return None
+    return quota / period
 
 
 def threads_per_worker(model_config: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ import click
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
-from offpath.serving.check.finding import Finding, State
+from offpath.serving.finding import Finding, State
 from offpath.serving.torchserve.management import UNIX
 from offpath.serving.torchserve.properties import read_properties
 

@@ -1,4 +1,4 @@
-"""A config.properties of the user's own, beside ours: what is given away, with our line to copy."""
+"""Compares a config.properties with offpath's: what the differences cost, with the line to copy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from offpath.handler.process.foreign_server import DECLARED_METRIC, read_java_options
-from offpath.serving.check.finding import Finding, lost, ok, wrong
-from offpath.serving.torchserve.properties import read_properties
+from offpath.handler.process.foreign_server import (
+    DECLARED_METRIC,
+    find_collector_loss,
+    find_metrics_loss,
+    read_java_options,
+)
+from offpath.serving.finding import Finding, lost, ok, wrong
+from offpath.serving.torchserve.properties import DEFAULTS, read_properties
 from offpath.serving.torchserve.server_settings import CONF_DIR, find_config
 
 AREA = "config"
-# TorchServe ignores them here: a model's settings are in its archive.
+# TorchServe ignores these keys in config.properties; a model's settings are in its archive.
 ARCHIVE_OPTIONS = {
     "batch_size": "--batch-size",
     "batchSize": "--batch-size",
@@ -21,33 +26,35 @@ ARCHIVE_OPTIONS = {
     "minWorkers": "--workers",
     "maxWorkers": "--workers",
 }
-# What its absence, or another value, costs; the line to copy is ours.
+# Cost of a missing or different value; the line to copy is from our file.
 WANTED = {
-    "metrics_mode": "no /metrics for Prometheus, and a log line for each metric",
-    "prefer_direct_buffer": "each batch is copied once more in Java",
-    "decode_input_request": "a warning in the log for each bad body",
-    "disable_system_metrics": "a Python process every minute that imports psutil and nvgpu",
+    "metrics_mode": "no /metrics for Prometheus, and a log line per metric",
+    "prefer_direct_buffer": "Java copies each batch once more",
+    "decode_input_request": "a warning in the log for every bad body",
+    "disable_system_metrics": "starts a Python process every minute that imports psutil and nvgpu",
 }
+# Cost of a limit that is no higher than TorchServe's default.
 LIMITS = {
-    "max_request_size": (6_553_500, "a good camera's JPEG gets an empty 413"),
-    "job_queue_size": (100, "more than that wait: 503"),
+    "max_request_size": "the JPEG of a good camera gets an empty 413",
+    "job_queue_size": "requests beyond this number get 503",
 }
-# A body of 1.2 MB for each place in the queue.
+# Memory for each place in the queue: the JPEG of a good camera.
 BODY_BYTES = 1_200_000
 SIZE = re.compile(r"(\d+)([kmgt]?)$", re.IGNORECASE)
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+METRICS_CURE = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
 LOOPBACK = re.compile(r"//(127\.|localhost|\[::1\])|^unix:")
 
 
 def check_config(
     properties: Mapping[str, str], vmargs: str | None = None, area: str = AREA
 ) -> Iterator[Finding]:
-    """Findings about a configuration.
+    """Yields findings about a configuration.
 
     Args:
         properties: the file's content.
-        vmargs: Java's options in force where a server runs; else those of the file count.
-        area: where it is from.
+        vmargs: Java options of the running server; None: those in the file.
+        area: area of the findings.
     """
     ours = read_properties(find_config())
     yield from _check_ignored(properties, area)
@@ -66,7 +73,7 @@ def check_config(
 
 
 def read_size(text: str | None) -> int | None:
-    """`2g` -> bytes; None for what is no size."""
+    """Parses a size such as `2g` into bytes; None if the text is not a size."""
     match = SIZE.match(text or "")
     return int(match.group(1)) * UNITS[match.group(2).lower()] if match else None
 
@@ -75,7 +82,7 @@ def _check_ignored(properties: Mapping[str, str], area: str) -> Iterator[Finding
     for key, option in ARCHIVE_OPTIONS.items():
         if key in properties:
             value = properties[key]
-            found = f"{value}: TorchServe ignores it in this file"
+            found = f"{value}; TorchServe ignores this key in config.properties"
             yield wrong(area, key, found, f"offpath archive {option} {value} ...")
 
 
@@ -85,22 +92,26 @@ def _check_java(
     java = read_java_options(options.split())
     shared = [o for o in ours["vmargs"].split() if "log4j" not in o]
     cure = "vmargs=" + " ".join([*shared, _log4j_option()])
-    if java.collector in (None, "G1") and "G1HeapRegionSize" not in options:
-        found = f"{java.collector or 'Java chooses, G1'}: four times the CPU with megabyte bodies"
-        yield lost(area, "collector", found, cure)
+    loss = find_collector_loss(java)
+    if loss is not None:
+        yield lost(area, loss.subject, loss.found, cure)
     else:
         yield ok(area, "collector", java.collector)
     if java.heap is None:
-        yield lost(area, "heap", "Java chooses, a quarter of the memory", cure)
+        yield lost(
+            area, "heap", "not set; Java takes up to a quarter of the memory", cure
+        )
     else:
         yield ok(area, "heap", f"at most {java.heap}")
     if "log4j.configurationFile" in options:
-        yield ok(area, "request log", "log4j's own file")
+        yield ok(area, "request log", "log4j.configurationFile is set")
     else:
-        yield lost(area, "request log", "eight lines for each request", cure)
+        yield lost(
+            area, "request log", "TorchServe writes eight log lines per request", cure
+        )
     direct = properties.get("prefer_direct_buffer") == "true"
     if direct and "netty.allocator.maxOrder" not in options:
-        found = "direct buffers in chunks of 16 MB: a batch of megabyte bodies costs three times"
+        found = "direct buffers in chunks of 16 MB triple the cost of a batch of megabyte bodies"
         yield lost(area, "buffers", found, cure)
 
 
@@ -112,50 +123,49 @@ def _check_metrics(properties: Mapping[str, str], area: str) -> Finding:
     named = properties.get("metrics_config", "")
     if properties.get("model_metrics_auto_detect") == "true":
         return ok(area, "our metrics", "found by model_metrics_auto_detect")
-    # A relative one is found from the server's folder, or by `offpath serve` beside ours.
+    # `offpath serve` looks for a relative path in our conf folder too.
     file = Path(named) if Path(named).is_file() else CONF_DIR / Path(named).name
-    if named and file.is_file() and DECLARED_METRIC in file.read_text("utf-8"):
+    is_declared = file.is_file() and DECLARED_METRIC in file.read_text("utf-8")
+    loss = find_metrics_loss(is_declared, named or "the default metrics file")
+    if loss is None:
         return ok(area, "our metrics", named)
-    cure = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
-    return lost(
-        area, "our metrics", f"{named or 'metrics_config is not set'}: dropped", cure
-    )
+    return lost(area, loss.subject, loss.found, METRICS_CURE)
 
 
 def _check_limits(
     properties: Mapping[str, str], options: str, ours: Mapping[str, str], area: str
 ) -> Iterator[Finding]:
-    for key, (default, cost) in LIMITS.items():
-        text = properties.get(key, str(default))
+    for key, cost in LIMITS.items():
+        text = properties.get(key, DEFAULTS[key])
         value = int(text) if text.isdigit() else 0
-        if value <= default and value < int(ours[key]):
+        if value <= int(DEFAULTS[key]) and value < int(ours[key]):
             yield lost(area, key, f"{text}: {cost}", f"{key}={ours[key]}")
         else:
             yield ok(area, key, text)
-    queue = properties.get("job_queue_size", str(LIMITS["job_queue_size"][0]))
+    queue = properties.get("job_queue_size", DEFAULTS["job_queue_size"])
     heap = read_size(read_java_options(options.split()).heap)
     if heap and queue.isdigit() and int(queue) * BODY_BYTES > heap // 2:
-        found = f"{queue} bodies of 1.2 MB are more than half of the heap"
+        found = f"{queue} bodies of 1.2 MB would fill more than half of the heap"
         cure = f"job_queue_size={heap // 2 // BODY_BYTES}, or a larger -Xmx"
         yield lost(area, "queue and heap", found, cure)
 
 
 def _check_doors(properties: Mapping[str, str], area: str) -> Iterator[Finding]:
     has_tokens = properties.get("disable_token_authorization") != "true"
-    management = properties.get("management_address", "http://127.0.0.1:8081")
+    management = properties.get("management_address", DEFAULTS["management_address"])
     if not LOOPBACK.search(management) and not has_tokens:
-        cure = "management_address=http://127.0.0.1:8081"
-        found = f"{management}: whoever reaches it loads code"
+        cure = f"management_address={DEFAULTS['management_address']}"
+        found = f"{management} without tokens: anyone who can reach it can load code"
         yield wrong(area, "management_address", found, cure)
-    inference = properties.get("inference_address", "http://127.0.0.1:8080")
+    inference = properties.get("inference_address", DEFAULTS["inference_address"])
     if not LOOPBACK.search(inference) and not has_tokens:
-        found = f"{inference}: no tokens and no TLS; a proxy must have both"
+        found = f"{inference} without tokens and TLS: put a proxy with both in front"
         cure = "disable_token_authorization=false"
         yield lost(area, "inference_address", found, cure)
     if properties.get("enable_model_api") == "true" and not properties.get(
         "allowed_urls"
     ):
-        found = "models are loaded from any URL (CVE-2023-43654)"
+        found = "not set: models can be loaded from any URL (CVE-2023-43654)"
         yield wrong(
             area, "allowed_urls", found, "allowed_urls=offpath-model-store-only"
         )

@@ -1,9 +1,8 @@
-"""What this host has: Java, cores, the GPU with its driver, torch's CUDA build, engines, limits."""
+"""Checks this host: Java, cores, GPU and driver, torch's CUDA build, engines, limits."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import resource
 from collections.abc import Iterator
@@ -13,19 +12,23 @@ from pathlib import Path
 import psutil
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.check.finding import Finding, lost, ok, wrong
+from offpath.handler.process.host_limits import (
+    count_cores,
+    count_visible_cores,
+    read_cpu_limit,
+)
+from offpath.serving.finding import Finding, lost, ok, wrong
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.launch import find_ts_home
 
 AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-CPU_LIMIT_FILE = Path("/sys/fs/cgroup/cpu.max")
-# A connection, a body and a worker's pipes each take some.
+# Connections, bodies and the pipes of the workers each take descriptors.
 LEAST_OPEN_FILES = 4096
 
 
 def check_host() -> Iterator[Finding]:
-    """Everything that can be said without a server."""
+    """Yields the findings that need no server."""
     yield _java()
     yield _torchserve()
     yield _cores()
@@ -40,7 +43,7 @@ def check_host() -> Iterator[Finding]:
 
 
 def read_driver() -> str | None:
-    """The NVIDIA driver's version; None without one."""
+    """Returns the NVIDIA driver's version; None without a driver."""
     try:
         match = re.search(r"\d+\.\d+(\.\d+)?", DRIVER_FILE.read_text())
     except OSError:
@@ -49,7 +52,7 @@ def read_driver() -> str | None:
 
 
 def has_gpu() -> bool:
-    """Whether torch could use one here; False where torch is not installed."""
+    """Tells whether torch finds a GPU; False where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -75,21 +78,12 @@ def _torchserve() -> Finding:
 
 
 def _cores() -> Finding:
-    cores = len(os.sched_getaffinity(0))
-    quota = _cpu_quota()
-    if quota is not None and quota < cores:
-        found = f"{cores}, of which this container may use {quota:g}"
-        cure = f"--workers {max(1, int(quota))} for `offpath archive`: threads follow the cores"
+    cores, limit = count_visible_cores(), read_cpu_limit()
+    if limit is not None and limit < cores:
+        found = f"{cores}, of which this container may use {limit:g}"
+        cure = f"offpath archive --workers {count_cores()} ... (sets the threads too)"
         return lost(AREA, "cores", found, cure)
     return ok(AREA, "cores", cores)
-
-
-def _cpu_quota() -> float | None:
-    try:
-        quota, period = CPU_LIMIT_FILE.read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def _devices() -> Iterator[Finding]:
@@ -112,17 +106,20 @@ def _devices() -> Iterator[Finding]:
         )
         yield ok(AREA, "device", f"{names}; driver {driver or 'unknown'}")
     elif driver is None:
-        yield ok(AREA, "device", "no GPU: the CPU")
+        yield ok(AREA, "device", "no GPU; the CPU is used")
     elif not build:
         cure = (
             "pip install --force-reinstall torch torchvision  (PyPI's builds have CUDA)"
         )
         yield wrong(
-            AREA, "device", f"driver {driver}, but torch has no CUDA; the CPU", cure
+            AREA,
+            "device",
+            f"driver {driver}, but torch is built without CUDA and uses the CPU",
+            cure,
         )
     else:
-        found = f"driver {driver}, and torch finds no device; the CPU"
-        cure = f"nvidia-smi; CUDA {build} needs a driver that is new enough, and /dev/nvidia*"
+        found = f"driver {driver}, but torch finds no device and uses the CPU"
+        cure = f"run nvidia-smi; CUDA {build} needs a recent driver and access to /dev/nvidia*"
         yield wrong(AREA, "device", found, cure)
 
 
@@ -133,7 +130,12 @@ def _engines() -> Finding:
     if "openvino" in installed or has_gpu():
         return ok(AREA, "engines", found)
     cure = "pip install 'torchserve-offpath[openvino]', and build the archive again"
-    return lost(AREA, "engines", f"{found}; the quickest on a CPU is not here", cure)
+    return lost(
+        AREA,
+        "engines",
+        f"{found}; openvino, the fastest on a CPU, is not installed",
+        cure,
+    )
 
 
 def _open_files() -> Finding:

@@ -1,5 +1,7 @@
-"""A running TorchServe, whoever started it: asked over its management API and its metrics, and
-looked at as a process where it runs on this host."""
+"""Checks a running TorchServe, whoever started it.
+
+The check asks the management API and /metrics, and reads the process where it runs on this host.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,18 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
-from offpath.serving.check.config_file import check_config
-from offpath.serving.check.finding import Finding, lost, ok, wrong
+from offpath.serving.check.config_file import METRICS_CURE, check_config
+from offpath.serving.finding import Finding, lost, ok, wrong
 from offpath.serving.mar_file import MarFile, read_mar
-from offpath.serving.torchserve.effective import find_differences
+from offpath.serving.torchserve.in_force import find_differences
 from offpath.serving.torchserve.java import read_java_major
 from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus
-from offpath.serving.torchserve.properties import read_properties
-from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.torchserve.properties import DEFAULTS, read_properties
 
 AREA = "server"
-# Workers write their sums about once a second.
+# Workers report their counters about once per second.
 METRICS_WAIT_S = 3.0
 METRICS_POLL_S = 0.2
-# TorchServe's own (ConfigManager.java).
-DEFAULT_ADDRESSES = {
-    "management": "http://127.0.0.1:8081",
-    "metrics": "http://127.0.0.1:8082",
-}
 LEAST_SPOOL_BYTES = 1 << 30
 
 
@@ -41,8 +37,8 @@ class ServerProcess:
     """TorchServe's Java on this host.
 
     Attributes:
-        command: its command line.
-        folder: it runs in.
+        command: command line.
+        folder: working folder.
     """
 
     command: list[str]
@@ -50,23 +46,24 @@ class ServerProcess:
 
     @property
     def config(self) -> Path | None:
-        """The properties file that it was started with."""
+        """Properties file that the server was started with."""
         return self._path_after("-f", "--ts-config-file")
 
     @property
     def model_store(self) -> Path | None:
-        """Where its archives are."""
+        """Folder of its archives."""
         return self._path_after("-s", "--model-store")
 
     def properties(self) -> dict[str, str]:
-        """What the file says; nothing where there is none."""
+        """Returns the content of the properties file; empty without a file."""
         config = self.config
         return read_properties(config) if config and config.is_file() else {}
 
     def address(self, kind: str) -> str:
-        """Where `management` or `metrics` is, to be asked from this host."""
-        said = self.properties().get(f"{kind}_address", DEFAULT_ADDRESSES[kind])
-        return said.replace("//0.0.0.0", "//127.0.0.1")
+        """Returns the address of `management` or `metrics` as this host reaches it."""
+        key = f"{kind}_address"
+        address = self.properties().get(key, DEFAULTS[key])
+        return address.replace("//0.0.0.0", "//127.0.0.1")
 
     def _path_after(self, *options: str) -> Path | None:
         for option, value in zip(self.command, self.command[1:]):
@@ -76,7 +73,7 @@ class ServerProcess:
 
 
 def find_servers() -> list[ServerProcess]:
-    """The TorchServes of this host, as far as they are to be seen."""
+    """Returns the TorchServes of this host that this user can see."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -89,7 +86,7 @@ def find_servers() -> list[ServerProcess]:
 
 
 def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
-    """Findings about the server whose management API is at `url`, `http://...` or `unix:PATH`."""
+    """Yields findings about the server with this management API, `http://...` or `unix:PATH`."""
     process = next((p for p in find_servers() if p.address("management") == url), None)
     if process is not None:
         yield from _check_process(process)
@@ -114,26 +111,24 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
-    """What is in force for one model, beside what its archive asks for."""
+    """Yields findings about one model in force, compared with its archive where that is known."""
     area = f"{status.model_name} {status.model_version}"
     ready, wanted = status.ready_workers, status.min_workers
     if ready < max(1, wanted):
-        cure = "the server's log says why a worker does not start"
+        cure = "read in the server's log why the worker does not start"
         yield wrong(area, "workers", f"{ready} of {wanted} are READY", cure)
     else:
         yield ok(area, "workers", f"{ready}, all READY")
-    differences = [] if archive is None else find_differences(archive, status)
-    for one in differences:
-        found = f"{one.effective}, the archive asks for {one.wanted!r}"
-        yield wrong(area, one.setting, found, one.cause)
+    differences = [] if archive is None else list(find_differences(archive, status))
+    yield from differences
     found = f"batch {status.batch_size}, delay {status.max_batch_delay_ms} ms"
     if status.batch_size == 1:
         cure = "offpath archive --batch-size 8 ..., or the register API's batch_size=8"
-        yield lost(area, "batches", f"{found}: none ever form", cure)
+        yield lost(area, "batches", f"{found}; requests are never batched", cure)
     elif not differences:
         yield ok(area, "batches", found)
     if status.queue_left is not None:
-        yield ok(area, "queue", f"{status.queue_left} more may wait")
+        yield ok(area, "queue", f"{status.queue_left} more requests may wait")
     if status.described.get("handler") != "offpath":
         yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
         return
@@ -141,14 +136,18 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
 
 
 def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
-    said = status.described
+    described = status.described
     yield ok(area, "device", f"{status.device}, {status.engine}")
-    for refused in said.get("engines_refused", []):
-        yield ok(area, "not taken", refused)
+    for refused in described.get("engines_refused", []):
+        yield ok(area, "engine not used", refused)
     yield ok(
-        area, "threads", f"{said.get('threads')} a worker, decode {said.get('decode')}"
+        area,
+        "threads",
+        f"{described.get('threads')} per worker, decode {described.get('decode')}",
     )
-    uri, spool = said.get("prediction_log", "off"), Path(said.get("spool", "/"))
+    uri, spool = described.get("prediction_log", "off"), Path(
+        described.get("spool", "/")
+    )
     if uri == "off":
         yield ok(area, "prediction log", "off")
         return
@@ -166,11 +165,11 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
     major = read_java_major(Path(process.command[0]))
     yield ok(AREA, "java", f"{major or 'unknown'} at {process.command[0]}")
     if not {"-ncs", "--no-config-snapshots"} & set(process.command):
-        found = "a snapshot of an earlier run beats every file"
+        found = "enabled; a snapshot of an earlier run wins over every file"
         yield lost(AREA, "snapshots", found, "torchserve --start --ncs ...")
     config = process.config
     if config is None or not config.is_file():
-        found = "none: TorchServe's defaults"
+        found = "none; TorchServe uses its defaults"
         yield lost(AREA, "config.properties", found, "torchserve --ts-config FILE ...")
     else:
         yield ok(AREA, "config.properties", config)
@@ -182,12 +181,12 @@ def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
         return None
     try:
         return read_mar(process.model_store / url)
-    except ExpectedError:  # registered from elsewhere
+    except ExpectedError:  # registered from another place
         return None
 
 
 def _metrics_address(url: str, process: ServerProcess | None) -> str | None:
-    """Where the metrics are; None for what is asked over sockets."""
+    """Returns the base URL of the metrics; None where they are on a socket."""
     if process is not None:
         address = process.address("metrics")
         return None if address.startswith(UNIX) else address
@@ -197,7 +196,7 @@ def _metrics_address(url: str, process: ServerProcess | None) -> str | None:
 
 
 def _check_metrics(url: str) -> Finding:
-    """Whether ours arrive: the question to the workers just now was counted like a request."""
+    """Looks for offpath's metrics: describing the workers has just counted as a request."""
     deadline = time.monotonic() + METRICS_WAIT_S
     while True:
         try:
@@ -205,8 +204,8 @@ def _check_metrics(url: str) -> Finding:
         except httpx.HTTPError as error:
             return lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
         if DECLARED_METRIC in text:
-            return ok(AREA, "metrics", f"offpath's are at {url}")
+            return ok(AREA, "metrics", f"offpath's metrics are at {url}")
         if time.monotonic() > deadline:
-            cure = f"metrics_config={CONF_DIR / 'metrics.yaml'}"
-            return lost(AREA, "metrics", f"none of offpath's at {url}", cure)
+            found = f"none of offpath's at {url}"
+            return lost(AREA, "metrics", found, METRICS_CURE)
         time.sleep(METRICS_POLL_S)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
+from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.serving.front.config import FrontPlace
 from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.upstream import Behind
 from offpath.serving.mar_file import MarFile, read_archives
+from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
     LOOPBACK,
@@ -20,10 +22,6 @@ from offpath.serving.torchserve.server_settings import (
     read_config,
 )
 
-# TorchServe's own (ConfigManager.java).
-DEFAULT_MAX_REQUEST_BYTES = 6_553_500
-DEFAULT_QUEUE = 100
-DEFAULT_RESPONSE_TIMEOUT_S = 120
 # A request may wait for one batch before its own, and a worker that starts anew.
 WAITING_BATCHES = 2
 STATES = Path("/proc/net/unix")
@@ -45,10 +43,10 @@ def look_behind(settings: ServerSettings, front: FrontSettings) -> Behind:
     """
     named = read_archives(settings.model_store, settings.models)
     archives = [archive for _, archive in named]
-    properties = {**read_config(settings), **settings.overrides}
+    properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     hand_over = not settings.enable_model_api and all(a.takes_names for a in archives)
-    limit = int(properties.get("max_request_size", DEFAULT_MAX_REQUEST_BYTES))
-    own_queue = int(properties.get("job_queue_size", DEFAULT_QUEUE))
+    limit = int(properties["max_request_size"])
+    own_queue = int(properties["job_queue_size"])
     return Behind(
         hand_over=hand_over,
         max_body_bytes=limit,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offpath.handler.errors import WrongOption
+from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.binary import NginxBinary
 from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.upstream import (
@@ -130,7 +131,7 @@ def _values(
         "run": _check_plain(place.run),
         "bodies": _check_plain(place.bodies),
         "user": _user_line(),
-        "workers": str(min(MAX_WORKERS, len(os.sched_getaffinity(0)))),
+        "workers": str(min(MAX_WORKERS, count_cores())),
         "files": str(files),
         "connections": str(min(CONNECTIONS, files // 3)),
         "drain_s": str(settings.drain_s),

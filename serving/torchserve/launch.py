@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from offpath.handler.errors import MissingPackage
+from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
 
-MAIN_CLASS = "org.pytorch.serve.ModelServer"
 LOG4J_PROPERTY = "-Dlog4j.configurationFile="
 # Read by conf/log4j2.xml.
 VERBOSE_LOGGING = {

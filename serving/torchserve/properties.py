@@ -11,6 +11,15 @@ from pathlib import Path
 
 from offpath.handler.errors import ExpectedError, WrongOption
 
+# TorchServe's own defaults (ConfigManager.java) for the keys that this project looks at.
+DEFAULTS = {
+    "inference_address": "http://127.0.0.1:8080",
+    "management_address": "http://127.0.0.1:8081",
+    "metrics_address": "http://127.0.0.1:8082",
+    "max_request_size": "6553500",
+    "job_queue_size": "100",
+}
+
 
 def parse_properties(text: str) -> dict[str, str]:
     """Parses `key=value` lines; `#` and `!` start comments, a final backslash continues a line.

@@ -12,7 +12,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.prediction import Prediction
 from offpath.serving.process.in_flight import wait_until_answered
-from offpath.serving.torchserve.effective import check_effective
+from offpath.serving.torchserve.in_force import check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
@@ -105,7 +105,7 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
     server.wait_until_ready()
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
-        statuses = check_effective(server.archives, management, allow_cpu)
+        statuses = check_in_force(server.archives, management, allow_cpu)
     token = server.read_token("inference")
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:

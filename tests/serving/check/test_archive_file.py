@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offpath.serving.check.archive_file import check_archive
-from offpath.serving.check.finding import State
+from offpath.serving.finding import State
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
 

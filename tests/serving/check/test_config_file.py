@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from offpath.serving.check.config_file import check_config, read_size
-from offpath.serving.check.finding import State
+from offpath.serving.finding import State
 from offpath.serving.torchserve.properties import read_properties
 from offpath.serving.torchserve.server_settings import find_config
 

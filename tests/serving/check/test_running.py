@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.check.finding import Finding, State
+from offpath.serving.finding import Finding, State
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
@@ -31,7 +31,7 @@ def test_our_server_has_everything(server: TorchServe) -> None:
     model = by_subject(findings, "near-free 1.0")
     assert model["device"].found == "cpu, eager fp32"
     assert model["batches"].found == "batch 8, delay 1 ms"
-    assert model["queue"].found == "200 more may wait"
+    assert model["queue"].found == "200 more requests may wait"
 
 
 @pytest.mark.server
@@ -46,7 +46,7 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
     lost = {one.subject for one in findings if one.state is State.LOST}
     assert {"collector", "heap", "our metrics", "request log", "metrics"} <= lost
     assert by_subject(findings, "near-free 1.0")["device"].state is State.OK
-    for about in ("its metrics file has none", "default collector"):
+    for about in ("does not declare offpath's metrics", "takes four times the CPU"):
         assert len(re.findall(f"this server: .*{about}", log)) == workers
 
 

@@ -1,4 +1,4 @@
-"""One line of `offpath check`."""
+"""One observation about a host, a configuration, an archive or a running server."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """How bad it is.
-
-    `lost`: it works, and something is given away; `wrong`: it does not do what was asked.
-    """
+    """Severity of a finding."""
 
     OK = "ok"
+    # It works, but speed, metrics or safety is given away.
     LOST = "lost"
+    # It does not do what was asked.
     WRONG = "wrong"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found.
+    """One observation, with its cure.
 
     Attributes:
-        area: `host`, `config`, an archive's or a model's name.
-        subject: what it is about.
-        state: how bad it is.
-        found: what there is.
+        area: `host`, `config`, `server`, or the name of an archive or model.
+        subject: the setting or part that was looked at.
+        state: severity.
+        found: the present value, and the cost where there is one.
         cure: the line to copy, or what to do; empty where all is well.
     """
 
@@ -37,15 +36,15 @@ class Finding:
 
 
 def ok(area: str, subject: str, found: object) -> Finding:
-    """As it should be."""
+    """Returns a finding that needs no change."""
     return Finding(area, subject, State.OK, str(found))
 
 
 def lost(area: str, subject: str, found: object, cure: str) -> Finding:
-    """It works, and something is given away."""
+    """Returns a finding about something that works at a cost."""
     return Finding(area, subject, State.LOST, str(found), cure)
 
 
 def wrong(area: str, subject: str, found: object, cure: str) -> Finding:
-    """It does not do what was asked."""
+    """Returns a finding about something that does not do what was asked."""
     return Finding(area, subject, State.WRONG, str(found), cure)
