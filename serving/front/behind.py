@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
+from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.config import FrontPlace
 from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.upstream import Behind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.serving.finding import Finding, State
 from offpath.serving.check.running import check_model, check_server
+from offpath.serving.finding import Finding, State
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings
