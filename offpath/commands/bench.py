@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import click
 
-from offpath.commands import (
-    bench_compare,
-    bench_engines,
-    bench_latency,
-    bench_setup,
-    bench_show,
-    bench_sweep,
-)
+from offpath.commands import bench_compare, bench_setup, bench_show, bench_sweep
 
 
 @click.group()
@@ -24,7 +17,5 @@ for subcommand in (
     bench_show.command,
     bench_sweep.command,
     bench_setup.setup,
-    bench_engines.command,
-    bench_latency.command,
 ):
     command.add_command(subcommand)

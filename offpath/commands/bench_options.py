@@ -113,10 +113,10 @@ fail_if_option = click.option(
 )
 generator_option = click.option(
     "--generator",
-    type=click.Choice(["locust", "wrk", "h2load"]),
+    type=click.Choice(["locust", "wrk"]),
     default="locust",
     show_default=True,
-    help="wrk is lighter where it is installed; h2load speaks HTTP/2 to HTTPS.",
+    help="wrk needs less CPU, where it is installed.",
 )
 seed_option = click.option("--seed", type=int, default=0, show_default=True)
 

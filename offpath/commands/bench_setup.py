@@ -93,7 +93,7 @@ def print_list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from offpath.profiling.core.host import count_cores
+    from offpath.handler.process.host_limits import count_cores
     from offpath.profiling.load.model_under_test import load_model
     from offpath.profiling.servers.registry import ENVIRONMENTS, SERVERS
 

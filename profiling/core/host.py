@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.nvml import NoGpu, NvmlReader
 from offpath.serving.torchserve.java import find_java
 
@@ -29,11 +29,6 @@ PACKAGES = (
     "locust",
     "geventhttpclient",
 )
-
-
-def count_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def describe_host() -> dict[str, Any]:

@@ -77,12 +77,14 @@ CPU = StackedSpec(
     "ms",
 )
 SPEED_TABLE = TableSpec(
-    "good replies a second; x: to {baseline}, median of the rounds' ratios",
+    "good replies per second; x: to {baseline}, median of the rounds' ratios;"
+    " difference: of an answer's probability from the reference, at most",
     (
         *(RATE, RANGE, RATIO),
         Column("goodput"),
         Column("decode_percent", decimals=0),
         Column("limit_percent", decimals=0),
+        Column("answer_difference", "difference", decimals=4),
         FAILED,
     ),
     ("clients",),

@@ -14,9 +14,6 @@ from offpath.profiling.report.document import Document
 # Experiment -> the module whose `document_of(run, baseline)` shows it; imported when it is needed.
 EXPERIMENTS: dict[str, str] = {
     "compare": "offpath.profiling.experiments.compare_report",
-    "engines": "offpath.profiling.experiments.engines_report",
-    "latency": "offpath.profiling.experiments.latency_report",
-    "replicas": "offpath.profiling.experiments.replicas_report",
     "sweep": "offpath.profiling.experiments.sweep_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),

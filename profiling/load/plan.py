@@ -69,15 +69,12 @@ class LoadSample:
         statuses: replies by HTTP status ("200"), NO_REPLY for none.
         latencies_ms: of the 200s, in order of arrival; in open loop from the time they were due.
         cpu_s: CPU time of the generator itself inside the window.
-        stages_ms: what the replies tell of the server's stages, a value a request; empty where
-            nobody looked.
     """
 
     elapsed_s: float
     statuses: dict[str, int]
     latencies_ms: list[float] = field(repr=False)
     cpu_s: float
-    stages_ms: Mapping[str, list[float]] = field(default_factory=dict, repr=False)
 
     @property
     def ok(self) -> int:
@@ -119,14 +116,12 @@ class Generator(Protocol):
 def find_generator(name: str) -> Generator:
     """A generator by name."""
     # Imported here: they import this module.
-    from offpath.profiling.load.generators.h2load_adapter import H2loadGenerator
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator
 
     generators: Mapping[str, Callable[[], Generator]] = {
         "locust": LocustGenerator,
         "wrk": WrkGenerator,
-        "h2load": H2loadGenerator,
     }
     if name not in generators:
         raise WrongOption(

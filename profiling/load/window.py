@@ -135,7 +135,6 @@ def name_figures(
         "replies_200": sample.ok,
         **{f"replies_{status}": n for status, n in sample.statuses.items()},
         "latency_ms": sample.latencies_ms,
-        **{f"stage_ms.{name}": values for name, values in sample.stages_ms.items()},
         "other_cores": round(cpu_s["other"] / sample.elapsed_s, 4),
         **{
             f"{BESIDE}_cpu_s" if group == BESIDE else f"cpu_s.{group}": seconds

@@ -29,8 +29,8 @@ from offpath.serving.torchserve.session import View
 
 # Free ports; every client of a benchmark is one address.
 DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
-# What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of FrontSettings; TLS,
-# with HTTP/2 where the generator speaks it; so many hosts on this machine behind `offpath front`.
+# What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of FrontSettings, TLS,
+# and the number of hosts on this machine behind `offpath front`.
 FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
 # Group of the door's processes; counted with the front end, and shown alone.
 NGINX = "nginx"

@@ -125,8 +125,6 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["bench", "show", result, "--html", "a.html", "--plot", "a.svg"],
         ["bench", "setup", "nobody"],
         *(["bench", it, "--workload", "nowhere"] for it in ("compare", "sweep")),
-        ["bench", "latency", "--servers", "nobody"],
-        ["bench", "engines", "--model", "nothing"],
         *(
             ["profile", it, "--handler", "none.py:None"]
             for it in ("stages", "lines", "cprofile", "flame")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.profiling.core.host import count_cores
+from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs

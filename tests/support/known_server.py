@@ -1,24 +1,26 @@
 """An HTTP server whose delays, failures and stalls are known: load generators are checked with it.
 
-It counts what it did; a GET returns the counts.
+It answers {"cat": 0.75} to every POST, keeps no body, and counts what it did. A GET returns the
+counts. Run as a program it serves until stdin closes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import httpx
 
-from offpath.profiling.load import known_server
-from offpath.profiling.load.known_server import ANSWER, OK, KnownProtocol, serve
-
-FAILED = b"503 Service Unavailable"
+ANSWER = b'{"cat": 0.75}'
+OK, FAILED = b"200 OK", b"503 Service Unavailable"
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Behaviour:
 
     Attributes:
         delays_s: a request is held for the delay of its number, in turn.
-        fail_every: every so many-th request is answered 503; 0: none.
-        stall_at, stall_s: at the request of this number the whole server stands still so long.
+        fail_every: every request of a multiple of this number is answered 503; 0: none.
+        stall_at, stall_s: at the request of this number the whole server stands still this long.
     """
 
     delays_s: tuple[float, ...] = (0.0,)
@@ -45,16 +47,35 @@ class Counts:
     held_ms: list[float] = field(default_factory=list)
 
 
-class BehavingProtocol(KnownProtocol):
-    """Answers as `behaviour` says; all connections count together."""
+class BehavingProtocol(asyncio.Protocol):
+    """HTTP/1.1 with kept connections and a Content-Length; all connections count together."""
+
+    _head, _left = b"", 0
 
     def __init__(self, behaviour: Behaviour, counts: Counts) -> None:
         self._behaviour, self._counts = behaviour, counts
 
-    def answer(self, head: bytes) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Head and body may arrive in pieces."""
+        if self._left:
+            self._left -= len(data)
+        else:
+            self._head += data
+            head, separator, body = self._head.partition(b"\r\n\r\n")
+            if not separator:
+                return
+            self._left = find_length(head) - len(body)
+        if self._left <= 0:
+            head, self._head, self._left = self._head, b"", 0
+            self._answer(head)
+
+    def _answer(self, head: bytes) -> None:
         counts, behaviour = self._counts, self._behaviour
         if head.startswith(b"GET"):
-            self.write(OK, json.dumps(asdict(counts)).encode())
+            self._write(OK, json.dumps(asdict(counts)).encode())
             return
         start_s = time.perf_counter()
         counts.requests += 1
@@ -69,32 +90,65 @@ class BehavingProtocol(KnownProtocol):
     def _reply(self, number: int, start_s: float) -> None:
         every = self._behaviour.fail_every
         if every and number % every == 0:
-            self.write(FAILED, ANSWER)
+            self._write(FAILED, ANSWER)
             return
-        self.write(OK, ANSWER)
+        self._write(OK, ANSWER)
         self._counts.held_ms.append(1000 * (time.perf_counter() - start_s))
+
+    def _write(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        self._transport.write(head + body)
+
+
+def find_length(head: bytes) -> int:
+    """Returns the Content-Length of a request's head, 0 without one."""
+    _, found, rest = head.lower().partition(b"content-length:")
+    return int(rest.partition(b"\r\n")[0]) if found else 0
 
 
 @dataclass(frozen=True)
 class BehavingServer:
-    """A running one."""
+    """A running server."""
 
     url: str
     pid: int
 
     def counts(self) -> Counts:
-        """What it saw so far."""
+        """Asks the server what it saw until now."""
         # trust_env: no proxy between us and loopback.
         return Counts(**httpx.get(self.url, timeout=30, trust_env=False).json())
 
 
 @contextmanager
 def run_known_server(behaviour: Behaviour = Behaviour()) -> Iterator[BehavingServer]:
-    """Runs one in a process of its own."""
-    with known_server.run_known_server(__name__, json.dumps(asdict(behaviour))) as one:
-        yield BehavingServer(one.url, one.pid)
+    """Runs a server in a process and a session of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, json.dumps(asdict(behaviour))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+    try:
+        yield BehavingServer(process.stdout.readline().strip(), process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def serve(behaviour: Behaviour) -> None:
+    """Serves until stdin closes; prints the URL as the first line on stdout."""
+    loop, counts = asyncio.get_running_loop(), Counts()
+    server = await loop.create_server(
+        lambda: BehavingProtocol(behaviour, counts), "127.0.0.1", 0, backlog=1024
+    )
+    port = server.sockets[0].getsockname()[1]
+    print(f"http://127.0.0.1:{port}/predictions/any", flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    # Open connections would be waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    wanted, seen = Behaviour(**json.loads(sys.argv[1])), Counts()
-    asyncio.run(serve(lambda: BehavingProtocol(wanted, seen)))
+    asyncio.run(serve(Behaviour(**json.loads(sys.argv[1]))))

@@ -15,20 +15,16 @@ from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
-from offpath.profiling.experiments.replicas_report import (
-    ANSWERED,
-    AT,
-    CLIENTS,
-    FAILED,
-    RUNNING,
-    WANTED,
-)
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.archives import NAME
 from tests.support.ray_cluster import RayCluster
 from tests.support.ray_rounds import open_cluster
 from tests.support.watched_load import Tries, watched_load
 
+# The columns of samples.json.
+AT, CLIENTS = "at_s", "clients"
+WANTED, RUNNING = "wanted", "running"
+ANSWERED, FAILED = "answered", "failed"
 FEW, MANY = 4, 32
 # Clients, and for how long: as many replicas as wanted are there, and gone, before the end.
 LOAD_S = (

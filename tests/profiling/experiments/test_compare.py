@@ -9,6 +9,7 @@ import pytest
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
+from offpath.handler.process import host_limits
 from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import CompareChoices, run_compare
@@ -126,6 +127,16 @@ def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
     assert "absent" not in run.variants
 
 
+def test_a_limited_container_gets_as_many_workers_as_it_may_use(
+    compare, monkeypatch, tmp_path
+):
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
+    server = QuickServer("a")
+    run = compare([server], rounds=1)
+    assert (server.workers, run.host["cores"]) == (1, 1)
+
+
 def test_none_that_can_run_is_an_error(compare):
     with pytest.raises(ExpectedError, match="none of the servers can run here: a: no"):
         compare([QuickServer("a", cannot="no binary")])
@@ -218,13 +229,15 @@ def tables_of(run: Run, heading: str) -> list[Table]:
 
 def test_the_tables_have_ratios_shares_and_failures():
     run = make_compare()
-    run.add(3, "offpath", PHOTOS, make_window(1210, replies_503=7))
+    window = make_window(1210, replies_503=7, answer_difference=0.00123)
+    run.add(3, "offpath", PHOTOS, window)
     (speed,) = tables_of(run, "photos: requests a second")
-    columns = ["", "req/s", "range", "x", "% decode", "% limit", "failed"]
-    assert list(speed.columns) == columns and "torchserve-stock" in speed.title
+    figures = ["req/s", "range", "x", "% decode", "% limit", "difference"]
+    assert list(speed.columns) == ["", *figures, "failed"]
+    assert "torchserve-stock" in speed.title
     assert speed.rows == [
-        ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "7", "0"],
-        ["offpath", "121", "100-150", "11.0", "60", "81", "7 x 503"],
+        ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "7", "", "0"],
+        ["offpath", "121", "100-150", "11.0", "60", "81", "0.0012", "7 x 503"],
     ]
     (ready,) = tables_of(run, "Starts")
     assert ready.rows == [["offpath", "6.00", "5.00-7.00", "30.0"]]
@@ -256,8 +269,7 @@ def test_a_team_has_its_memory_against_as_many_alone():
     assert kinds.rows[-1] == ["offpath, 4 workers", "200"]
 
 
-# By default limits (test_limits.py), probes (above) and our server beside its handler alone
-# (test_latency.py) are each shown by themselves.
+# By default limits (test_limits.py) and probes (above) are each shown by themselves.
 @pytest.mark.slow
 @pytest.mark.server
 def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):

@@ -1,4 +1,4 @@
-"""Steps, restarts and what remains; and our server's settings, each turned alone."""
+"""Sweep: steps, restarts, and what remains when a server dies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.on_servers import Windows
 from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
-from offpath.profiling.experiments.sweep_report import document_of, turn_knob
-from offpath.profiling.experiments.vary import VaryChoices, run_vary
+from offpath.profiling.experiments.sweep_report import document_of
 from offpath.profiling.report.document import LineChart, Table
 from tests.profiling.experiments.quick import are_gone, make_workload, serve
 from tests.profiling.quick_server import Listener, QuickServer
@@ -115,58 +114,3 @@ def test_charts_and_tables_are_against_clients():
     assert [chart.title for chart in document.headline] == ["photos"]
     (table,) = [part for part in section.parts if isinstance(part, Table)]
     assert table.rows[1] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]
-
-
-PRESET = {"batch_size": 8, "max_batch_delay_ms": 1, "workers": 2, "threads": 1}
-
-
-def test_turning_the_workers_shares_the_cores_among_them():
-    assert turn_knob(PRESET, "workers", 1, 4) == {**PRESET, "workers": 1, "threads": 4}
-    assert turn_knob(PRESET, "workers", 8, 4)["threads"] == 1
-    assert turn_knob(PRESET, "workers", 2, 4) == PRESET
-    assert turn_knob(PRESET, "max_batch_delay_ms", 5, 4)["max_batch_delay_ms"] == 5
-
-
-def test_a_varied_knob_has_its_values_in_order_with_the_presets_marked():
-    run = make_run(
-        "sweep", settings={"vary": {"batch_size": [4, 1]}, "reference": PRESET}
-    )
-    run.variants = {}
-    for size, good in ((8, 900), (4, 600), (1, 300)):
-        run.variants[f"batch {size}"] = {**PRESET, "batch_size": size}
-        for clients in (1, 32):
-            cell = Cell("photos", clients)
-            run.add(0, f"batch {size}", cell, make_window(good + clients))
-    # Another knob's setting is no point of this one's line.
-    run.variants["more workers"] = {**PRESET, "batch_size": 4, "workers": 4}
-    (section,) = document_of(run, None).sections
-    rates, latencies, table = section.parts
-    assert [line.name for line in rates.series] == ["1 client", "32 clients"]
-    assert rates.series[0].points == [(1.0, 30.1), (4.0, 60.1), (8.0, 90.1)]
-    assert len(latencies.series) == 4 and section.heading == "batch size"
-    assert [row[0] for row in table.rows] == ["1", "4", "8 *"]
-    assert table.rows[2][1:4] == ["90.1", "50.5", "95.0"]
-
-
-@pytest.mark.server
-def test_one_torchserve_serves_every_setting(tmp_path):
-    folder = make_workload(tmp_path)
-    choices = VaryChoices(
-        workloads=(folder,),
-        model="near-free",
-        servers=("offpath",),
-        clients=(1, 4),
-        windows=Windows(seconds=0.5, warm_up_s=0.5),
-        rounds=1,
-        command="offpath bench sweep --vary batch-size=1",
-        knobs={"batch_size": (1,)},
-        settle_s=0.5,
-    )
-    run = run_vary(choices, Listener(), lambda run: None)
-    assert run.failures == [] and len(run.variants) == 2
-    summary = Summary(run)
-    for variant in run.variants:
-        assert summary.value(variant, Cell(folder, 4), "replies_200") > 0
-        assert 0 < summary.value(variant, Cell(folder, 1), "answer_difference") < 0.03
-    tables = [s.parts[2] for s in document_of(run, None).sections]
-    assert [[row[0] for row in table.rows] for table in tables][0] == ["1", "8 *"]

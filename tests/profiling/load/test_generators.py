@@ -137,7 +137,7 @@ def test_the_child_runs_where_the_package_is_only_on_sys_path(
 
 def test_an_unknown_generator_is_named():
     with pytest.raises(
-        ExpectedError, match="'ab': expected one of locust, wrk, h2load"
+        ExpectedError, match="'ab': expected one of locust, wrk"
     ):
         find_generator("ab")
 
@@ -215,12 +215,3 @@ def test_wrk_that_fails_says_why(send):
         ExpectedError, match="(?s)wrk failed with code.*unable to connect"
     ):
         send("http://127.0.0.1:9/", "wrk", seconds=1)
-
-
-@pytest.mark.skipif(shutil.which("h2load") is None, reason="no h2load on the PATH")
-def test_h2load_agrees_with_the_server(send):
-    with run_known_server(Behaviour((0.05,), 10)) as server:
-        sample = send(server.url, "h2load", clients=4, seconds=1)
-    assert sum(sample.statuses.values()) == pytest.approx(80, rel=0.1)
-    assert sample.failures == pytest.approx(sample.ok / 9, abs=2)
-    assert percentile(sample.latencies_ms, 50) == pytest.approx(50, rel=0.1)
