@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.profiling.core.experiment import Observer
 from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.runner import START
 from offpath.profiling.experiments.compare_report import SERVER

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import Runner, Schedule
 from offpath.profiling.core.work_folder import work_folder

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer
 from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.work_folder import work_folder
 from offpath.profiling.experiments.server_account import (

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer, Variant
 from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.core.experiment import Observer, Variant
 from offpath.profiling.core.run import Run, check_alike
 from offpath.profiling.core.runner import Runner, Schedule
 from offpath.profiling.core.work_folder import work_folder

@@ -136,9 +136,7 @@ def test_the_child_runs_where_the_package_is_only_on_sys_path(
 
 
 def test_an_unknown_generator_is_named():
-    with pytest.raises(
-        ExpectedError, match="'ab': expected one of locust, wrk"
-    ):
+    with pytest.raises(ExpectedError, match="'ab': expected one of locust, wrk"):
         find_generator("ab")
 
 
