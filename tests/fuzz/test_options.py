@@ -102,7 +102,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     command, name = COMMANDS[path], path.removeprefix("offpath ")
     words = name.split()
     if draw(st.integers(0, 4)):
-        words += INPUTS[name].get("needs", "").replace("{folder}", ".").split()
+        words += INPUTS.get(name, {}).get("needs", "").replace("{folder}", ".").split()
     options = [
         it
         for it in command.params
