@@ -29,7 +29,7 @@ def command(
     conditions: tuple[Condition, ...],
     outputs: showing.Outputs,
 ) -> None:
-    """Prints (and draws) a saved run of any `offpath bench` command, or of `offpath tune`."""
+    """Prints (and draws) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
     run = load_run(path)

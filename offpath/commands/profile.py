@@ -1,15 +1,18 @@
-"""`offpath profile`: where a request's time goes, by stage, by function and by line."""
+"""`offpath profile`: where a request's time goes, in a handler alone or in a server under load."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from offpath.commands.bench_options import fail_if_left_out
+from offpath.commands.bench_options import (
+    fail_if_left_out,
+    generator_option,
+    warm_up_option,
+)
 from offpath.commands.showing import (
     FILE,
     Outputs,
@@ -18,127 +21,123 @@ from offpath.commands.showing import (
     output_options,
     present,
 )
+from offpath.commands.url_option import check_url
 
-# Subcommand -> module that holds it under its own name; imported when called.
-ELSEWHERE = {
-    "server": "offpath.commands.profile_server",
-    "compare": "offpath.commands.profile_compare",
-    "show": "offpath.commands.profile_compare",
-}
+Command = Callable[..., None]
 
-
-class ProfileGroup(click.Group):
-    """The in-process profiles, and what other modules add."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *ELSEWHERE])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(ELSEWHERE[cmd_name])
-        found: click.Command = getattr(module, cmd_name)
-        return found
-
-
-@click.group(cls=ProfileGroup)
-def command() -> None:
-    """Where a request's time goes: by stage, by function, by line; in process or in the server."""
-
-
-_OPTIONS = (
-    click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
-                 help="offpath, stock, naive, or a class of yours; may be given several times:"
-                      " they take turns.  [default: offpath]"),
-    click.option("--mar", "mars", multiple=True, type=FILE,
-                 help="An archive with its own model; may be given several times."),
-    click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
-                 help="Of the S3 server that starts when naive is among the handlers."),
-    click.option("--model", default="near-free", show_default=True,
-                 type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
-                 help="near-free (pool + linear) stands in for an accelerator."),
-    click.option("--requests", type=click.IntRange(1), default=1000, show_default=True,
-                 help="Per handler, after the warm-up."),
-    click.option("--batch-size", type=click.IntRange(1, 1024),
-                 help="Requests a batch.  [default: 8; naive 1, as TorchServe would give it]"),
-    click.option("--images", default="photos-55k", show_default=True,
-                 help="photos-55k, photos-1200k or a folder of photographs."),
-    click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True,
-                 help="Of torch, and of our decoder: cores / workers."),
-    click.option("--warm-up", type=click.IntRange(1), default=80, show_default=True,
-                 help="Requests per handler before the first that counts."),
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
-                 show_default=True, help="auto: CUDA where torch finds it."),
-    click.option("--seed", type=int, default=0, show_default=True,
-                 help="Of the photographs and their order."),
+model_option = click.option(
+    "--model", default="near-free", show_default=True,
+    type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+    help="Model to load. near-free (pool + linear) stands in for an accelerator.",
 )  # fmt: skip
-_output = click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("offpath-profile"),
-    show_default=True,
-    help="Folder for the files of the single handlers.",
-)
+images_option = click.option(
+    "--images", default="photos-55k", show_default=True,
+    help="Images to send: photos-55k, photos-1200k or a folder.",
+)  # fmt: skip
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True,
+    help="Seed for choosing and ordering the images.",
+)  # fmt: skip
+output_option = click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False),
+    default=Path("offpath-profile"), show_default=True,
+    help="Folder for the .prof and .html files.",
+)  # fmt: skip
+HANDLER_OPTIONS = (
+    click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
+                 help="offpath, stock, naive, or a class of your own. Can be repeated: handlers"
+                      " take turns on the same images.  [default: offpath]"),
+    click.option("--mar", "mars", multiple=True, type=FILE,
+                 help="An archive with its own handler and model. Can be repeated."),
+    click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
+                 help="Latency of the S3 server that is started for the handler naive."),
+    model_option,
+    click.option("--requests", type=click.IntRange(1), default=1000, show_default=True,
+                 help="Requests per handler, not counting the warm-up."),
+    click.option("--batch-size", type=click.IntRange(1, 1024),
+                 help="Requests per batch.  [default: 8; naive 1, as TorchServe would give it]"),
+    images_option,
+    click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True,
+                 help="Threads for torch and for offpath's decoder. In production: cores /"
+                      " workers."),
+    click.option("--warm-up", type=click.IntRange(1), default=80, show_default=True,
+                 help="Requests per handler before measuring starts."),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
+                 show_default=True, help="auto uses CUDA where torch finds it."),
+    seed_option,
+)  # fmt: skip
 
 
-def _common_options(function: Callable[..., None]) -> Callable[..., None]:
-    function = output_options(function)
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+@click.group
+def command() -> None:
+    """Shows where a request's time goes: by stage, function or line, or inside a server.
+
+    `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
+    TorchServe. `offpath bench show` prints a saved profile again.
+    """
+
+
+def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds options, shown in the order in which they are given."""
+
+    def decorate(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 @command.command("stages")
-@_common_options
+@add_options(*HANDLER_OPTIONS, output_options)
 @click.option(
     "--torch-profiler",
     "trace",
     type=FILE,
-    help="Also a torch.profiler trace of three batches, with a range per stage.",
+    help="Also write a torch.profiler trace of three batches, with one range per stage.",
 )
 def stages(**chosen: Any) -> None:
-    """Seconds by stage, per batch and per image; disjoint stages that add up to the whole."""
-    _profile("stages", **chosen)
+    """Measures each stage of a handler, per batch and per image. Stages add up to the total."""
+    profile_handlers("stages", **chosen)
 
 
 @command.command("cprofile")
-@_common_options
-@_output
+@add_options(*HANDLER_OPTIONS, output_options, output_option)
 def cprofile(**chosen: Any) -> None:
-    """Seconds by function and bucket, of all threads; HANDLER.prof for snakeviz."""
-    _profile("cprofile", **chosen)
+    """Measures each function and kind of work, in all threads. Writes HANDLER.prof."""
+    profile_handlers("cprofile", **chosen)
 
 
 @command.command("lines")
-@_common_options
+@add_options(*HANDLER_OPTIONS, output_options)
 @click.option(
     "--function",
     "functions",
     multiple=True,
     metavar="MODULE:QUALNAME",
-    help="Watch this function; may be given several times.  [default: the handler's stages]",
+    help="Measure this function. Can be repeated.  [default: the handler's stages]",
 )
 def lines(**chosen: Any) -> None:
-    """Seconds by source line, of the handler's stages or of named functions."""
-    _profile("lines", **chosen)
+    """Measures each line of a handler's stages, or of chosen functions."""
+    profile_handlers("lines", **chosen)
 
 
 @command.command("flame")
-@_common_options
-@_output
+@add_options(*HANDLER_OPTIONS, output_options, output_option)
 @click.option(
     "--interval-ms",
     type=click.FloatRange(0.1, 1000),
     default=1.0,
     show_default=True,
-    help="Between two samples.",
+    help="Milliseconds between two samples.",
 )
 def flame(**chosen: Any) -> None:
-    """Sampled flame graphs of all threads: HANDLER-flame.html, self-contained."""
-    _profile("flame", **chosen)
+    """Samples the stacks of all threads. Writes a flame graph, HANDLER-flame.html."""
+    profile_handlers("flame", **chosen)
 
 
-def _profile(kind: str, outputs: Outputs, **chosen: Any) -> None:
+def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
+    """Profiles handlers in turn, then shows the result."""
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.profilers.profile_document import document_of
@@ -152,3 +151,111 @@ def _profile(kind: str, outputs: Outputs, **chosen: Any) -> None:
         run = run_profile(choices, progress, outputs.save)
     present(run, document_of(run, None), outputs)
     fail_if_left_out(run)
+
+
+@command.command("server")
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(2),
+    default=30,
+    show_default=True,
+    help="Seconds to measure.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Concurrent clients. Each sends its next request after the reply. 1 shows what a"
+    " request costs without a queue.",
+)
+@warm_up_option(
+    15, "Seconds of load before measuring. Java compiles its hot code meanwhile."
+)
+@click.option(
+    "--handler",
+    type=click.Choice(["offpath", "stock", "naive"]),
+    default="offpath",
+    show_default=True,
+    help="Handler to serve.",
+)
+@model_option
+@click.option(
+    "--mar", type=FILE, help="Serve this archive instead of --handler and --model."
+)
+@click.option(
+    "--url", help="Profile the TorchServe at this address instead of starting one."
+)
+@click.option(
+    "--metrics-url",
+    help="Address of its metrics API.  [default: port 8082 of the same host]",
+)
+@click.option(
+    "--management-url",
+    help="Address of its management API, unix:PATH as `offpath serve` prints it."
+    "  [default: port 8081 of the same host]",
+)
+@click.option(
+    "--served-as",
+    metavar="NAME",
+    help="Name of the model on that server.  [default: the only model]",
+)
+@images_option
+@seed_option
+@generator_option
+@click.option(
+    "--cprofile",
+    is_flag=True,
+    help="Then load the server again with cProfile in its workers. Writes HANDLER-worker-PID.prof.",
+)
+@output_option
+@output_options
+@click.pass_context
+def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
+    """Splits clients' mean latency into socket, queue, worker and stages.
+
+    Loads a TorchServe and compares its counters with the clients' clock. The parts add up to the
+    clients' mean latency. Use `--clients 1` to see what a single request costs.
+    """  # fmt: skip
+    check_server_options(ctx, chosen)
+    output, with_cprofile = chosen.pop("output"), chosen.pop("cprofile")
+    # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
+    from offpath.commands.progress import LiveProgress
+    from offpath.profiling.experiments.server_document import document_of
+    from offpath.profiling.experiments.server_profile import (
+        ServerChoices,
+        run_server_profile,
+    )
+
+    choices = ServerChoices(
+        command=command_line(), profile_dir=output if with_cprofile else None, **chosen
+    )
+    with keeping(outputs, "the window"), LiveProgress() as progress:
+        run = run_server_profile(choices, progress, outputs.save)
+    present(run, document_of(run), outputs)
+
+
+def check_server_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
+    """Raises UsageError for options that contradict each other, before anything is started."""
+
+    def is_given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+    if chosen["mar"] is not None and (is_given("handler") or is_given("model")):
+        raise click.UsageError(
+            "--mar brings its own handler and model: leave out --handler and --model"
+        )
+    attached = ("metrics_url", "management_url", "served_as")
+    own = ("mar", "handler", "model", "cprofile", "output")
+    if chosen["url"] is None:
+        clashing = [name for name in attached if is_given(name)]
+        reason = "needs --url"
+    else:
+        clashing = [name for name in own if is_given(name)]
+        reason = "cannot be used with --url, which profiles a server as it runs"
+    if clashing:
+        option = "--" + clashing[0].replace("_", "-")
+        raise click.UsageError(f"{option} {reason}")
+    if chosen["url"] is not None:
+        check_url("--url", chosen["url"])

@@ -19,7 +19,6 @@ EXPERIMENTS: dict[str, str] = {
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
         "offpath.profiling.profilers.profile_document",
     ),
-    "profile-compare": "offpath.profiling.profilers.profile_compare",
     "profile-server": "offpath.profiling.experiments.server_document",
     "tune": "offpath.profiling.experiments.tune_report",
 }

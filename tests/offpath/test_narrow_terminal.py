@@ -28,7 +28,7 @@ LABEL = "tabby cat, or another animal with a name that goes on and on " * 2
             ["cost", "--result", str(RESULTS / "compare-turns-55k.json"), *COST],
             id="cost-of-a-run",
         ),
-        pytest.param(["profile", "show", "profile-stages.json"], id="profile"),
+        pytest.param(["bench", "show", "profile-stages.json"], id="profile"),
         pytest.param(["bench", "show", "compare-front-55k.json"], id="compare"),
         pytest.param(["bench", "show", "sweep-keep.json"], id="sweep"),
         pytest.param(["bench", "show", "tune-55k.json"], id="tune"),

@@ -1,4 +1,4 @@
-"""`offpath profile` as a user calls it: handlers in process, and saved profiles."""
+"""`offpath profile` as a user calls it, on handlers without a server."""
 
 from __future__ import annotations
 
@@ -24,19 +24,13 @@ from offpath.profiling.profilers.profile_figures import (
     read_parts,
 )
 from tests.offpath.conftest import Run
-from tests.profiling.profilers.profiles import (
-    IMAGES,
-    add_handler,
-    make_batches,
-    make_run,
-)
 from tests.support.echo_archive import MakeMar
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.timing
 
 ROOT = Path(__file__).parents[3]
-PLANTED = ROOT / "tests" / "profiling" / "in_process" / "planted_handler.py"
+PLANTED = ROOT / "tests" / "profiling" / "profilers" / "planted_handler.py"
 
 
 @pytest.fixture(scope="module")
@@ -159,32 +153,3 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
     process.stderr.close()
     assert not [child for child in children if child.is_running()]
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def saved(tmp_path, monkeypatch) -> None:
-    """Here: a profile, one of twice its times, and one of other images."""
-    monkeypatch.chdir(tmp_path)
-    add_handler(make_run()).save(Path("a.json"))
-    add_handler(make_run(), batches=make_batches(2)).save(Path("b.json"))
-    others = make_run(workloads={"photos": IMAGES | {"identity": "zz"}})
-    add_handler(others).save(Path("c.json"))
-
-
-@pytest.mark.usefixtures("saved")
-def test_two_profiles_are_compared_and_what_was_saved_is_shown_again(run: Run):
-    outputs = ("--json", "rows.json", "--html", "rows.html")
-    compared = run("profile", "compare", "a.json", "b.json", *outputs)
-    again = run("profile", "show", "rows.json", "--plot", "rows.svg")
-    assert compared.code == again.code == 0
-    assert "B / A" in compared.out and "inference" in Path("rows.svg").read_text()
-    for shown in (compared.out, Path("rows.html").read_text(), again.out):
-        assert "2.00 x" in shown
-
-
-@pytest.mark.usefixtures("saved")
-def test_unlike_profiles_are_refused_unless_told(run: Run):
-    refused = run("profile", "compare", "a.json", "c.json")
-    assert refused.code == 2 and "images: ['ab'], ['zz']" in refused.err
-    forced = run("profile", "compare", "a.json", "c.json", "--force")
-    assert forced.code == 0 and "also differs: images" in forced.out

@@ -83,7 +83,7 @@ def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
     requests = BATCHES * BATCH_SIZE
     found = {row["name"]: row for row in functions}
     assert found["write_audit"]["calls"] == requests
-    assert found["write_audit"]["file"].endswith("in_process/planted_handler.py")
+    assert found["write_audit"]["file"].endswith("profilers/planted_handler.py")
     opened = next(row for name, row in found.items() if "open>" in name)
     assert (opened["bucket"], opened["calls"]) == ("file I/O", requests)
     slept = next(row for name, row in found.items() if "sleep" in name)
