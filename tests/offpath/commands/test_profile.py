@@ -138,7 +138,8 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        # A step is one line, however long the folder of images is called.
+        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "400"},
         stderr=subprocess.PIPE,
         text=True,
     )
