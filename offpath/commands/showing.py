@@ -127,7 +127,7 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
 
         write_page(document, outputs.html_path)
     if outputs.plot_path is not None:
-        from offpath.profiling.report.svg import draw_charts
+        from offpath.profiling.report.pictures import draw_charts
 
         draw_charts(document.headline, outputs.plot_path)
     written = {

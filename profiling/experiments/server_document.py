@@ -28,15 +28,9 @@ from offpath.profiling.profilers.profile_figures import (
     read_parts,
     read_total,
 )
-from offpath.profiling.report.declared import list_details, list_facts
-from offpath.profiling.report.document import (
-    Document,
-    Histogram,
-    Section,
-    StackedChart,
-    Table,
-    Waterfall,
-)
+from offpath.profiling.report.charts import Histogram, StackedChart, Waterfall
+from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.measured import describe_run
 
 TITLE = "Where a client's latency goes, from its socket to the model"
 # Metric of the summary -> its name here.
@@ -78,15 +72,13 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
         *make_function_sections(summary, [name]),
         *make_file_sections(run, [name]),
     ]
-    return Document(
+    document = Document(
         title=f"{TITLE}: {name}",
         sections=sections,
-        command=run.command,
-        facts=list_facts(run),
-        details=list_details(run),
         warnings=find_doubts(run),
         headline=charts,
     )
+    return describe_run(run, document)
 
 
 def make_account(summary: Summary, name: str) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from offpath.profiling.core.figures import format_ms
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.profile_figures import read_parts, read_total
-from offpath.profiling.report.document import Chart, Span, StackedBar, StackedChart
+from offpath.profiling.report.charts import Chart, Span, StackedBar, StackedChart
 
 
 def list_bars(summary: Summary, names: Sequence[str], kind: str) -> list[StackedBar]:

@@ -28,15 +28,9 @@ from offpath.profiling.profilers.profile_figures import (
     read_total,
 )
 from offpath.profiling.profilers.samples import list_files
-from offpath.profiling.report.declared import list_details, list_facts
-from offpath.profiling.report.document import (
-    Chart,
-    Document,
-    Histogram,
-    Section,
-    Table,
-    Waterfall,
-)
+from offpath.profiling.report.charts import Chart, Histogram, Waterfall
+from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.measured import describe_run
 
 TITLES = {
     "profile-stages": "Where a batch's time goes, by stage",
@@ -59,15 +53,13 @@ def document_of(run: Run, baseline: str | None) -> Document:
         *make_line_sections(run, names),
         *make_file_sections(run, names),
     ]
-    return Document(
+    document = Document(
         title=f"{TITLES[run.experiment]}: {', '.join(names)}",
         sections=sections,
-        command=run.command,
-        facts=list_facts(run),
-        details=list_details(run),
         warnings=find_doubts(run),
         headline=stages,
     )
+    return describe_run(run, document)
 
 
 def make_overview(

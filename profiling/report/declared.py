@@ -1,167 +1,186 @@
-"""Reports by declaration: an experiment names tables and charts once, every renderer draws them.
+"""Reports by declaration: a report names its tables and charts once, every renderer shows them.
 
-    COMPARE = Report(
-        title="Servers side by side",
-        parts=(Part("{workload}", (BarSpec("rate", limit=drawn_limit),), (TableSpec(...),)),),
+A report is declared for a kind of source: a calculation, a search, or a run on one workload
+(`measured.View`). A declared table or chart is a function from the source to tables and charts.
+`TableSpec` makes such a function of columns, each of which makes a text of a row:
+
+    Parts = list[tuple[str, float]]
+
+    def list_parts(parts: Parts) -> Parts:
+        return parts
+
+    def draw_parts(parts: Parts) -> list[Chart]:
+        return [BarChart("Time by part", "ms", [Bar(name, ms, f"{ms:.1f}") for name, ms in parts])]
+
+    TIMES: TableSpec[Parts, tuple[str, float]] = TableSpec(
+        "milliseconds by part",
+        list_parts,
+        (Column("", lambda part: part[0]), Column("ms", lambda part: f"{part[1]:.1f}")),
     )
+    REPORT: Report[Parts] = Report(
+        "Where the time goes",
+        (Part("Parts", (draw_parts, TIMES), "Means of all requests."),),
+        headline=(draw_parts,),
+    )
+    document = make_document(REPORT, {"": [("decode", 2.0), ("forward", 1.0)]})
 
-Columns and tables are in `columns.py`, the specs of charts in `specs.py`.
+`measured.py` has tables and charts that need only the names of metrics; `make_run_document` there
+shows a run. A chart of a new kind is a subclass of `charts.Chart`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, TypeVar, Union
 
-from offpath.profiling.core.facts import (
-    describe_host,
-    describe_settings,
-    describe_versions,
-    describe_workload,
-    format_time,
-)
-from offpath.profiling.core.metrics import METRICS
-from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.statistics import Summary
-from offpath.profiling.report.columns import Column, TableSpec, View
-from offpath.profiling.report.document import Chart, Document, Section, Table
-from offpath.profiling.report.specs import TitledSpec
+from offpath.profiling.report.charts import Chart
+from offpath.profiling.report.document import Document, Section, Table
+
+Source = TypeVar("Source")
+Element = TypeVar("Element")
+Row = TypeVar("Row")
+
+Text = Union[str, Callable[[Source], str]]
+Show = Callable[[Source], Iterable[Union[Table, Chart]]]
+Draw = Callable[[Source], Iterable[Chart]]
 
 
-class ChartMaker(Protocol):
-    """One of the specs, or what an experiment needs of its own."""
-
-    def make(self, view: View, cells: Sequence[Cell]) -> list[Chart]:
-        """The charts of one workload's cells."""
-
-
-class TableMaker(Protocol):
-    """A `TableSpec`, or what an experiment needs of its own."""
-
-    def make(self, view: View, cells: Sequence[Cell]) -> Table | None:
-        """The table of one workload's cells; None where nothing of it was measured."""
+def write(text: Text[Source], source: Source) -> str:
+    """Returns a text, which is either fixed or made of the source."""
+    return text(source) if callable(text) else text
 
 
 @dataclass(frozen=True)
-class Part:
-    """A headed part of a report: charts, then tables.
+class Column(Generic[Row]):
+    """One column of a table.
 
     Attributes:
-        heading: `{workload}` stands for the workload's name.
-        of_starts: made once, of what was measured outside the grid.
-    """
-
-    heading: str
-    charts: tuple[ChartMaker, ...] = ()
-    tables: tuple[TableMaker, ...] = ()
-    note: str = ""
-    of_starts: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an experiment shows.
-
-    Attributes:
-        parts: each is made once for each workload, those of starts at the end.
-        headline: the chart of each workload for `--plot`.
-        is_row: whether a variant is a row of its tables; by default all are but limits.
+        text: makes the text of one row; empty where nothing was measured.
+        is_factor: names the row, and is left out where it is the same in all rows.
     """
 
     title: str
-    parts: tuple[Part, ...]
-    headline: tuple[TitledSpec, ...] = ()
-    is_row: Callable[[str], bool] = lambda variant: not variant.startswith("limit:")
+    text: Callable[[Row], str]
+    is_factor: bool = False
 
 
-# On the page and in Markdown: whatever METRICS has, also what no table above it names.
-EVERYTHING = Part(
-    "{workload}: every figure",
-    tables=(
-        TableSpec(
-            "medians of the rounds",
-            tuple(Column(metric.name) for metric in METRICS),
-            ("clients", "batch_size"),
-            is_wide=True,
-        ),
-    ),
-)
+@dataclass(frozen=True)
+class TableSpec(Generic[Source, Row]):
+    """A declared table.
+
+    Rows and columns without any figure are left out, and so is a table that has none at all.
+
+    Attributes:
+        rows: lists the rows of a source.
+        words: number of columns at the left that hold words.
+        has_total, code, note, is_wide: see `document.Table`.
+    """
+
+    title: Text[Source]
+    rows: Callable[[Source], Iterable[Row]]
+    columns: Sequence[Column[Row]]
+    words: int = 1
+    has_total: bool = False
+    code: int | None = None
+    note: Text[Source] = ""
+    is_wide: bool = False
+
+    def __call__(self, source: Source) -> list[Table]:
+        """Makes the table of one source; an empty list where nothing was measured."""
+        columns = self.columns
+        figures = [
+            n
+            for n in range(len(columns))
+            if n >= self.words and not columns[n].is_factor
+        ]
+        rows = [[one.text(row) for one in columns] for row in self.rows(source)]
+        rows = [row for row in rows if not figures or any(row[n] for n in figures)]
+        if not rows:
+            return []
+        kept = [
+            n
+            for n in range(len(columns))
+            if n < self.words
+            or (n in figures and any(row[n] for row in rows))
+            or (columns[n].is_factor and len({row[n] for row in rows}) > 1)
+        ]
+        return [
+            Table(
+                write(self.title, source),
+                [columns[n].title for n in kept],
+                [[row[n] for n in kept] for row in rows],
+                self.words,
+                self.has_total,
+                self.code,
+                write(self.note, source),
+                self.is_wide,
+            )
+        ]
+
+
+def each(
+    split: Callable[[Source], Iterable[Element]], show: Show[Element]
+) -> Show[Source]:
+    """Declares a table or chart that is shown for each element of the source."""
+    return lambda source: [shown for one in split(source) for shown in show(one)]
+
+
+@dataclass(frozen=True)
+class Part(Generic[Source]):
+    """A headed part of a report; `note` says how to read it."""
+
+    heading: str
+    shows: Sequence[Show[Source]]
+    note: Text[Source] = ""
+
+    def make(self, name: str, source: Source) -> list[Section]:
+        """Makes the section of one source; an empty list where nothing was measured."""
+        parts = [shown for show in self.shows for shown in show(source)]
+        if not parts:
+            return []
+        return [Section(join(name, self.heading), parts, write(self.note, source))]
+
+
+@dataclass(frozen=True)
+class Report(Generic[Source]):
+    """Everything that is shown of one kind of source.
+
+    Attributes:
+        headline: the charts of `--plot`.
+    """
+
+    title: str
+    parts: Sequence[Part[Source]]
+    headline: Sequence[Draw[Source]] = ()
+
+
+def join(name: str, text: str) -> str:
+    """Returns `name: text`, or the one of the two that is not empty."""
+    return ": ".join(filter(None, (name, text)))
 
 
 def make_document(
-    run: Run, report: Report, baseline: str | None, warnings: Sequence[str]
+    report: Report[Source], sources: Mapping[str, Source], warnings: Sequence[str] = ()
 ) -> Document:
-    """Everything that is shown of a run.
+    """Makes the document of one or several sources.
 
     Args:
-        baseline: variant that the others are divided by; None for no ratios.
-        warnings: from `core.doubts`.
+        sources: name that stands before each heading (or "") -> source.
     """
-    summary = Summary(run)
-    base = baseline if baseline in run.variants else None
-    view = View(summary, base, [name for name in run.variants if report.is_row(name)])
-    workloads = list(run.workloads) or [""]
-    cells = {
-        workload: [cell for cell in summary.cells() if cell.workload == workload]
-        for workload in workloads
-    }
-    made = [
-        make_section(part, view, workload, cells[workload])
-        for workload in workloads
-        for part in (*report.parts, EVERYTHING)
-        if not part.of_starts
-    ]
-    made += [
-        make_section(part, view, "", [Cell()])
-        for part in report.parts
-        if part.of_starts
-    ]
-    sections = [section for section in made if section]
-    headline = [
-        chart
-        for workload in workloads
-        for spec in report.headline
-        for chart in replace(spec, title=workload or spec.title).make(
-            view, cells[workload]
-        )
-    ]
     return Document(
-        title=report.title,
-        sections=sections,
-        command=run.command,
-        facts=list_facts(run),
-        details=list_details(run),
+        report.title,
+        [
+            made
+            for name, source in sources.items()
+            for part in report.parts
+            for made in part.make(name, source)
+        ],
         warnings=warnings,
-        headline=headline,
+        headline=[
+            replace(chart, title=join(name, chart.title))
+            for name, source in sources.items()
+            for draw in report.headline
+            for chart in draw(source)
+        ],
     )
-
-
-def make_section(
-    part: Part, view: View, workload: str, cells: Sequence[Cell]
-) -> Section | None:
-    """One part of one workload; None where nothing of it was measured."""
-    charts = [chart for spec in part.charts for chart in spec.make(view, cells)]
-    tables = [table for spec in part.tables if (table := spec.make(view, cells))]
-    heading = part.heading.replace("{workload}", workload)
-    return Section(heading, [*charts, *tables], part.note) if charts or tables else None
-
-
-def list_facts(run: Run) -> dict[str, str]:
-    """When, where and on what."""
-    return {
-        "taken": format_time(run.started_at),
-        "host": describe_host(run.host),
-        **({"rounds": str(run.rounds)} if run.rounds > 1 else {}),
-        **{name: describe_workload(it) for name, it in run.workloads.items()},
-    }
-
-
-def list_details(run: Run) -> dict[str, str]:
-    """Versions and settings, of the run and of each variant."""
-    details = {
-        "versions": describe_versions(run.host),
-        "settings": describe_settings(run.settings),
-        **{name: describe_settings(facts) for name, facts in run.variants.items()},
-    }
-    return {name: text for name, text in details.items() if text}

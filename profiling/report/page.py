@@ -11,8 +11,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from offpath.profiling.report.document import Chart, Document, Table
-from offpath.profiling.report.svg import inline_svg
+from offpath.profiling.report.charts import Chart
+from offpath.profiling.report.document import Document, Table
+from offpath.profiling.report.pictures import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:

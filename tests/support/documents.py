@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from offpath.profiling.report.document import (
+from offpath.profiling.report.charts import (
     Bar,
     BarChart,
     Chart,
-    Document,
-    Dot,
     Histogram,
     LineChart,
-    ScatterChart,
-    Section,
     Series,
     Span,
     StackedBar,
     StackedChart,
-    Table,
     Waterfall,
 )
+from offpath.profiling.report.document import Document, Section, Table
 
 
 def make_charts(name: str = "offpath") -> list[Chart]:
     """One of each kind; every text is `name`."""
-    dots = [Dot(n, n * n, name, is_strong=n == 3) for n in range(1, 6)]
     lines = [Series(name, [(1, 2), (2, 3)], True), Series("b", [(1, 1), (2, 5)])]
     return [
         BarChart(name, name, [Bar(name, 2, name, True, 1, 3)], (4, name)),
         StackedChart(name, name, [StackedBar(name, [("decode", 1.0)], name)]),
         LineChart(name, name, name, lines, log_x=True, bound=(2, name)),
-        ScatterChart(name, name, name, dots, dots[:2], log_y=True, bound=(9, name)),
         Histogram(name, name, [1.0, 2.0, 3.0, 40.0]),
         Waterfall(name, name, [Span(name, 0, 1, name, "decode")]),
     ]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import yaml
 
-from offpath.profiling.report.document import LineChart, Series
-from offpath.profiling.report.svg import draw_charts
+from offpath.profiling.report.charts import LineChart, Series
+from offpath.profiling.report.pictures import draw_charts
 from offpath.serving.process.ports import resolve_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

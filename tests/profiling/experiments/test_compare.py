@@ -19,7 +19,8 @@ from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.workload import load_folder
-from offpath.profiling.report.document import BarChart, Table
+from offpath.profiling.report.charts import BarChart
+from offpath.profiling.report.document import Table
 from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
     CAT,
@@ -231,7 +232,7 @@ def test_the_tables_have_ratios_shares_and_failures():
     run = make_compare()
     window = make_window(1210, replies_503=7, answer_difference=0.00123)
     run.add(3, "offpath", PHOTOS, window)
-    (speed,) = tables_of(run, "photos: requests a second")
+    (speed,) = tables_of(run, "photos: requests per second")
     figures = ["req/s", "range", "x", "% decode", "% limit", "difference"]
     assert list(speed.columns) == ["", *figures, "failed"]
     assert "torchserve-stock" in speed.title
@@ -247,7 +248,7 @@ def test_the_tables_have_ratios_shares_and_failures():
 
 def test_the_headline_has_the_limit_through_the_bars():
     (chart,) = document_of(make_compare(), None).headline
-    assert isinstance(chart, BarChart) and chart.title == "photos"
+    assert isinstance(chart, BarChart) and chart.title == "photos: Requests per second"
     assert chart.limit == (200, "decode alone, 200 a second")
     assert [(bar.label, bar.is_strong) for bar in chart.bars] == [
         ("torchserve-stock", False),

@@ -12,7 +12,8 @@ from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.on_servers import Windows
 from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
 from offpath.profiling.experiments.sweep_report import document_of
-from offpath.profiling.report.document import LineChart, Table
+from offpath.profiling.report.charts import LineChart
+from offpath.profiling.report.document import Table
 from tests.profiling.experiments.quick import are_gone, make_workload, serve
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.runs import make_run, make_window
@@ -111,6 +112,6 @@ def test_charts_and_tables_are_against_clients():
         [(1.0, 50.0), (16.0, 90.0)],
         [(1.0, 7.0), (16.0, 7.0)],
     ]
-    assert [chart.title for chart in document.headline] == ["photos"]
+    assert [chart.title for chart in document.headline] == ["photos: Requests per second"]
     (table,) = [part for part in section.parts if isinstance(part, Table)]
     assert table.rows[1] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]

@@ -8,7 +8,7 @@ from rich.console import Console
 from offpath.profiling.core.run import Run
 from offpath.profiling.experiments.registry import document_of
 from offpath.profiling.profilers.samples import BatchSample
-from offpath.profiling.report.document import Histogram, StackedChart, Waterfall
+from offpath.profiling.report.charts import Histogram, StackedChart, Waterfall
 from offpath.profiling.report.page import render_page
 from offpath.profiling.report.terminal import print_document
 from tests.profiling.profilers.profiles import (

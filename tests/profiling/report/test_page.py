@@ -27,7 +27,7 @@ def test_names_cannot_write_markup_or_templates() -> None:
 def test_every_picture_says_in_words_what_it_shows() -> None:
     html = render_page(make_document())
     pictures = html.split("<svg")[1:]
-    assert len(pictures) == 6
+    assert len(pictures) == 5
     assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
 
 

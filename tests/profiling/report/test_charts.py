@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.report.document import (
+from offpath.profiling.report.charts import (
     Bar,
     BarChart,
     Histogram,
@@ -15,8 +15,8 @@ from offpath.profiling.report.document import (
     StackedBar,
     StackedChart,
 )
+from offpath.profiling.report.pictures import draw_charts, inline_svg
 from offpath.profiling.report.style import PALETTE, assign_colours
-from offpath.profiling.report.svg import draw_charts, inline_svg
 from tests.support.documents import make_charts
 
 
