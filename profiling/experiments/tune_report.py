@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,9 @@ from offpath.profiling.experiments.tune_choice import (
     select_rounds,
 )
 from offpath.profiling.experiments.tune_experiment import MIN_REPLIES
-from offpath.profiling.report.declared import Report, make_document
-from offpath.profiling.report.document import (
-    Document,
-    Dot,
-    ScatterChart,
-    Section,
-    Table,
-)
+from offpath.profiling.report.charts import Bar, BarChart
+from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.measured import describe_run
 from offpath.profiling.servers.registering import Setting
 
 COLUMNS = (
@@ -38,7 +33,6 @@ COLUMNS = (
     *("req/s", "range", "p50", "p95", "failed"),
 )
 ROWS_SHOWN = 15
-LOG_SPAN = 4
 
 
 def bound_of(run: Run) -> float:
@@ -62,25 +56,27 @@ def document_of(run: Run, _: str | None = None) -> Document:
     """Everything that is shown of a search."""
     verdict, bound_ms, reference = verdict_of(run), bound_of(run), reference_of(run)
     ranked = rank(read_trials(run).values(), bound_ms)
-    dots = make_dots(ranked, verdict.winner if verdict else None)
-    front = find_front(dots)
-    chart = ScatterChart(
-        "candidates",
-        "requests a second",
-        "p95 latency, ms",
-        dots,
-        front,
-        log_y=is_wide([dot.y for dot in dots]),
-        bound=(bound_ms, f"{bound_ms:g} ms"),
+    chart = BarChart(
+        "Candidates",
+        "requests per second",
+        [
+            Bar(
+                str(one.setting),
+                one.rate,
+                f"{one.rate:.0f}, p95 {one.p95_ms:.0f} ms",
+                verdict is not None and one.setting == verdict.winner,
+                one.rate_low,
+                one.rate_high,
+            )
+            for one in ranked[:ROWS_SHOWN]
+            if not one.failures and not math.isnan(one.p95_ms)
+        ],
     )
-    rows = [
-        format_row(list_notes(one, reference, front, bound_ms), one) for one in ranked
-    ]
+    rows = [format_row(list_notes(one, reference, bound_ms), one) for one in ranked]
     sections = [
         Section(
             "Candidates",
             [chart, *make_tables(rows, bound_ms)],
-            "Numbered: the Pareto front, which no candidate beats in both. Diamond: the winner.",
         )
     ]
     if verdict is not None:
@@ -94,10 +90,9 @@ def document_of(run: Run, _: str | None = None) -> Document:
     # What counts are the fresh rounds; of the trials, what did not serve is said.
     fresh = select_rounds(run, range(run.settings["repeats"], run.rounds))
     doubted = replace(fresh, failures=run.failures)
-    document = make_document(
-        run, Report("Tuning", ()), None, find_doubts(doubted, MIN_REPLIES)
-    )
-    return replace(document, sections=sections, headline=[chart])
+    doubts = find_doubts(doubted, MIN_REPLIES)
+    document = Document("Tuning", sections, warnings=doubts, headline=[chart])
+    return describe_run(run, document)
 
 
 def make_tables(rows: Sequence[Sequence[str]], bound_ms: float) -> list[Table]:
@@ -107,11 +102,6 @@ def make_tables(rows: Sequence[Sequence[str]], bound_ms: float) -> list[Table]:
     if more := rows[ROWS_SHOWN:]:
         tables.append(Table("further ones", COLUMNS, more, is_wide=True))
     return tables
-
-
-def is_wide(values: Sequence[float]) -> bool:
-    """Whether a logarithmic axis shows more than a linear one."""
-    return bool(values) and max(values) > LOG_SPAN * min(values)
 
 
 def format_row(note: str, one: Outcome) -> list[str]:
@@ -130,41 +120,15 @@ def format_row(note: str, one: Outcome) -> list[str]:
     ]
 
 
-def list_notes(
-    one: Outcome, reference: Setting, front: Sequence[Dot], bound_ms: float
-) -> str:
+def list_notes(one: Outcome, reference: Setting, bound_ms: float) -> str:
     """What sets a row apart."""
     notes = {
         "preset": one.setting == reference,
         "no start": bool(one.error),
         "failed": bool(one.failures),
         "slow": one.p95_ms > bound_ms and not one.failures,
-        "front": any((dot.x, dot.y) == (one.rate, one.p95_ms) for dot in front),
     }
     return ", ".join(note for note, is_so in notes.items() if is_so)
-
-
-def make_dots(outcomes: Collection[Outcome], winner: Setting | None) -> list[Dot]:
-    """Throughput and latency of those that answered everything."""
-    return [
-        Dot(
-            one.rate,
-            one.p95_ms,
-            f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms",
-            is_strong=one.setting == winner,
-        )
-        for one in outcomes
-        if not one.failures and not math.isnan(one.p95_ms)
-    ]
-
-
-def find_front(dots: Collection[Dot]) -> list[Dot]:
-    """The Pareto front, from the highest throughput to the lowest latency."""
-    front: list[Dot] = []
-    for dot in sorted(dots, key=lambda dot: (-dot.x, dot.y)):
-        if not front or dot.y < front[-1].y:
-            front.append(dot)
-    return front
 
 
 def format_outcome(run: Run, verdict: Verdict, preset: Path) -> str:

@@ -51,7 +51,7 @@ class Document:
         command: the command line that made the result.
         facts: short facts under the title: host, workloads.
         details: facts shown on demand: versions, settings.
-        warnings: reasons to doubt the figures; those of one kind begin with the same words and ": ".
+        warnings: reasons to doubt the figures, as `KIND: text` or plain text.
         headline: the charts of `--plot`, for a README or a slide.
     """
 

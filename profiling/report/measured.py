@@ -88,7 +88,7 @@ class View:
 
     def name_chart(self, title: str, cell: Cell) -> str:
         """Adds the number of clients to a chart's title where the charts differ by it."""
-        if len({other.clients for other in self.cells}) > 1:
+        if len({other.clients for other in self.cells if other.clients}) > 1:
             return f"{title}, {format_clients(cell.clients)}"
         return title
 

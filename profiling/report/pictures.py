@@ -93,7 +93,7 @@ def read_palette() -> str:
 
 
 def render(charts: Sequence[Chart], kind: str) -> bytes:
-    """Draws all charts into one figure of a kind (`svg` or `png`); equal charts give equal bytes."""
+    """Draws all charts into one `svg` or `png` figure; equal charts give equal bytes."""
     with plotting() as pyplot:
         heights = [chart.height_in for chart in charts]
         figure, axes = pyplot.subplots(

@@ -249,7 +249,7 @@ def test_the_tables_have_ratios_shares_and_failures():
 def test_the_headline_has_the_limit_through_the_bars():
     (chart,) = document_of(make_compare(), None).headline
     assert isinstance(chart, BarChart) and chart.title == "photos: Requests per second"
-    assert chart.limit == (200, "decode alone, 200 a second")
+    assert chart.limit == (200, "decode alone, 200 per second")
     assert [(bar.label, bar.is_strong) for bar in chart.bars] == [
         ("torchserve-stock", False),
         ("offpath", True),

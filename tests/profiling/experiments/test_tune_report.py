@@ -30,7 +30,7 @@ from tests.profiling.experiments.tuned import (
 )
 
 
-def test_the_tables_fit_80_columns_and_name_preset_front_and_verdict():
+def test_the_tables_fit_80_columns_and_name_preset_and_verdict():
     run = make_run()
     run.variants[str(Setting(2, 2, 2, 2))] = asdict(Setting(2, 2, 2, 2))
     run.failures.append(Failure(0, str(Setting(2, 2, 2, 2)), "no memory"))
@@ -38,7 +38,7 @@ def test_the_tables_fit_80_columns_and_name_preset_front_and_verdict():
     print_document(document_of(run), console)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    for part in ("preset,", "slow,", "front", "no start", "beats the preset by"):
+    for part in ("preset", "slow", "no start", "beats the preset by"):
         assert part in text
     assert "p95 within 100 ms first" in text and "no memory" in text
 
@@ -50,12 +50,10 @@ def test_a_page_has_a_second_table_only_where_there_are_more_candidates() -> Non
     assert (len(first.rows), len(further.rows)) == (ROWS_SHOWN, 3)
 
 
-def test_the_chart_has_the_bound_the_winner_and_the_front():
+def test_the_chart_has_the_candidates_rates_best_first_and_the_winner_strong():
     (chart,) = document_of(make_run(p95_ms=95)).headline
-    assert chart.bound == (95, "95 ms")
-    assert [dot.x for dot in chart.dots if dot.is_strong] == [120]
-    # Whom no other beats in both.
-    assert [dot.x for dot in chart.front] == [200, 120, 100, 50]
+    assert [bar.value for bar in chart.bars] == [120, 100, 50, 200]
+    assert [bar.label for bar in chart.bars if bar.is_strong] == [str(OTHER)]
 
 
 def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import textwrap
+
+from offpath.profiling.report import charts, declared, document
+from offpath.profiling.report.declared import Column, TableSpec
+
+Row = tuple[str, str, str, str]
+
+
+def test_the_example_in_the_modules_description_works() -> None:
+    example = (declared.__doc__ or "").split("row:\n", 1)[1].split("\n`measured.py`")[0]
+    names = {**vars(charts), **vars(declared)}
+    exec(textwrap.dedent(example), names)
+    (section,) = names["document"].sections
+    chart, table = section.parts
+    assert isinstance(chart, charts.BarChart) and isinstance(table, document.Table)
+    assert section.heading == "Parts"
+    assert table.rows == [["decode", "2.0"], ["forward", "1.0"]]
+    assert list(names["document"].headline) == [chart]
+
+
+TABLE: TableSpec[list[Row], Row] = TableSpec(
+    lambda rows: f"{len(rows)} rows",
+    lambda rows: rows,
+    (
+        Column("", lambda row: row[0]),
+        Column("clients", lambda row: row[1], is_factor=True),
+        Column("rate", lambda row: row[2]),
+        Column("memory", lambda row: row[3]),
+    ),
+)
+
+
+def test_rows_and_columns_without_figures_are_left_out() -> None:
+    (table,) = TABLE([("a", "1", "5", ""), ("b", "1", "", ""), ("c", "4", "6", "")])
+    assert (table.title, table.columns) == ("3 rows", ["", "clients", "rate"])
+    assert table.rows == [["a", "1", "5"], ["c", "4", "6"]]
+    assert TABLE([("a", "1", "", "")]) == []
+
+
+def test_a_factor_that_does_not_differ_is_no_column() -> None:
+    (table,) = TABLE([("a", "1", "5", "7"), ("b", "1", "6", "")])
+    assert table.columns == ["", "rate", "memory"]
+
+
+def test_several_sources_name_their_headings_and_headline() -> None:
+    def draw(rows: list[Row]) -> list[charts.Chart]:
+        return [charts.BarChart("rates", "1/s", [])]
+
+    report = declared.Report("t", [declared.Part("speed", (TABLE, draw))], [draw])
+    rows = [("a", "1", "5", "7")]
+    made = declared.make_document(report, {"photos": rows, "pixels": rows, "none": []})
+    assert [s.heading for s in made.sections][:2] == ["photos: speed", "pixels: speed"]
+    assert made.headline[0].title == "photos: rates"
