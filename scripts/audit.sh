@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Weekly: what is known against the pinned versions, and what is installed, with hashes and licences.
+# Checks the pinned versions for known vulnerabilities, and lists what is installed with hashes and
+# licences. Run it weekly.
 #
 #   scripts/audit.sh
 #
-# Exit code 0: nothing is known; 1: a vulnerability is known, listed in build/audit.txt; 2: the
-# versions could not be looked up, the reason in build/audit.log.
+# Exit codes: 0, no vulnerability is known; 1, known vulnerabilities are listed in build/audit.txt;
+# 2, the versions could not be looked up, and build/audit.log has the reason.
 #
-# Writes build/sbom.json (CycloneDX), build/licences.md and build/requirements.txt, every wheel of
-# a server with its hash: pip install --require-hashes --no-deps -r build/requirements.txt, then
-# pip install --no-deps THE-WHEEL. (constraints.txt itself cannot hold hashes: with them pip refuses
-# an editable install, which this repository's scripts make.)
+# Writes build/sbom.json (CycloneDX), build/licences.md, and build/requirements.txt with the hash of
+# every wheel of a server. To install with hashes:
+#   pip install --require-hashes --no-deps -r build/requirements.txt
+#   pip install --no-deps THE-WHEEL
+# (constraints.txt itself cannot hold hashes: pip would refuse the editable install that this
+# repository's scripts make.)
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
@@ -17,7 +20,7 @@ ensure_venv serve,bench,dev
 tools=$ROOT/build/audit-venv
 mkdir -p build
 if [ ! -x "$tools/bin/pip-audit" ]; then
-  # Apart: their dependencies are nobody else's.
+  # In their own environment, so that their dependencies do not mix with ours.
   "$VENV/bin/python" -m venv "$tools"
   "$tools/bin/python" -m pip install --quiet 'pip-audit>=2.9' 'cyclonedx-bom>=7' 'pip-licenses>=5' 'uv>=0.9'
 fi
@@ -29,12 +32,12 @@ fi
 rm -f build/audit.txt
 if "$tools/bin/pip-audit" --strict --requirement constraints.txt --no-deps --disable-pip \
   --output build/audit.txt 2>build/audit.log; then
-  say "nothing is known against the pinned versions"
+  say "no vulnerability is known in the pinned versions"
 elif [ -s build/audit.txt ]; then
   cat build/audit.txt
   exit 1
 else
-  # pip-audit's own exit code is 1 for both.
+  # pip-audit exits with 1 in both cases.
   say "pip-audit could not look up the pinned versions: $(tail -1 build/audit.log)"
   exit 2
 fi

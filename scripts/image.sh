@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The image of deploy/container on a machine that reaches no image registry, and a trial of it.
-# Root, and `apt install buildah mmdebstrap iproute2 curl`; docs/containers.md has what it said.
+# Builds and tries the image of deploy/container on a machine that reaches no image registry.
+# Needs root and `apt install buildah mmdebstrap iproute2 curl`; docs/containers.md shows results.
 #
-#   scripts/image.sh build [OPTION...]   a base of Debian's packages, then the target `cpu`
-#   scripts/image.sh try [COMMAND...]    the image's command, or another one, in namespaces of its own
+#   scripts/image.sh build [OPTION...]   makes a base of Debian's packages, then the target `cpu`
+#   scripts/image.sh try [COMMAND...]    runs the image's command, or another one, in its own namespaces
 #
-# OPTIONs go to `buildah build`; where PyPI is all there is, --build-arg TORCH= takes torch from there
-# (6 GB). SHM_MB is the size of the trial's /dev/shm, IMAGE_STORAGE where images are kept.
+# OPTIONs go to `buildah build`. If only PyPI is reachable, --build-arg TORCH= takes torch from there
+# (6 GB). SHM_MB is the size of /dev/shm in `try`; IMAGE_STORAGE is the folder where images are kept.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 STORAGE=${IMAGE_STORAGE:-$PWD/build/images}
 PHOTOGRAPH=$PWD/archive/bundled/espresso.jpg
 SHM_MB=${SHM_MB:-1024}
-# Without a user namespace or mounts of its own, as a sandbox allows it.
+# chroot and vfs need no user namespace and no mounts, which a sandbox may forbid.
 BUILDAH=(buildah --root "$STORAGE/root" --runroot "$STORAGE/run" --storage-driver vfs)
 export TMPDIR=$STORAGE/tmp
 mkdir -p "$TMPDIR"
@@ -28,7 +28,7 @@ build() {
     "${BUILDAH[@]}" add "$base" "$STORAGE/base.tar" /
     "${BUILDAH[@]}" commit --rm "$base" debian-python
   fi
-  # How pip reaches PyPI is this machine's affair, and stays out of the image.
+  # The settings by which pip reaches PyPI belong to this machine and must not end up in the image.
   local mounts=()
   for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
     if [ -e "$file" ]; then mounts+=(--volume "$file:$file:ro"); fi
@@ -37,7 +37,7 @@ build() {
     "${mounts[@]}" --file deploy/container/Containerfile --target cpu --tag offpath:cpu "$@" .
 }
 
-# Prints a value of the image's configuration, an entry a line.
+# Prints a value of the image's configuration, one entry per line.
 configured() {
   "${BUILDAH[@]}" inspect --type image offpath:cpu | python3 -c '
 import json, sys
@@ -67,8 +67,8 @@ in_image() {
     env -i HOME=/home/offpath "${environment[@]}" OFFPATH_MODEL_DIR=/models "$@"
 }
 
-# As a container runtime would run it: alone in its network, nothing to write but the volumes, the
-# command as process 1 of its own user.
+# Runs the command as a container runtime would: in its own network, with nothing writable but the
+# volumes, as process 1 of its own user.
 in-namespaces() {
   local -a health PREFIX=()
   local began server status
@@ -84,7 +84,7 @@ in-namespaces() {
   in_image "$@" &
   PREFIX=()
   until in_image "${health[@]}" 2>/dev/null; do
-    kill -0 $! 2>/dev/null || { echo "it ended while it started"; exit 1; }
+    kill -0 $! 2>/dev/null || { echo "the server ended while it started"; exit 1; }
     sleep 0.2
   done
   echo "healthy after $(since "$began")"
@@ -104,8 +104,8 @@ in-namespaces() {
   echo "the request in flight: $(cat "$ANSWER")"
 }
 
-# Sends a photograph for two seconds, and comes back when the server has asked for its body: a
-# SIGTERM from then on finds the request in flight. Its answer will be in $ANSWER.
+# Sends an image that takes two seconds, and returns when the server has asked for its body. A SIGTERM
+# after that finds the request in flight. Its answer will be in $ANSWER.
 ask_slowly() {
   local said
   said=$(mktemp) ANSWER=$(mktemp)

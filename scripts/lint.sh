@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Formatter, import order, linter, layers and types; what CI runs.
+# Checks formatting, import order, style, layers and types. CI runs this script.
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
 ensure_venv serve,bench,dev
-# Types take as long as all the rest, on a core of their own.
+# Checking types takes as long as all the rest, so it runs beside it on a second core.
 "$VENV/bin/mypy" &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT

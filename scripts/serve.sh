@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# From nothing to an answered photograph: installs, builds the default model's archive, serves it.
+# Installs everything, builds the default model's archive, serves it, and classifies a sample image.
 #
 #   scripts/serve.sh            serves until Ctrl-C or SIGTERM
 #   scripts/serve.sh --once     stops after the sample prediction
 #
-# Behind the front door where /dev/shm has room for its bodies (a container's 64 MB are too little);
-# --no-front serves without it. Every option of `offpath serve` may be given.
+# Uses the front door if /dev/shm has room for its bodies (a container's 64 MB are too little).
+# --no-front serves without it. You can pass every option of `offpath serve`.
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
 STORE=.offpath/model-store
 ARCHIVE=$STORE/classifier.mar
 
-# The archive holds a copy of handler/: an older one would serve yesterday's code.
+# The archive contains a copy of handler/, so an older archive would serve yesterday's code.
 is_archive_current() {
   [ -f "$ARCHIVE" ] && [ -z "$(find handler archive -type f -newer "$ARCHIVE" \
     -not -path '*/__pycache__/*' -print -quit)" ]

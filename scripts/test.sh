@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs the tests on two cores; installs what they need first.
+# Installs what the tests need, then runs them on two cores.
 #
 #   scripts/test.sh                  all but the slow and the reliability tests
-#   scripts/test.sh --all            the slow ones too: builds and rounds that take minutes
-#   scripts/test.sh --reliability    the long ones alone (docs/reliability.md), with the figures they print
+#   scripts/test.sh --all            also the slow ones: builds and rounds that take minutes
+#   scripts/test.sh --reliability    only the long ones (docs/reliability.md), with the figures they print
 #
-# Other options go to pytest, e.g. scripts/test.sh -k decode
+# Other options go to pytest, for example scripts/test.sh -k decode
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
 ensure_venv serve,bench,dev
 ensure_java
-# A file's tests share its fixtures; the files come in the order of tests/conftest.py.
+# The tests of a file share its fixtures. tests/conftest.py sets the order of the files.
 options=(-n 2 --dist loadfile --no-loadscope-reorder)
 case ${1:-} in
   --all) shift; options+=(-m "") ;;

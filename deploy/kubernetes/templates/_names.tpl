@@ -24,7 +24,7 @@ labels:
 {{ .Values.serviceAccount.name | default (ternary (include "offpath.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{- /* Requests in the server, waiting or in a batch: the sum of their times a second (Little's law). */ -}}
+{{- /* Requests in the server, waiting or in a batch: the sum of their times per second (Little's law). */ -}}
 {{- define "offpath.requests" -}}
 sum(rate(ts_inference_latency_microseconds{namespace={{ .Release.Namespace | quote }},service={{ include "offpath.name" . | printf "%s-metrics" | quote }}}[{{ .Values.autoscaling.window }}])) / 1e6
 {{- end }}
