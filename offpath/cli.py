@@ -1,8 +1,8 @@
 """The `offpath` command: finds the subcommand, runs it, turns errors into exit codes.
 
-Exit codes: 0 success; 1 what was asked for failed (a server that does not answer, a picture that
-was refused, a condition that holds); 2 what was passed is wrong (an option, a file that it names),
-or a package is missing; 3 bug; 130 Ctrl-C. Each but 3 says what is wrong in one line.
+Exit codes: 0 success; 1 the operation failed (a server does not answer, an image is refused, a
+condition holds); 2 wrong usage (an option, or a file that it names) or a missing package; 3 bug;
+130 Ctrl-C. Every code but 3 comes with one line that says what is wrong.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import traceback
 
 import click
 
-from offpath.commands.extras import explain_missing
-from offpath.commands.passed_paths import explain_path
+from offpath.commands.explained_errors import explain_missing, explain_path
 from offpath.handler.errors import ExpectedError, WrongOption
 
-# Subcommand -> module that holds it as `command`; imported when called, so that `offpath predict`
-# never pays for torch.
+# Subcommand -> the module that defines it as `command`. Modules are imported on first use, so that
+# `offpath predict` never imports torch.
 COMMANDS = {
     "archive": "offpath.commands.archive",
     "bench": "offpath.commands.bench",
@@ -51,7 +50,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="torchserve-offpath", prog_name="offpath")
 def main() -> None:
-    """An image classifier for TorchServe with nothing but inference on the request's path."""
+    """Build, serve, measure and operate image classifiers on TorchServe."""
 
 
 def run(argv: list[str] | None = None) -> None:
@@ -85,7 +84,7 @@ def run(argv: list[str] | None = None) -> None:
 
 
 def say_usage(error: click.ClickException) -> int:
-    """Click's message in one line, with where the right words are."""
+    """Prints click's message in one line and names the command whose --help explains it."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "offpath"
     text = " ".join(error.format_message().split()).rstrip(".")
@@ -94,7 +93,10 @@ def say_usage(error: click.ClickException) -> int:
 
 
 def say(error: ExpectedError) -> int:
-    """One line, and the exit code; what failed under way may add the last words of a log."""
+    """Prints an expected error and returns its exit code.
+
+    A usage error is one line; an operation that failed may add the last lines of a log.
+    """
     text = " ".join(str(error).split()) if error.exit_code == 2 else str(error)
     click.echo(f"offpath: {text}", err=True)
     return error.exit_code

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from offpath.cli import COMMANDS
-from offpath.commands.extras import MODULES
+from offpath.commands.explained_errors import MODULES
 from tests.profiling.runs import make_compare
 
 ROOT = Path(__file__).parents[2]
