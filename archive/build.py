@@ -1,4 +1,4 @@
-"""Model + handler + settings -> a .mar, through torch-model-archiver, byte for byte repeatable."""
+"""Builds a .mar from model, handler and settings; equal inputs give equal bytes."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from offpath.archive.custom_handler import OwnHandler
-from offpath.archive.engines.artefacts import EngineBuild, Say, build_engine_folder
+from offpath.archive import Say, say_nothing
+from offpath.archive.custom_handler import CustomHandler
+from offpath.archive.engine_files.engine_folder import (
+    build_engine_folder,
+    plan_engine,
+)
 from offpath.archive.labels import check_label_count, format_index_to_name
-from offpath.archive.model_config import format_model_config
-from offpath.archive.model_input import count_classes
+from offpath.archive.model_config import ModelConfig, format_model_config
+from offpath.archive.model_probe import choose_activation, count_classes
+from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
-from offpath.handler.config import HandlerConfig
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.model.engines.artefacts import FOLDER
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
-# TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the long part.
+# TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the slow part.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
-# zip has no earlier date; the archiver's own would make every build differ.
+# The earliest date that zip can hold. The current date would make every build differ.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 CREATED_ON = "01/01/1980 00:00:00"
 WEIGHTS_FILE = "weights.pt"
 ENTRY_FILE = "classifier_entry.py"
-# What lies at the archive's root beside the model's definition.
-OWN_FILES = (
+# Files at the archive's root besides the model's definition.
+OUR_FILES = (
     ENTRY_FILE,
     WEIGHTS_FILE,
     "model-config.yaml",
@@ -51,7 +53,7 @@ OWN_FILES = (
 
 @dataclass(frozen=True)
 class ArchiveSpec:
-    """What goes into an archive.
+    """Everything that goes into an archive.
 
     Attributes:
         name: model name and file name.
@@ -60,9 +62,11 @@ class ArchiveSpec:
         labels: names by class index; None for none.
         labels_source: where the labels come from, for messages.
         config: the content of model-config.yaml.
-        extra_files: further files for the archive's root.
-        handler: a subclass of our handler, None for ours as it is.
-        engine: which back end's files go in, with photographs to check it on; None for neither.
+        extra_files: more files for the archive's root.
+        handler: a subclass of our handler; None for ours unchanged.
+        checks_answers: whether to run the model on photographs. That settles `activation: auto`,
+            and makes and checks the engine's files.
+        calibrate: a folder of photographs; None for those that PyPI packages ship.
     """
 
     name: str
@@ -70,52 +74,93 @@ class ArchiveSpec:
     source: ModelSource
     labels: list[str] | None
     labels_source: str
-    config: Mapping[str, Any]
+    config: ModelConfig
     extra_files: tuple[Path, ...] = ()
-    handler: OwnHandler | None = None
-    engine: EngineBuild | None = None
+    handler: CustomHandler | None = None
+    checks_answers: bool = False
+    calibrate: Path | None = None
+
+
+@dataclass(frozen=True)
+class BuiltArchive:
+    """An archive on disk, with the model-config.yaml that it got."""
+
+    path: Path
+    config: ModelConfig
 
 
 def build_archive(
-    spec: ArchiveSpec,
-    output: Path,
-    force: bool = False,
-    say: Say = lambda line: None,
-) -> Path:
-    """Builds `output/name.mar`; `say` is told how the engine's files came out.
+    spec: ArchiveSpec, output: Path, force: bool = False, say: Say = say_nothing
+) -> BuiltArchive:
+    """Builds `output/name.mar`.
+
+    Args:
+        say: told what the photographs showed, one line each.
 
     Raises:
-        ExpectedError: bad name, existing file without `force`, labels that do not fit, files that
-            would shadow a module, an engine that cannot be built, a folder that cannot be written,
-            or the archiver's complaint.
+        ExpectedError: the name is bad, the file exists without `force`, the labels do not fit, a
+            file would shadow a module, the engine cannot be built, the folder cannot be written,
+            or the archiver failed.
     """
-    if not NAME_PATTERN.fullmatch(spec.name):
-        raise WrongOption(
-            f"--name {spec.name!r}; accepted: letters, digits, '_', '-' and '.'"
-        )
-    target = output / f"{spec.name}.mar"
-    if target.is_dir():
-        raise WrongOption(f"{target} is a folder; choose another --name or --output")
-    if target.exists() and not force:
-        raise WrongOption(f"{target} exists; pass --force to replace it")
-    handler = HandlerConfig.from_mapping(spec.config["handler"], environ={})
-    classes = count_classes(spec.source.module, handler.square)
+    target = _find_target(spec.name, output, force)
+    classes = count_classes(spec.source.module, spec.config.handler.square)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
     _check_extra_files(spec)
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
-        built = _run_archiver(spec, Path(folder), say)
-        partial = Path(folder) / "normalised.mar"
+        scratch = Path(folder)
+        (scratch / "stage").mkdir()
+        if spec.checks_answers:
+            config = _check_answers(spec, scratch / "stage" / FOLDER, say)
+            spec = replace(spec, config=config)
+        built = _run_archiver(spec, scratch)
+        partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
         try:
             _put(partial, target)
         except OSError as error:
             raise WrongOption(f"{target} cannot be written: {error}") from error
+    return BuiltArchive(target, spec.config)
+
+
+def _find_target(name: str, output: Path, force: bool) -> Path:
+    if not NAME_PATTERN.fullmatch(name):
+        raise WrongOption(
+            f"--name {name!r}: accepted are letters, digits, '_', '-' and '.', with a letter or a "
+            "digit first"
+        )
+    target = output / f"{name}.mar"
+    if target.is_dir():
+        raise WrongOption(f"{target} is a folder; choose another --name or --output")
+    if target.exists() and not force:
+        raise WrongOption(f"{target} exists; pass --force to replace it")
     return target
 
 
+def _check_answers(spec: ArchiveSpec, engine_folder: Path, say: Say) -> ModelConfig:
+    """Runs the model on photographs and fills the engine folder.
+
+    Returns:
+        The settings with what was left open. Where the settings name an engine whose artefact has
+        one precision, and no precision, they get that precision: the worker's `auto` might choose
+        another. An `auto` engine stays `auto`, so that the worker can fall back where OpenVINO is
+        not installed.
+    """
+    config, model = spec.config, spec.source.module
+    photographs = load_photographs(
+        spec.calibrate, config.handler, to_calibrate=config.handler.precision == "int8"
+    )
+    activation = choose_activation(model, config.handler, photographs.held_out, say)
+    config = config.with_handler(activation=activation)
+    plan = plan_engine(config.handler, config.device_type, model)
+    if config.handler.engine != "auto":
+        config = config.with_handler(precision=plan.precision)
+    build_engine_folder(plan, model, config.handler, photographs, engine_folder, say)
+    return config
+
+
 def _put(archive: Path, target: Path) -> None:
-    """Copies beside the target and renames: a server never sees half an archive."""
+    """Copies beside the target, then renames, so that a server never sees half an archive."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_suffix(f".mar.{os.getpid()}")
     try:
@@ -126,9 +171,9 @@ def _put(archive: Path, target: Path) -> None:
 
 
 def normalise_archive(source: Path, target: Path) -> None:
-    """Rewrites a .mar so that the same inputs give the same bytes: order, dates, modes, createdOn.
+    """Rewrites a .mar with fixed order, dates, modes and createdOn: equal inputs, equal bytes.
 
-    Stored, not deflated: weights hardly compress and every worker start reads them.
+    Files are stored uncompressed: weights hardly compress, and every worker reads them at start.
     """
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in sorted(old.namelist()):
@@ -143,15 +188,15 @@ def normalise_archive(source: Path, target: Path) -> None:
 
 
 def _check_extra_files(spec: ArchiveSpec) -> None:
-    taken = {*OWN_FILES}
+    taken = {*OUR_FILES}
     taken |= {name.partition("/")[0] for name in spec.source.files}
     if spec.source.model_file is not None:
         taken.add(spec.source.model_file.name)
     if spec.handler is not None:
         if spec.handler.file.name in taken:
             raise WrongOption(
-                f"--handler {str(spec.handler.file)!r}: the archive has a "
-                f"{spec.handler.file.name}; rename yours"
+                f"--handler {str(spec.handler.file)!r}: the archive already has a "
+                f"{spec.handler.file.name}; rename your file"
             )
         taken.add(spec.handler.file.name)
     for path in spec.extra_files:
@@ -159,33 +204,30 @@ def _check_extra_files(spec: ArchiveSpec) -> None:
             raise WrongOption(f"--extra-file {str(path)!r}: no such file")
         imported = spec.source.files.get(path.name)
         if imported is not None and path.samefile(imported):
-            continue  # the definition brings it along already
+            continue  # the definition imports it, so it is in already
         if path.name in taken:
             raise WrongOption(
-                f"--extra-file {str(path)!r}: the archive has a {path.name}; rename yours"
+                f"--extra-file {str(path)!r}: the archive already has a {path.name}; rename your "
+                "file"
             )
         taken.add(path.name)
         check_shadowing(path)
 
 
-def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
-    """Lays the files out and calls torch-model-archiver."""
+def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
+    """Completes the folder `stage` and packs it with torch-model-archiver."""
     stage, out, scratch = folder / "stage", folder / "out", folder / "tmp"
-    for path in (stage, out, scratch):
-        path.mkdir()
+    out.mkdir()
+    scratch.mkdir()
     _stage_files(spec, stage)
-    if spec.engine is not None:
-        config = HandlerConfig.from_mapping(spec.config["handler"], environ={})
-        model = spec.source.module
-        build_engine_folder(spec.engine, model, config, stage / FOLDER, say)
     config_file = folder / "model-config.yaml"
-    config_file.write_text(format_model_config(spec.config), encoding="utf-8")
+    config_file.write_text(format_model_config(spec.config.settings), encoding="utf-8")
     serialized = folder / WEIGHTS_FILE
     command = [
         sys.executable, "-m", "model_archiver.model_packaging",
         "--model-name", spec.name, "--version", spec.version,
         "--handler", str(HANDLER_DIR / ENTRY_FILE),
-        # The parent of offpath/: passing offpath/ itself would flatten it.
+        # The parent of offpath/, because the archiver would flatten offpath/ itself.
         "--extra-files", str(stage),
         "--config-file", str(config_file),
         "--export-path", str(out), "--archive-format", "zip-store", "--force",
@@ -198,7 +240,7 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
         command += ["--serialized-file", str(serialized)]
     if spec.source.model_file is not None:
         command += ["--model-file", str(_find_definition(spec.source, folder))]
-    # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
+    # The archiver deletes and refills $TMPDIR/<model name>, so it gets its own folder.
     env = {**os.environ, "TMPDIR": str(scratch)}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     built = out / f"{spec.name}.mar"
@@ -208,7 +250,7 @@ def _run_archiver(spec: ArchiveSpec, folder: Path, say: Say) -> Path:
 
 
 def _find_definition(source: ModelSource, folder: Path) -> Path | None:
-    """The user's file, or the one that is written."""
+    """Returns the user's definition file; writes the file first if it is ours."""
     if source.definition is None or source.model_file is None:
         return source.model_file
     written = folder / source.model_file.name
@@ -234,10 +276,11 @@ def _stage_files(spec: ArchiveSpec, stage: Path) -> None:
 
 
 def save_weights(source: ModelSource, path: Path) -> None:
-    """Saves the state dict; through memory, because torch.save writes the file's name into it."""
+    """Saves the state dict through memory: torch.save would write the file's name into the file."""
     if source.weights is None:
-        raise RuntimeError("a Python model without weights")
-    # Channels last, as the engine wants convolutions: workers use the mapped pages as they are.
+        raise RuntimeError("the model has no state dict")
+    # In channels-last order, as the engine wants convolutions, workers can use the mapped pages
+    # without a copy.
     weights = {
         name: (
             tensor.to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""`offpath archive --handler my_handler.py`: a checked subclass of our handler with its file."""
+"""Checks the user's subclass of our handler: `offpath archive --handler my_handler.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from offpath.handler.process.lazy_imports import unused_imports_deferred
 
 
 @dataclass(frozen=True)
-class OwnHandler:
+class CustomHandler:
     """A file with a subclass of OffpathClassifier, and the class's name."""
 
     file: Path
@@ -22,27 +22,27 @@ class OwnHandler:
 
     @property
     def mark(self) -> str:
-        """What `offpath.handler.custom_handler.find_handler` reads in the archive."""
+        """The text in the archive that tells a worker which class to load."""
         return f"{self.file.stem}:{self.class_name}"
 
 
-def load_own_handler(named: str) -> OwnHandler:
-    """Imports what the user named, as the worker will.
+def load_custom_handler(named: str) -> CustomHandler:
+    """Imports the user's handler file as the worker will, and finds its class.
 
     Args:
-        named: `my_handler.py`, or `my_handler.py:Class` where it defines several.
+        named: `my_handler.py`, or `my_handler.py:Class` if the file defines several.
 
     Raises:
-        WrongOption: no such file, a name that cannot be imported, an import that fails, or not
-            one subclass of OffpathClassifier.
+        WrongOption: there is no such file, its name cannot be imported, the import fails, or the
+            class is missing or ambiguous.
     """
     path_text, _, class_name = named.partition(":")
     file = Path(path_text)
     if not file.is_file() or file.suffix != ".py":
-        raise WrongOption(f"--handler {named!r}: no Python file {path_text!r}")
+        raise WrongOption(f"--handler {named!r}: there is no Python file {path_text!r}")
     if not file.stem.isidentifier():
         raise WrongOption(
-            f"--handler {file.name}: not a name that Python imports; rename the file"
+            f"--handler {file.name}: Python cannot import a module of that name; rename the file"
         )
     check_shadowing(file)
     found = _find_subclasses(file)
@@ -55,18 +55,18 @@ def load_own_handler(named: str) -> OwnHandler:
         raise WrongOption(
             f"--handler {file.name}: expected one subclass of OffpathClassifier, found "
             f"{', '.join(found) or 'none'}"
-            + (f"; name one: {file.name}:{found[0]}" if found else "")
+            + (f"; choose one: --handler {file.name}:{found[0]}" if found else "")
         )
-    return OwnHandler(file, class_name or found[0])
+    return CustomHandler(file, class_name or found[0])
 
 
 def _find_subclasses(file: Path) -> list[str]:
-    # TorchServe's modules warn of packages that are not there, TensorRT's for instance.
+    # TorchServe's modules warn about missing packages, for instance TensorRT.
     logging.getLogger("ts").setLevel(logging.ERROR)
     with unused_imports_deferred():
         from offpath.handler.classifier import OffpathClassifier
     folder = str(file.resolve().parent)
-    # Its neighbours go along by --extra-file; here they are found where they lie.
+    # The handler may import its neighbours, which --extra-file adds to the archive.
     sys.path.insert(0, folder)
     before = sys.modules.pop(file.stem, None)
     try:

@@ -1,4 +1,4 @@
-"""Label files -> names by class index -> index_to_name.json."""
+"""Reads label files and writes index_to_name.json."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from offpath.handler.errors import WrongOption
 
 
 def read_labels(path: Path) -> list[str]:
-    """Reads one label a line, or TorchServe's index_to_name.json.
+    """Reads a file with one label per line, or TorchServe's index_to_name.json.
 
-    Its values are a label or a list that ends with one: {"0": "cat"}, {"0": ["n02123045", "cat"]}.
+    A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
+    {"0": ["n02123045", "cat"]}.
+
+    Returns:
+        Labels by class index.
 
     Raises:
-        WrongOption: a missing or unreadable file, gaps in the indices, a label twice.
+        WrongOption: the file is missing or unreadable, an index is missing, or a label repeats.
     """
     if not path.is_file():
         raise WrongOption(f"--labels {str(path)!r}: no such file")
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors write a mark
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         raise WrongOption(f"{path.name} is not UTF-8 text") from error
     is_json = path.suffix == ".json"
@@ -28,26 +32,27 @@ def read_labels(path: Path) -> list[str]:
     labels = [label.strip() for label in labels]
     if "" in labels:
         raise WrongOption(
-            f"{path.name} has no label for class {labels.index('')}: an empty line or text"
+            f"{path.name} has no label for class {labels.index('')}: that line or text is empty"
         )
     twice = sorted(label for label, count in Counter(labels).items() if count > 1)
     if twice:
         raise WrongOption(
-            f"{path.name} names {twice[0]!r} more than once; replies are keyed by label"
+            f"{path.name} has the label {twice[0]!r} more than once; replies are keyed by label, so "
+            "labels must differ"
         )
     return labels
 
 
 def check_label_count(labels: list[str], classes: int, source: str) -> None:
-    """Refuses labels whose number is not the model's."""
+    """Raises WrongOption if there are not as many labels as classes."""
     if len(labels) != classes:
         raise WrongOption(
-            f"{source} has {len(labels)} labels, the model has {classes} classes"
+            f"{source} has {len(labels)} labels, but the model has {classes} classes"
         )
 
 
 def format_index_to_name(labels: list[str]) -> str:
-    """The content of index_to_name.json."""
+    """Returns the text of index_to_name.json."""
     mapping = {str(index): label for index, label in enumerate(labels)}
     return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 

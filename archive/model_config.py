@@ -1,12 +1,13 @@
 """Presets and options -> the archive's model-config.yaml, checked before anything is built.
 
-Precedence: preset < the model's own preprocessing < options. This file is the only place where
-batch, worker and time-out settings always hold (config.properties' `models=` loses against it).
+Precedence: preset < the model's own preprocessing < options. TorchServe always honours the batch,
+worker and time-out settings of this file; `models=` in config.properties loses against it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from offpath.handler.errors import ConfigError, WrongOption
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 
-# Setting -> accepted range, inclusive. 0 is no delay but TorchServe's default of 100 ms.
+# Setting -> accepted range, inclusive. TorchServe reads a delay of 0 as unset, which means 100 ms.
 SERVER_SETTINGS: dict[str, tuple[int, int]] = {
     "minWorkers": (1, 1024),
     "maxWorkers": (1, 1024),
@@ -29,24 +30,48 @@ SERVER_SETTINGS: dict[str, tuple[int, int]] = {
 DEVICE_TYPES = ("cpu", "gpu")
 
 
+@dataclass(frozen=True)
+class ModelConfig:
+    """A checked model-config.yaml.
+
+    Attributes:
+        settings: the content of the file; `handler:` is a mapping in it.
+        handler: the `handler:` section, parsed.
+    """
+
+    settings: dict[str, Any]
+    handler: HandlerConfig
+
+    @property
+    def device_type(self) -> str:
+        """`cpu` or `gpu`."""
+        return str(self.settings.get("deviceType", "cpu"))
+
+    def with_handler(self, **changes: str) -> ModelConfig:
+        """Returns a copy with other values in the `handler:` section; they must be valid."""
+        section = {**self.settings["handler"], **changes}
+        settings = {**self.settings, "handler": section}
+        return ModelConfig(settings, replace(self.handler, **changes))
+
+
 def load_preset(name: str) -> dict[str, Any]:
     """Reads an embedded preset by name, or a preset file.
 
     Raises:
-        WrongOption: no such preset, no YAML mapping.
+        WrongOption: there is no such preset, or the file is not a YAML mapping.
     """
     embedded = PRESETS_DIR / f"{name}.yaml"
     path = embedded if embedded.is_file() else Path(name)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PRESETS_DIR.glob("*.yaml")))
-        raise WrongOption(f"--preset {name!r} is neither a file nor one of {known}")
+        raise WrongOption(
+            f"--preset {name!r}: no such preset or file; presets: {known}"
+        )
     try:
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (
-        yaml.YAMLError,
-        ValueError,
-    ) as error:  # ValueError: not UTF-8, or 2026-13-45
-        raise WrongOption(f"{path} is not YAML: {error}") from error
+    # ValueError: the file is not UTF-8, or holds a date like 2026-13-45.
+    except (yaml.YAMLError, ValueError) as error:
+        raise WrongOption(f"{path} is not valid YAML: {error}") from error
     if not isinstance(preset, dict):
         raise WrongOption(f"{path} must be a YAML mapping of settings")
     return preset
@@ -54,13 +79,13 @@ def load_preset(name: str) -> dict[str, Any]:
 
 def make_model_config(
     preset: Mapping[str, Any], server: Mapping[str, Any], handler: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> ModelConfig:
     """Merges and checks all settings.
 
     Args:
         preset: from `load_preset`; may hold a `handler:` section.
-        server: options over it, by TorchServe's names.
-        handler: `handler:` settings over the preset's.
+        server: options that override the preset, by TorchServe's names.
+        handler: `handler:` settings that override the preset's.
 
     Raises:
         WrongOption: names the setting, its value and what is accepted.
@@ -68,63 +93,72 @@ def make_model_config(
     section = preset.get("handler") or {}
     if not isinstance(section, Mapping):
         raise WrongOption(f"handler: must be a mapping of settings, not {section!r}")
-    config = {**preset, **server, "handler": {**section, **handler}}
+    merged = {**section, **handler}
     below, above = section.get("prediction_log"), handler.get("prediction_log")
     if isinstance(below, Mapping) and isinstance(above, Mapping):
-        # One option of the log must not throw away what the preset says of the others.
-        config["handler"]["prediction_log"] = {**below, **above}
-    for key, value in config.items():
-        _check(key, value)
-    missing = [key for key in SERVER_SETTINGS if key not in config]
+        # One option of the log must not discard the preset's other options of the log.
+        merged["prediction_log"] = {**below, **above}
+    return check_model_config({**preset, **server, "handler": merged})
+
+
+def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
+    """Checks the content of a model-config.yaml and parses its `handler:` section.
+
+    Raises:
+        WrongOption: names the setting, its value and what is accepted.
+    """
+    for key, value in settings.items():
+        if key != "handler":
+            _check_server_setting(key, value)
+    try:
+        handler = HandlerConfig.from_mapping(settings.get("handler"), environ={})
+    except ConfigError as error:
+        raise WrongOption(str(error)) from error
+    missing = [key for key in SERVER_SETTINGS if key not in settings]
     if missing:
         raise WrongOption(f"the preset lacks {', '.join(missing)}")
-    if config["minWorkers"] > config["maxWorkers"]:
-        raise WrongOption(
-            f"minWorkers {config['minWorkers']} is above maxWorkers {config['maxWorkers']}"
-        )
-    return config
+    least, most = settings["minWorkers"], settings["maxWorkers"]
+    if least > most:
+        raise WrongOption(f"minWorkers {least} is above maxWorkers {most}")
+    return ModelConfig(dict(settings), handler)
 
 
 def merge_preprocessing(
-    own: Mapping[str, Any], settings: Mapping[str, Any]
+    models: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The user's settings over the model's own; what followed from a replaced one goes with it."""
-    merged = {**own, **settings}
-    if {"image_size", "resize"} & {*settings} and "resize_size" not in settings:
+    """Merges the model's own preprocessing with the user's settings, which win.
+
+    A value of the model's that followed from a replaced one is dropped: the resize size goes with
+    the image size, mean and standard deviation go with the channels.
+    """
+    merged = {**models, **given}
+    if {"image_size", "resize"} & {*given} and "resize_size" not in given:
         merged.pop("resize_size", None)
-    if "channels" in settings:
+    if "channels" in given:
         for key in ("mean", "std"):
-            if key not in settings:
+            if key not in given:
                 merged.pop(key, None)
     return merged
 
 
-def format_model_config(config: Mapping[str, Any]) -> str:
-    """The content of model-config.yaml."""
-    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+def format_model_config(settings: Mapping[str, Any]) -> str:
+    """Returns the text of a model-config.yaml."""
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
-def _check(key: str, value: Any) -> None:
-    if key == "handler":
-        try:
-            HandlerConfig.from_mapping(value, environ={})
-        except ConfigError as error:
-            raise WrongOption(str(error)) from error
-    elif key == "deviceType":
+def _check_server_setting(key: str, value: Any) -> None:
+    if key == "deviceType":
         if value not in DEVICE_TYPES:
             raise WrongOption(
                 f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}"
             )
-    elif key not in SERVER_SETTINGS:
+        return
+    if key not in SERVER_SETTINGS:
         accepted = ", ".join([*SERVER_SETTINGS, "deviceType", "handler"])
         raise WrongOption(f"unknown setting {key!r}; accepted: {accepted}")
-    else:
-        low, high = SERVER_SETTINGS[key]
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not low <= value <= high
-        ):
-            raise WrongOption(
-                f"{key} is {value!r}; accepted: an integer from {low} to {high}"
-            )
+    low, high = SERVER_SETTINGS[key]
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or not low <= value <= high:
+        raise WrongOption(
+            f"{key} is {value!r}; accepted: an integer from {low} to {high}"
+        )

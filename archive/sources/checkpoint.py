@@ -1,50 +1,51 @@
-"""A checkpoint as training leaves it -> the model's state dict; nothing unpickled that could run.
+"""Finds the state dict in a checkpoint; never unpickles anything that could run.
 
-Trainers wrap: a dict around the weights (`state_dict`, `model`, beside an optimizer), a prefix
-before every name (`module.` of DDP, `_orig_mod.` of torch.compile, `model.` of Lightning), or both.
-What was taken off is said.
+Trainers put a dict around the weights (`state_dict`, `model`, beside an optimizer), a prefix before
+every name (`module.` of DDP, `_orig_mod.` of torch.compile, `model.` of Lightning), or both. The
+user is told what was removed.
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from offpath.archive import Say, say_nothing
 from offpath.handler.errors import MissingPackage, WrongOption
 
-Say = Callable[[str], None]
-# Where the weights lie in a checkpoint, first found first taken: what was trained, then its moving
-# average.
+# Keys under which checkpoints hold weights, in order of preference: the trained weights, then their
+# moving averages.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "module")
 AVERAGES = ("ema_state_dict", "state_dict_ema", "model_ema", "ema")
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
-# torch.optim.swa_utils.AveragedModel counts in a buffer of its own.
+# torch.optim.swa_utils.AveragedModel adds this buffer to the model's.
 COUNTERS = frozenset({"n_averaged"})
 
 
 def read_state_dict(
     path: Path,
     names: frozenset[str],
-    say: Say = lambda line: None,
+    say: Say = say_nothing,
     key: str | None = None,
 ) -> Mapping[str, torch.Tensor]:
     """Reads weights for a model.
 
     Args:
         path: a file of torch.save, or .safetensors.
-        names: of the model's own parameters and buffers.
-        say: told what was taken off around them.
-        key: where in the file they lie, dots between the names of dicts; None: found out.
+        names: the model's own parameters and buffers.
+        say: told where the weights were found, and which prefix was removed.
+        key: path to the weights in the file, dots between the names of dicts; None to find it.
 
     Raises:
-        WrongOption: no such file, another kind of file, no weights in it or under `key`.
+        WrongOption: there is no such file, it is of another kind, or it holds no weights (under
+            `key`).
     """
     if not path.is_file():
         raise WrongOption(
-            f"--weights {str(path)!r}: no such file (or use pretrained, random)"
+            f"--weights {str(path)!r}: no such file; accepted: a file, pretrained or random"
         )
     if path.suffix == ".safetensors":
         loaded: object = _load_safetensors(path)
@@ -57,7 +58,7 @@ def read_state_dict(
 
 
 def is_torchscript(path: Path) -> bool:
-    """Whether torch.jit.save wrote it."""
+    """Returns True for a file that torch.jit.save wrote."""
     try:
         with zipfile.ZipFile(path) as file:
             return any(name.endswith("/constants.pkl") for name in file.namelist())
@@ -74,8 +75,8 @@ def _load_torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise WrongOption(
-            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
-            "the state dict alone: torch.save(model.state_dict(), FILE)"
+            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save only "
+            "the state dict: torch.save(model.state_dict(), FILE)"
         ) from error
 
 
@@ -87,36 +88,36 @@ def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         weights: Mapping[str, torch.Tensor] = load_file(path)
     except Exception as error:
-        raise WrongOption(f"{path.name} is no safetensors file: {error}") from error
+        raise WrongOption(f"{path.name} is not a safetensors file: {error}") from error
     return weights
 
 
 def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
-    """The dict of tensors in a checkpoint."""
+    """Finds the dict of tensors in a checkpoint."""
     if _is_state_dict(loaded):
         return loaded  # type: ignore[return-value]
     if not isinstance(loaded, Mapping):
         raise WrongOption(
-            f"{path.name} is no state dict (names to tensors) but a {type(loaded).__name__}"
+            f"{path.name} is not a state dict (names to tensors) but a {type(loaded).__name__}"
         )
     found = _list_parts(loaded)
     if not found:
         raise WrongOption(
-            f"{path.name} is no state dict (names to tensors), and under none of"
-            f" {', '.join((*WRAPPERS, *AVERAGES))} is one; it has:"
-            f" {', '.join(map(str, list(loaded)[:8]))}"
+            f"{path.name} is not a state dict (names to tensors), and has none under "
+            f"{', '.join((*WRAPPERS, *AVERAGES))}; its keys: "
+            f"{', '.join(map(str, list(loaded)[:8]))}"
         )
     others = (
-        f" (it also has {', '.join(found[1:])}: --weights-key takes another)"
+        f" (it also has {', '.join(found[1:])}; choose with --weights-key)"
         if found[1:]
         else ""
     )
-    say(f"{path.name}: the weights are under {found[0]!r}{others}")
+    say(f"{path.name}: using the weights under {found[0]!r}{others}")
     return loaded[found[0]]  # type: ignore[no-any-return]
 
 
 def _pick(loaded: object, path: Path, key: str, say: Say) -> Mapping[str, torch.Tensor]:
-    """What the user named: a dict in the file, or what stands under a prefix of one's names."""
+    """Finds what `key` names: a dict in the file, or the entries of a dict with that prefix."""
     found: object = loaded
     rest = key
     while rest and isinstance(found, Mapping):
@@ -132,15 +133,15 @@ def _pick(loaded: object, path: Path, key: str, say: Say) -> Mapping[str, torch.
         }
     if not _is_state_dict(found):
         raise WrongOption(
-            f"--weights-key {key!r}: no weights are there in {path.name}; it has them under "
-            f"{', '.join(_list_parts(loaded)) or 'none of the usual names'}"
+            f"--weights-key {key!r}: {path.name} has no weights there; it has weights under "
+            f"{', '.join(_list_parts(loaded)) or 'none of the usual keys'}"
         )
-    say(f"{path.name}: the weights are under {key!r}, as --weights-key says")
+    say(f"{path.name}: using the weights under {key!r} (--weights-key)")
     return found  # type: ignore[return-value]
 
 
 def _list_parts(loaded: object) -> list[str]:
-    """Under which of the usual names there are weights."""
+    """Lists the usual keys that hold weights."""
     if not isinstance(loaded, Mapping):
         return []
     return [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]
@@ -157,7 +158,7 @@ def _is_state_dict(value: object) -> bool:
 def _strip_prefixes(
     weights: Mapping[str, torch.Tensor], names: frozenset[str], path: Path, say: Say
 ) -> Mapping[str, torch.Tensor]:
-    """Without what stands before every name, as long as that brings it nearer to the model's."""
+    """Removes prefixes that all names share, until the names are the model's."""
     stripped = ""
     while True:
         own = {k: v for k, v in weights.items() if k in names or k not in COUNTERS}
@@ -169,5 +170,5 @@ def _strip_prefixes(
         weights = {name.removeprefix(prefix): value for name, value in own.items()}
         stripped += prefix
     if stripped:
-        say(f"{path.name}: {stripped!r} before every name is left out")
+        say(f"{path.name}: removed {stripped!r} from the start of every name")
     return own

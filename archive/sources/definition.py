@@ -1,11 +1,11 @@
-"""A Python file that makes a model: imported as the worker will, with the modules it imports.
+"""Imports the Python file that makes a model, as the worker will, and notes what it imports.
 
     net.py             its one class, a torch.nn.Module
     net.py:Net         that class; the file may define others
     net.py:make_model  a function without arguments that returns the model
 
-TorchServe wants a file with exactly one class in it (ts/torch_handler/base_handler.py). Where the
-user's is none, the archive gets one that asks the user's for the model.
+TorchServe wants a file with exactly one class (ts/torch_handler/base_handler.py). If the user's file
+has another form, the archive gets such a file too, which asks the user's file for the model.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from offpath.archive.model_input import format_error
+from offpath.archive.model_probe import format_error
 from offpath.handler.errors import WrongOption
 
-# Modules of the worker itself; an archive's folder comes first on its path.
+# Modules that the worker imports. The archive's folder comes before them on its path.
 RESERVED_MODULES = frozenset(
     """ts torch torchvision captum offpath classifier_entry numpy PIL simplejpeg yaml psutil
     packaging aiobotocore aiohttp botocore zstandard""".split()
 )
-# What Python imports as a module (importlib.machinery.all_suffixes() of any platform).
+# Suffixes of files that Python imports (importlib.machinery.all_suffixes() of any platform).
 MODULE_SUFFIXES = (".py", ".pyc", ".so")
 WRAPPER_FILE = "offpath_model.py"
 WRAPPER = '''"""Written by `offpath archive`: TorchServe wants a file with exactly one class."""
@@ -40,7 +40,7 @@ import torch
 
 
 class OffpathModel(torch.nn.Module):
-    """Makes the model; no instance of this class is left."""
+    """Returns the user's model; this class has no instance of its own."""
 
     def __new__(cls):
         return {call}
@@ -49,13 +49,13 @@ class OffpathModel(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Definition:
-    """What makes a model, and what it needs beside it.
+    """The code that makes a model, with the files that it imports.
 
     Attributes:
-        make: a new model, with random weights.
-        name: of the file that TorchServe imports.
-        text: its content, where it is not the user's own.
-        files: name in the archive -> file of the user's.
+        make: returns a new model with random weights.
+        name: name of the file that TorchServe imports.
+        text: content of that file, if it is not the user's.
+        files: name in the archive -> the user's file.
     """
 
     make: Callable[[], torch.nn.Module]
@@ -68,17 +68,17 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
     """Imports the file and finds what makes the model.
 
     Args:
-        path: the file; exists.
-        attribute: a class or a function in it; None for its one class.
+        path: an existing file.
+        attribute: a class or a function in it; None for its only class.
 
     Raises:
-        WrongOption: it cannot be imported, or holds no such thing.
+        WrongOption: the file cannot be imported, or has no such class or function.
     """
     check_shadowing(path)
     if not path.stem.isidentifier():
-        # ts/torch_handler/base_handler.py imports what comes before the first dot.
+        # ts/torch_handler/base_handler.py imports the part before the first dot.
         raise WrongOption(
-            f"--model {path.name}: TorchServe cannot import that name; rename the file"
+            f"--model {path.name}: TorchServe cannot import a module of that name; rename the file"
         )
     folder = _Folder(path)
     with folder.importable(path.stem):
@@ -89,7 +89,7 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
         with folder.importable(path.stem):
             return _make(maker, path)
 
-    make()  # shows what it imports when it is called
+    make()  # the call itself may import more files
     for name in folder.files:
         check_shadowing(Path(name.partition("/")[0]).with_suffix(".py"))
     if attribute is None:
@@ -101,22 +101,22 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
 
 
 def check_shadowing(path: Path) -> None:
-    """Refuses a file whose module name would hide one that the worker imports."""
+    """Raises WrongOption for a file whose name would hide a module that the worker imports."""
     if path.suffix not in MODULE_SUFFIXES:
         return
     name = path.name.partition(".")[0]
     if name in RESERVED_MODULES or name in sys.stdlib_module_names:
         raise WrongOption(
             f"{path.name} would shadow the module {name!r} in the worker (the archive's folder "
-            "comes first on its path); rename the file"
+            "comes first on the import path); rename the file"
         )
 
 
 class _Folder:
-    """The folder of a definition: first on the path while its code runs, as the archive's is.
+    """The folder of a definition; first on the import path while the definition's code runs.
 
     Attributes:
-        modules: what was imported of it so far, by module name.
+        modules: modules imported from the folder so far, by name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,9 +125,9 @@ class _Folder:
 
     @contextlib.contextmanager
     def importable(self, main: str) -> Iterator[None]:
-        """`main`, and what it imports of the folder, are gone from sys.modules afterwards."""
+        """Makes `main` importable; removes it and its neighbours from sys.modules afterwards."""
         before = dict(sys.modules)
-        # One of that name, of another folder or an earlier build, is not the user's.
+        # A module of that name may be left from another folder or an earlier build.
         sys.modules.pop(main, None)
         sys.modules.update(self.modules)
         sys.path.insert(0, str(self._folder))
@@ -145,7 +145,7 @@ class _Folder:
                     sys.modules[name] = before[name]
 
     def find_name(self, module: ModuleType) -> str | None:
-        """Its file's name in the folder; None for others, and for packages installed below it."""
+        """Returns the module's path in the folder; None if it lies elsewhere or was installed."""
         file = getattr(module, "__file__", None)
         if file is None:
             return None
@@ -153,14 +153,14 @@ class _Folder:
             inside = Path(file).resolve().relative_to(self._folder)
         except ValueError:
             return None
-        # A folder may hold an environment, or our own sources.
+        # The folder may hold a virtual environment, or offpath's own sources.
         is_installed = {"site-packages", "dist-packages"} & {*inside.parts}
         is_ours = module.__name__.partition(".")[0] == "offpath"
         return None if is_installed or is_ours else inside.as_posix()
 
     @property
     def files(self) -> dict[str, Path]:
-        """Name in the archive -> file, of all that was imported."""
+        """Name in the archive -> file, for every module imported from the folder."""
         names = (self.find_name(module) for module in self.modules.values())
         return {name: self._folder / name for name in sorted(filter(None, names))}
 
@@ -187,9 +187,9 @@ def _find_maker(
         if len(classes) == 1 and issubclass(only, torch.nn.Module):
             return only
         raise WrongOption(
-            f"{path.name} must define exactly one class, a torch.nn.Module, or say which makes the "
-            f"model: --model {path.name}:NAME (a class, or a function without arguments); found: "
-            f"{', '.join(classes) or 'none'}"
+            f"{path.name} must define exactly one class, a torch.nn.Module; or name what makes the "
+            f"model: --model {path.name}:NAME (a class, or a function without arguments); classes "
+            f"found: {', '.join(classes) or 'none'}"
         )
     maker = getattr(module, attribute, None)
     if not callable(maker):

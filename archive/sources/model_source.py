@@ -1,4 +1,4 @@
-"""`--model` and `--weights` -> a checked model with its files; nothing unpickled that could run."""
+"""Loads the model that --model and --weights name; never unpickles anything that could run."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from typing import Any
 
 import torch
 
-from offpath.archive.model_input import format_error
+from offpath.archive import Say, say_nothing
+from offpath.archive.model_probe import format_error
 from offpath.archive.models.exported import PROGRAM, Exported
-from offpath.archive.sources.checkpoint import Say, is_torchscript, read_state_dict
+from offpath.archive.sources.checkpoint import is_torchscript, read_state_dict
 from offpath.archive.sources.definition import Definition, read_definition
-from offpath.archive.sources.embedded import (
-    MODELS,
+from offpath.archive.sources.named_models import (
+    EMBEDDED,
     MODELS_DIR,
-    RANDOM_SEED,
     StateDict,
-    imagenet_labels,
+    describe_model,
+    is_named,
 )
-from offpath.archive.sources.packages import PACKAGES, define_model, describe_model
 from offpath.handler.errors import WrongOption
 
 KEYS_SHOWN = 5
+RANDOM_SEED = 0
 EXPORTED_FILE = MODELS_DIR / "exported.py"
-# What a torch.export program keeps pickled beside its weights: objects of classes of one's own.
+# Prefixes of a torch.export program's pickled files: objects of the user's own classes.
 PICKLED = ("custom_obj_", "opaque_obj_")
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that loads, with what the archive needs of it.
+    """A loaded model and its files.
 
     Attributes:
         module: the model.
-        model_file: its definition, None for TorchScript; the user's file, or one that is written
-            (`definition`), and then a name alone.
-        weights: state dict, None for TorchScript and torch.export.
-        script_file: the TorchScript file, None otherwise.
-        labels: names by class index where the model brings its own.
-        handler: its preprocessing as `handler:` settings.
-        definition: content of `model_file` where it is not the user's.
-        files: name in the archive -> further file: what the definition imports, a program.
+        model_file: the definition: the user's file, or the name of a file that the archive builder
+            writes from `definition`; None for TorchScript.
+        weights: state dict; None for TorchScript and torch.export.
+        script_file: the TorchScript file; None otherwise.
+        labels: names by class index, if the model brings its own.
+        handler: the model's preprocessing as `handler:` settings.
+        definition: the text of `model_file`, if that is not the user's file.
+        files: name in the archive -> further file: modules that the definition imports, a program.
     """
 
     module: torch.nn.Module
@@ -58,55 +59,53 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The weights that the user named, and where in their file; who is told what was found."""
+    """The user's --weights and --weights-key."""
 
     weights: str | None
     key: str | None
     say: Say
 
     def read(self, names: frozenset[str]) -> StateDict:
-        """From the file, for a model with these parameters and buffers."""
+        """Reads the file for a model with these parameters and buffers."""
         return read_state_dict(Path(self.weights or ""), names, self.say, self.key)
 
     def refuse(self, what: str) -> None:
-        """Raises WrongOption where weights are given to what holds its own."""
+        """Raises WrongOption if --weights is passed with a file that holds its own weights."""
         if self.weights is not None:
-            raise WrongOption(f"{what} holds its weights; leave --weights out")
+            raise WrongOption(f"{what} holds its own weights; leave --weights out")
 
 
 def load_model_source(
     model: str,
     weights: str | None,
-    say: Say = lambda line: None,
+    say: Say = say_nothing,
     weights_key: str | None = None,
 ) -> ModelSource:
-    """Resolves and loads what the user named.
+    """Loads a model.
 
     Args:
         model: an embedded model's name; `torchvision:NAME` or `timm:NAME`; a Python file, alone or
-            with `:NAME` (see `archive.definition`); a torch.export program; a TorchScript file.
-        weights: a state dict or a checkpoint around one (see `archive.checkpoint`), `pretrained`,
+            with `:NAME` (see `sources.definition`); a torch.export program; a TorchScript file.
+        weights: a state dict or a checkpoint around one (see `sources.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
-        say: told what was taken off around the weights, and which files go along.
-        weights_key: which part of a checkpoint; None: found out.
+        say: told where the weights were found and which files the definition imports.
+        weights_key: the part of a checkpoint to load; None to find it.
 
     Raises:
-        WrongOption: a missing file, a file of another kind, weights that do not fit.
+        WrongOption: a file is missing or of another kind, or the weights do not fit.
     """
     wanted = _Wanted(weights, weights_key, say)
     if weights_key is not None and weights in (None, "pretrained", "random"):
         raise WrongOption(
-            "--weights-key names a part of a --weights FILE: name that too"
+            "--weights-key names a part of a checkpoint; pass --weights FILE too"
         )
-    if model in MODELS:
-        return _load_embedded(model, wanted)
-    if model.partition(":")[0] in PACKAGES and ":" in model:
-        return _load_packaged(model, wanted)
+    if is_named(model):
+        return _load_named(model, wanted)
     path, attribute = _split_name(model)
     if not path.is_file():
         raise WrongOption(
-            f"--model {model!r} is neither a file nor one of {', '.join(MODELS)}, torchvision:NAME,"
-            " timm:NAME"
+            f"--model {model!r}: no such file or model; accepted: {', '.join(EMBEDDED)}, "
+            "torchvision:NAME, timm:NAME, or a file"
         )
     if path.suffix == ".py":
         return _load_python(path, attribute, wanted)
@@ -118,26 +117,26 @@ def load_model_source(
         program = {PROGRAM.name: path}
         return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
     raise WrongOption(
-        f"--model {model!r} is neither Python nor TorchScript nor a torch.export program; a state "
-        "dict goes to --weights, beside --model with its class"
+        f"--model {model!r} is not Python, TorchScript or a torch.export program; pass a state dict "
+        "as --weights, and the Python file of its class as --model"
     )
 
 
 def _split_name(model: str) -> tuple[Path, str | None]:
-    """`net.py:Net` -> the file and the name in it."""
+    """Splits `net.py:Net` into the file and the name in it."""
     file, colon, attribute = model.rpartition(":")
     if not colon or not file.endswith(".py"):
         return Path(model), None
     if not attribute.isidentifier():
         raise WrongOption(
-            f"--model {model!r}: {attribute!r} is no name; expected {file}:NAME, a class or a "
-            "function in the file"
+            f"--model {model!r}: {attribute!r} is not a Python name; expected {file}:NAME, a class or "
+            "a function in the file"
         )
     return Path(file), attribute
 
 
 def is_exported_program(path: Path) -> bool:
-    """Whether torch.export.save wrote it."""
+    """Returns True for a file that torch.export.save wrote."""
     try:
         with zipfile.ZipFile(path) as file:
             return any(name.endswith("/models/model.json") for name in file.namelist())
@@ -145,35 +144,54 @@ def is_exported_program(path: Path) -> bool:
         return False
 
 
-def _load_embedded(name: str, wanted: _Wanted) -> ModelSource:
-    embedded = MODELS[name]
-    definition = read_definition(embedded.file, None)
+def _load_named(named: str, wanted: _Wanted) -> ModelSource:
+    """Loads an embedded model, or one of torchvision or timm."""
+    model = describe_model(named)
+    weights = wanted.weights or model.default_weights
+    if weights is None:
+        raise WrongOption(
+            f"--model {named} needs --weights FILE, --weights pretrained or --weights random"
+        )
+    definition = model.define(None)
     module = definition.make()
-    chosen = wanted.weights or embedded.default_weights
-    if chosen == "pretrained":
-        state_dict = embedded.load_pretrained()
+    if weights == "pretrained":
+        state_dict = model.load_pretrained()
+    elif weights == "random":
+        state_dict = _seed(definition.make)
     else:
-        wanted = replace(wanted, weights=chosen)
-        state_dict = _resolve_weights(definition.make, module, wanted)
-    _fit(module, state_dict, chosen)
-    labels = imagenet_labels()
-    return ModelSource(
-        module, embedded.file, state_dict, None, labels, dict(embedded.handler)
+        state_dict = wanted.read(frozenset(module.state_dict()))
+        definition = model.define(state_dict)
+        module = definition.make()
+    _fit(module, state_dict, weights)
+    source = _from_definition(definition, module, state_dict, model.file)
+    if model.file is not None:
+        return replace(source, labels=model.labels, handler=model.handler)
+    settings = ", ".join(f"{key} {value}" for key, value in model.handler.items())
+    wanted.say(
+        f"{named}: preprocessing of its published weights ({settings}); --set changes it"
     )
+    # Other weights may have other classes.
+    labels = model.labels if weights == "pretrained" else None
+    return replace(source, labels=labels, handler=model.handler)
 
 
 def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSource:
     if wanted.weights is None or wanted.weights == "pretrained":
         raise WrongOption(
-            f"--model {path.name} needs --weights FILE (or `random` for a trial)"
+            f"--model {path.name} needs --weights FILE (or --weights random for a trial)"
         )
     definition = read_definition(path, attribute)
     module = definition.make()
-    state_dict = _resolve_weights(definition.make, module, wanted)
+    if wanted.weights == "random":
+        state_dict = _seed(definition.make)
+    else:
+        state_dict = wanted.read(frozenset(module.state_dict()))
     _fit(module, state_dict, wanted.weights)
-    along = [name for name in definition.files if name != path.name]
-    if along:
-        wanted.say(f"{path.name} brings along: {', '.join(along)}")
+    imported = [name for name in definition.files if name != path.name]
+    if imported:
+        wanted.say(
+            f"{path.name} imports these files, which go into the archive: {', '.join(imported)}"
+        )
     return _from_definition(definition, module, state_dict, path)
 
 
@@ -209,37 +227,37 @@ def _load_packaged(named: str, wanted: _Wanted) -> ModelSource:
 
 
 def _from_definition(
-    definition: Definition, module: torch.nn.Module, weights: StateDict, path: Path
+    definition: Definition,
+    module: torch.nn.Module,
+    weights: StateDict,
+    file: Path | None,
 ) -> ModelSource:
+    """Makes the source of a Python model; `file` is its definition where nothing is written."""
     files = dict(definition.files)
     if definition.text is None:
         del files[definition.name]
-        return ModelSource(module, path, weights, files=files)
+        return ModelSource(module, file, weights, files=files)
     name = Path(definition.name)
     return ModelSource(module, name, weights, definition=definition.text, files=files)
 
 
-def _resolve_weights(
-    make: Callable[[], torch.nn.Module], module: torch.nn.Module, wanted: _Wanted
-) -> StateDict:
-    if wanted.weights == "random":
-        return _seed(make)
-    return wanted.read(frozenset(module.state_dict()))
-
-
 def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
-    """The same random weights each time, whatever was drawn before."""
+    """Makes the same random weights each time, whatever was drawn before."""
     torch.manual_seed(RANDOM_SEED)
     return make().state_dict()
 
 
 def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
-    """Loads the weights; says which keys do not fit."""
+    """Loads the weights into the model.
+
+    Raises:
+        WrongOption: names the keys that do not fit.
+    """
     own = module.state_dict()
     missing = [key for key in own if key not in state_dict]
     unexpected = [key for key in state_dict if key not in own]
     shapes = [
-        f"{key} is {list(state_dict[key].shape)}, the model's is {list(own[key].shape)}"
+        f"{key} is {list(state_dict[key].shape)}, the model has {list(own[key].shape)}"
         for key in own
         if key in state_dict and state_dict[key].shape != own[key].shape
     ]
@@ -276,11 +294,11 @@ def _load_program(path: Path) -> torch.nn.Module:
     if any(name.startswith(PICKLED) for name in names):
         raise WrongOption(
             f"{path.name} holds pickled objects, which could run code; export the model without "
-            "classes of its own"
+            "its own classes"
         )
     try:
         return Exported(path)
-    except Exception as error:  # torch.export.load raises what it meets
+    except Exception as error:  # torch.export.load raises errors of many kinds
         raise WrongOption(
             f"{path.name} cannot be loaded as a torch.export program without unpickling code: "
             f"{format_error(error)}"

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from offpath.commands.settings_option import read_settings
+from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.handler.errors import WrongOption
 
-if TYPE_CHECKING:  # torch comes with it
+if TYPE_CHECKING:  # these modules import torch
+    from offpath.archive.build import BuiltArchive
     from offpath.archive.sources.stock_archive import OldArchive
 
 
@@ -28,39 +29,47 @@ if TYPE_CHECKING:  # torch comes with it
 )
 @click.option(
     "--weights",
-    help="State dict, checkpoint or .safetensors, `pretrained` or `random` (seeded)."
-    " Default: the model's.",
+    help="A state dict, a checkpoint, a .safetensors file, `pretrained`, or `random` (seeded). "
+    "Default: depends on the model.",
 )
 @click.option(
     "--weights-key",
     metavar="KEY",
-    help="The part of a checkpoint to take, e.g. ema where it holds averages beside the trained "
-    "weights; dots between dicts. Default: the trained ones, or what there is; it is said.",
+    help="The part of a checkpoint to load, with dots between dicts; for example `ema` for moving "
+    "averages. Default: the trained weights if there are any; a message says which part was used.",
 )
 @click.option(
     "--from",
     "old",
     type=Path,
     metavar="OLD.mar",
-    help="A stock image_classifier archive: its model, weights, labels, name and batch settings in "
-    "the place of --model, --weights and --labels. Says what changes.",
+    help="Convert a stock image_classifier archive: take its model, weights, labels, name and "
+    "batch settings instead of --model, --weights and --labels, and list what changes.",
 )
-@click.option("--labels", type=Path, help="One label a line, or index_to_name.json.")
+@click.option(
+    "--labels", type=Path, help="A file with one label per line, or index_to_name.json."
+)
 @click.option(
     "--preset",
     default="cpu",
     show_default=True,
     help="cpu, t4, or a preset file (YAML).",
 )
-@click.option("--batch-size", type=int, help="Requests per batch at most.")
+@click.option("--batch-size", type=int, help="The most requests in a batch.")
 @click.option(
-    "--max-batch-delay-ms", type=int, help="How long a lone request waits (from 1)."
+    "--max-batch-delay-ms",
+    type=int,
+    help="How long a worker waits for a batch to fill, at least 1.",
 )
 @click.option(
-    "--workers", type=int, help="Worker processes; threads per worker = cores/workers."
+    "--workers",
+    type=int,
+    help="Worker processes. Each uses cores/workers threads.",
 )
 @click.option(
-    "--response-timeout-s", type=int, help="After this a worker counts as hung."
+    "--response-timeout-s",
+    type=int,
+    help="TorchServe restarts a worker that takes longer than this for a batch.",
 )
 @click.option(
     "--startup-timeout-s", type=int, help="How long a worker may take to load."
@@ -68,65 +77,77 @@ if TYPE_CHECKING:  # torch comes with it
 @click.option(
     "--mean",
     metavar="N,N,N",
-    help="Subtracted from pixels scaled to 0..1: a number a channel, or one for all. "
+    help="Subtracted from pixels scaled to 0..1: one number per channel, or one for all. "
     "Default: ImageNet's.",
 )
-@click.option("--std", metavar="N,N,N", help="Divided by after that; as --mean.")
 @click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A `handler:` setting, e.g. --set decode=exact (docs/reference.md lists them); "
-    "repeatable.",
+    "--std",
+    metavar="N,N,N",
+    help="Pixels are divided by this after the mean was subtracted; written like --mean.",
+)
+@settings_option(
+    "A setting of the `handler:` section, for example --set decode=exact. docs/reference.md lists "
+    "all of them."
 )
 @click.option(
     "--engine",
-    help="What runs the model: auto, eager, compiled, onnxruntime, openvino or "
-    "tensorrt. Default: the preset's, else auto (OpenVINO where it is installed and gains).",
+    help="The engine that runs the model: auto, eager, compiled, onnxruntime, openvino or "
+    "tensorrt. Default: the preset's, or auto (OpenVINO if it is installed and the model gains).",
 )
 @click.option(
     "--precision",
-    help="auto, fp32, bf16, fp16 or int8 (not for every engine). Default: the preset's, else auto.",
+    help="auto, fp32, bf16, fp16 or int8; not every engine has all of them. Default: the "
+    "preset's, or auto.",
 )
 @click.option(
     "--calibrate",
     type=Path,
     metavar="FOLDER",
-    help="Photographs to calibrate int8 with and to check answers on. Default: those that ship "
-    "in scikit-image and scikit-learn, else four small ones, not for int8.",
+    help="Photographs to calibrate int8 with and to check answers on. Default: those that "
+    "scikit-image and scikit-learn ship; without these packages four small ones, which cannot "
+    "calibrate int8.",
 )
 @click.option(
     "--handler",
-    "own_handler",
+    "custom_handler",
     metavar="FILE.py[:CLASS]",
-    help="A subclass of OffpathClassifier of your own: thresholds, business JSON, fields of the "
-    "log (docs/your-handler.md).",
+    help="Your own subclass of OffpathClassifier, for thresholds, your own JSON or more fields in "
+    "the prediction log (docs/your-handler.md).",
 )
 @click.option(
-    "--prediction-log", metavar="URI", help="s3://bucket/prefix, file:///folder or off."
+    "--prediction-log",
+    metavar="URI",
+    help="Where the prediction log goes: s3://bucket/prefix, file:///folder or off.",
 )
 @click.option(
-    "--extra-file", "extra_files", type=Path, multiple=True, help="Goes along as it is."
+    "--extra-file",
+    "extra_files",
+    type=Path,
+    multiple=True,
+    help="Add this file to the archive unchanged. Can be repeated.",
 )
-@click.option("--name", help="Model and file name [default: classifier, or --from's].")
 @click.option(
-    "--model-version", help="As TorchServe shows it [default: 1.0, or --from's]."
+    "--name",
+    help="Name of the model and of the file [default: classifier, or the name in --from].",
+)
+@click.option(
+    "--model-version",
+    help="The version that TorchServe shows [default: 1.0, or the version in --from].",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".offpath/model-store"),
     show_default=True,
-    help="Model store to write to.",
+    help="Folder to write the archive to.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing archive.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option("Print the result as JSON.")
 def command(**options: Any) -> None:
     """Build a TorchServe archive (.mar) from a model and offpath's handler.
 
-    The archive's model-config.yaml carries all batch, worker and time-out settings: it is the only
-    place where TorchServe always honours them.
+    The archive's model-config.yaml holds all batch, worker and time-out settings, because that is
+    the only place where TorchServe always honours them.
 
     \b
     Examples:
@@ -141,23 +162,21 @@ def command(**options: Any) -> None:
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
     with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder:
-        path, config = _build(options, Path(folder))
+        built = _build(options, Path(folder))
+    settings, size = built.config.settings, built.path.stat().st_size
     if options["as_json"]:
-        summary = {"archive": str(path), "bytes": path.stat().st_size, "config": config}
-        click.echo(json.dumps(summary))
+        result = {"archive": str(built.path), "bytes": size, "config": settings}
+        click.echo(json.dumps(result))
         return
-    batch = f"batch {config['batchSize']}, delay {config['maxBatchDelay']} ms"
-    click.echo(
-        f"{path} ({path.stat().st_size / 1e6:.1f} MB; {batch}, {config['minWorkers']} workers)"
-    )
+    batch = f"batch {settings['batchSize']}, delay {settings['maxBatchDelay']} ms"
+    workers = f"{settings['minWorkers']} workers"
+    click.echo(f"{built.path} ({size / 1e6:.1f} MB; {batch}, {workers})")
 
 
-def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    # torch is imported here: `offpath archive --help` answers without it.
+def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
+    # Imported here because these modules import torch, which --help does not need.
     from offpath.archive.build import ArchiveSpec, build_archive
-    from offpath.archive.custom_handler import load_own_handler
-    from offpath.archive.engines.artefacts import plan_engine
-    from offpath.archive.head import settle_head
+    from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import (
         load_preset,
@@ -169,37 +188,38 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
     old = _unpack_old(options, folder)
+    if old is not None:
+        options = _take_from(old, options)
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
-    own = load_own_handler(options["own_handler"]) if options["own_handler"] else None
+    handler_file = options["custom_handler"]
+    handler = load_custom_handler(handler_file) if handler_file else None
     source = load_model_source(
         options["model"], options["weights"], _say, options["weights_key"]
     )
-    handler = merge_preprocessing(source.handler, _handler_settings(options))
+    settings = merge_preprocessing(source.handler, _handler_settings(options))
     server = {**(old.server if old else {}), **_server_settings(options)}
-    config = make_model_config(preset, server, handler)
-    settle_head(config, source.module, options["calibrate"], _say)
-    engine = plan_engine(config, source.module, options["calibrate"])
     spec = ArchiveSpec(
         name=options["name"] or "classifier",
         version=options["model_version"] or "1.0",
         source=source,
         labels=labels if labels is not None else source.labels,
         labels_source=str(options["labels"] or "the embedded label list"),
-        config=config,
-        engine=engine,
-        handler=own,
+        config=make_model_config(preset, server, settings),
+        handler=handler,
         extra_files=options["extra_files"],
+        checks_answers=True,
+        calibrate=options["calibrate"],
     )
-    archive = build_archive(spec, options["output"], options["force"], _say)
-    _say_where_it_runs(config)
-    for change in format_changes(old, config) if old else ():
+    built = build_archive(spec, options["output"], options["force"], _say)
+    _say_where_it_runs(built.config.device_type)
+    for change in format_changes(old, built.config.settings) if old else ():
         _say(change)
-    return archive, config
+    return built
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
-    """Puts what `--from` holds in the place of the options that were not given."""
+    """Unpacks the archive of `--from`, if that option was given."""
     from offpath.archive.sources.stock_archive import unpack
 
     if options["old"] is None:
@@ -208,35 +228,44 @@ def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
     for name in ("model", "weights", "weights_key"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
-            raise click.UsageError(f"--from brings its own model; leave --{option} out")
-    old = unpack(options["old"], folder, options["own_handler"] is not None)
-    options.update(
-        model=str(old.model),
-        weights=None if old.weights is None else str(old.weights),
-        labels=options["labels"] or old.labels,
-        name=options["name"] or old.name,
-        model_version=options["model_version"] or old.version,
-        extra_files=(*old.extra_files, *options["extra_files"]),
-    )
-    return old
+            raise click.UsageError(
+                f"--from takes the model from the old archive; leave --{option} out"
+            )
+    return unpack(options["old"], folder, options["custom_handler"] is not None)
 
 
-def _say_where_it_runs(config: dict[str, Any]) -> None:
-    """An archive for a GPU may be built anywhere, but must not surprise where it is served."""
+def _take_from(old: OldArchive, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options with what the old archive holds, where they were not given."""
+    return {
+        **options,
+        "model": str(old.model),
+        "weights": None if old.weights is None else str(old.weights),
+        "labels": options["labels"] or old.labels,
+        "name": options["name"] or old.name,
+        "model_version": options["model_version"] or old.version,
+        "extra_files": (*old.extra_files, *options["extra_files"]),
+    }
+
+
+def _say_where_it_runs(device_type: str) -> None:
+    """Warns if this machine would serve the archive differently than its user may expect."""
     import torch
 
-    asks, has = config.get("deviceType") == "gpu", torch.cuda.is_available()
+    asks, has = device_type == "gpu", torch.cuda.is_available()
     if asks and not has:
         _say(
-            "this archive asks for a GPU and torch sees none on this machine: here `offpath serve` "
-            "refuses it without --allow-cpu"
+            "this archive asks for a GPU, and torch finds none on this machine: `offpath serve` "
+            "refuses it here without --allow-cpu"
         )
     elif has and not asks:
-        _say("this machine has a GPU and this archive asks for none: --preset t4")
+        _say(
+            "this machine has a GPU, but this archive asks for the CPU; for the GPU pass "
+            "--preset t4"
+        )
 
 
 def _say(line: str) -> None:
-    """On stderr: stdout is the result's."""
+    """Prints on stderr, because stdout is for the result."""
     click.echo(line, err=True)
 
 
@@ -253,7 +282,7 @@ def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """`--set`, and the options that have a name of their own."""
+    """Collects `--set` and the options that stand for a `handler:` setting."""
     settings = read_settings(options["settings"])
     for key in ("engine", "precision"):
         if options[key]:
@@ -264,7 +293,10 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
     if options["prediction_log"]:
         section = settings.get("prediction_log", {})
         if not isinstance(section, dict):
-            raise WrongOption(f"--set prediction_log={section!r}: not a mapping")
+            raise WrongOption(
+                f"--set prediction_log={section!r}: expected a mapping, as in "
+                "--set 'prediction_log={uri: off}'"
+            )
         settings["prediction_log"] = {**section, "uri": options["prediction_log"]}
     return settings
 
@@ -274,6 +306,6 @@ def _read_numbers(option: str, text: str) -> list[float]:
         return [float(number) for number in text.strip("[] ").split(",")]
     except ValueError as error:
         raise WrongOption(
-            f"{option} {text!r}; expected one number, or one a channel with commas, as in "
-            f"{option} 0.485,0.456,0.406"
+            f"{option} {text!r}; expected one number, or one number per channel with commas, as "
+            f"in {option} 0.485,0.456,0.406"
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.build import build_archive
-from offpath.archive.custom_handler import load_own_handler
+from offpath.archive.custom_handler import load_custom_handler
 from offpath.handler.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
 from tests.archive.test_loads_alone import answer_from, unzip
@@ -32,7 +32,7 @@ def test_the_archive_loads_alone_with_its_own_class(
     make_spec: MakeSpec, own_file: Path, tmp_path: Path
 ) -> None:
     spec = make_spec(labels=["red", "green", "blue"])
-    spec = dataclasses.replace(spec, handler=load_own_handler(str(own_file)))
+    spec = dataclasses.replace(spec, handler=load_custom_handler(str(own_file)))
     folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
     own_file.write_text("raise ImportError('the archive has its own')")
     (label,) = answer_from(folder, path=[folder])
@@ -41,9 +41,9 @@ def test_the_archive_loads_alone_with_its_own_class(
 
 def test_one_of_several_classes_is_named(own_file: Path) -> None:
     own_file.write_text(own_file.read_text() + OWN.replace("Own", "Other"))
-    assert load_own_handler(f"{own_file}:Other").mark == "my_handler:Other"
+    assert load_custom_handler(f"{own_file}:Other").mark == "my_handler:Other"
     with pytest.raises(ExpectedError, match="found Own, Other; name one: my_handler"):
-        load_own_handler(str(own_file))
+        load_custom_handler(str(own_file))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_cannot_be_packed_is_refused(
 ) -> None:
     (tmp_path / name.partition(":")[0]).write_text(text)
     with pytest.raises(ExpectedError, match=message):
-        load_own_handler(str(tmp_path / name))
+        load_custom_handler(str(tmp_path / name))
     assert "my_handler" not in sys.modules
 
 
@@ -73,7 +73,7 @@ def test_a_name_that_the_archive_has_is_refused(
     (tmp_path / "own").mkdir()
     file = tmp_path / "own" / "tiny.py"
     file.write_text(IMPORT + OWN)
-    spec = dataclasses.replace(make_spec(), handler=load_own_handler(str(file)))
+    spec = dataclasses.replace(make_spec(), handler=load_custom_handler(str(file)))
     with pytest.raises(ExpectedError, match="the archive has a tiny.py"):
         build_archive(spec, tmp_path / "store")
 
@@ -85,7 +85,7 @@ def test_neighbours_are_found_when_it_is_checked(
     own_file.write_text("import thresholds\n" + own_file.read_text())
     spec = dataclasses.replace(
         make_spec(extra_files=(tmp_path / "thresholds.py",)),
-        handler=load_own_handler(str(own_file)),
+        handler=load_custom_handler(str(own_file)),
     )
     with zipfile.ZipFile(build_archive(spec, tmp_path / "store")) as mar:
         assert {"my_handler.py", "thresholds.py"} <= set(mar.namelist())

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.custom_handler import load_own_handler
+from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.log_tools.objects import open_store_at
@@ -49,7 +49,7 @@ def url(
         load_preset("cpu"), {"maxBatchDelay": 200}, {**source.handler, **own}
     )
     spec = ArchiveSpec("own", "1.0", source, source.labels, "labels", config)
-    spec = dataclasses.replace(spec, handler=load_own_handler(str(file)))
+    spec = dataclasses.replace(spec, handler=load_custom_handler(str(file)))
     build_archive(spec, server.settings.model_store, force=True)
     with server.management() as management:
         management.register("own.mar", initial_workers=1)

@@ -1,8 +1,8 @@
-"""int8 by NNCF, calibrated on photographs, with the first layers left in fp32 as far as needed.
+"""int8 by NNCF, calibrated on photographs, with as many first layers in fp32 as needed.
 
-On EfficientNet-Lite0 three things made int8 change answers, and each has its line here: ranges per
-channel (a channel silent in all calibration pictures is then cut to nothing), mean instead of
-outermost ranges, and rounding in the first layers, whose error all others carry on.
+On EfficientNet-Lite0 three things made int8 change answers, and this module avoids each: ranges per
+channel (a channel that is silent in all calibration images is then cut to nothing), mean instead of
+outermost ranges, and rounding in the first layers, whose error all later layers carry on.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.engines.exporters import import_package
+from offpath.archive import Say
+from offpath.archive.engine_files.exporters import import_package
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.engines.artefacts import INPUT
 from offpath.handler.model.parity import Parity
 
-# How many of the first convolutions and matrix products stay in fp32; tried in turn.
+# Numbers of first convolutions and matrix products that stay in fp32, tried in this order.
 FP32_LAYERS = (0, 2, 5, 9, 17)
 ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
 OPENVINO_LAYERS = ("Convolution", "GroupConvolution", "MatMul")
 
 Measure = Callable[[Path], Parity]
-Say = Callable[[str], None]
 
 
 def quantise(
@@ -37,22 +37,22 @@ def quantise(
     measure: Measure,
     say: Say,
 ) -> Path:
-    """Makes the int8 graph of an fp32 one, `.onnx` or OpenVINO's `.xml`.
+    """Makes an int8 graph from an fp32 graph (`.onnx`, or OpenVINO's `.xml`).
 
     Args:
-        source: fp32 graph; its folder takes what is tried.
+        source: the fp32 graph; its folder receives a folder for each attempt.
         name: file name of the int8 graph.
-        calibration: uint8 [n, size, size, 3].
+        calibration: uint8 [n, size, size, channels].
         bound: how far any probability may move.
-        measure: compares the answers of the graph in a folder with fp32's, on photographs of the
-            calibration set.
-        say: told what was tried.
+        measure: compares the answers of the graph in a folder with those of fp32, on photographs
+            of the calibration set.
+        say: told the result of each attempt.
 
     Returns:
-        The folder that holds the first graph within the bound.
+        The folder with the first graph within the bound.
 
     Raises:
-        ExpectedError: NNCF is missing, or no try stays within the bound.
+        ExpectedError: NNCF is missing, or no attempt stays within the bound.
     """
     nncf = import_package("nncf", "int8", "--precision int8")
     make_graph = _OnnxGraph if source.suffix == ".onnx" else _OpenVinoGraph
@@ -62,23 +62,24 @@ def quantise(
         graph = make_graph(source)
         with _quiet():
             graph.quantise(nncf, calibration, layers[:count])
-        # A folder each: a graph that was measured may still be mapped.
+        # Each attempt has its own folder: a measured graph may still be mapped into memory.
         folder = source.parent / f"int8-{count}"
         folder.mkdir()
         graph.save(folder / name)
         parity = measure(folder)
         moves.append(parity.largest_move)
         say(
-            f"int8 with {count} of {len(layers)} layers in fp32: moves a probability by "
-            f"{parity.largest_move:.3f}, changes {parity.top1_changes} of {parity.pictures} best "
-            "classes"
+            f"int8 with {count} of {len(layers)} layers in fp32: moves a probability by up to "
+            f"{parity.largest_move:.3f}, changes the best class of {parity.top1_changes} of "
+            f"{parity.pictures} photographs"
         )
         if parity.holds(bound):
             return folder
     raise ExpectedError(
         f"int8 changes this model's answers: at best it moved a probability by {min(moves):.3f}, "
         f"and handler.parity_bound is {bound}; use --precision fp32, give more photographs like "
-        "those that will be sent (--calibrate FOLDER), or allow more with --set parity_bound=..."
+        "those that clients will send (--calibrate FOLDER), or allow more with "
+        "--set parity_bound=..."
     )
 
 
@@ -128,13 +129,13 @@ def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     advanced = AdvancedQuantizationParameters(
-        # Half the first layer's range, for processors without VNNI.
+        # The fix would halve the first layer's range, for processors without VNNI.
         overflow_fix=OverflowFix.DISABLE,
         activations_quantization_params=QuantizationParameters(per_channel=False),
         activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,
     )
     return {
-        # Activations below zero get a zero point of their own.
+        # MIXED gives activations below zero their own zero point.
         "preset": nncf.QuantizationPreset.MIXED,
         "subset_size": pictures,
         "ignored_scope": nncf.IgnoredScope(names=keep) if keep else None,
@@ -144,8 +145,8 @@ def _options(nncf: Any, keep: list[str], pictures: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without NNCF's lines; its progress bars go to stderr, as ours do."""
-    # Not nncf.set_log_level: it also changes every handler that others have put there.
+    """Silences NNCF's log, and sends its progress bars to stderr, where ours are."""
+    # nncf.set_log_level would also change the log handlers of other packages.
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,11 +1,10 @@
-"""Photographs that int8 is calibrated on and that the parity gate compares answers on.
+"""Photographs that calibrate int8, and others that an engine's answers are checked on.
 
-Two sets without a photograph in common, as the handler would decode and resize them.
+The handler's own code decodes and resizes them, with the settings of the archive.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +24,12 @@ from offpath.handler.image.decode import Pixels, decode_image
 from offpath.handler.image.resample import transform_with_torch
 from offpath.handler.image.transform import transform_image
 
-# Of a folder's photographs, spread evenly over the names. NNCF's own default is 300.
+# The most files taken from a folder, spread evenly over the names. NNCF's own default is 300.
 MOST_PICTURES = 300
-# From how many held out the parity set is chosen.
+# The most photographs held out; the parity set is chosen from them.
 MOST_HELD_OUT = 48
-# Of the photographs that ship in PyPI packages: held out, by the file's stem. The others calibrate,
-# among them both of a stereo pair.
+# File stems held out of the photographs in PyPI packages. The others calibrate; both pictures of
+# the stereo pair are among them.
 HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
 WINDOWS = 8
 WINDOW_SHAPE = (4, 3)
@@ -40,12 +39,14 @@ SEED = 0
 
 @dataclass(frozen=True)
 class PhotographSets:
-    """Photographs as the model's uint8 squares, [n, image_size, image_size, channels] each.
+    """Two sets of photographs, each uint8 [n, image_size, image_size, channels].
+
+    A folder with one photograph has it in both sets. So do the bundled photographs, which
+    calibrate nothing.
 
     Attributes:
-        calibration: shown to the quantiser.
-        held_out: not shown to it; the parity set is chosen from them. A folder with one photograph
-            has it in both; so do the bundled ones, which calibrate nothing.
+        calibration: photographs that the quantiser sees.
+        held_out: photographs that it does not see.
     """
 
     calibration: Pixels
@@ -55,13 +56,16 @@ class PhotographSets:
 def load_photographs(
     folder: Path | None, config: HandlerConfig, to_calibrate: bool = False
 ) -> PhotographSets:
-    """The user's photographs, or windows of those that ship in scikit-image and scikit-learn.
+    """Loads the user's photographs, or windows of those that scikit-image and scikit-learn ship.
 
     Args:
-        to_calibrate: the few that are bundled do not stand in for those: they are too few.
+        folder: the user's photographs; None for the shipped ones.
+        config: how to decode and resize.
+        to_calibrate: without those packages raise an error; the few bundled photographs are
+            enough to check answers, but too few to calibrate int8.
 
     Raises:
-        WrongOption: no such folder, no picture in it, or the packages are not installed.
+        WrongOption: there is no such folder, it holds no image, or the packages are missing.
     """
     if folder is not None:
         return _load_folder(folder, config)
@@ -70,21 +74,24 @@ def load_photographs(
     except MissingPackage as error:
         if to_calibrate:
             raise WrongOption(
-                f"{error}; or pass photographs of your own: --calibrate FOLDER"
+                f"{error}; or pass your own photographs: --calibrate FOLDER"
             ) from error
-    return _load_bundled(config)
+    windows = _load_windows(sorted(BUNDLED.glob("*.jpg")), config)
+    every = np.stack([window for _, window in windows])
+    return PhotographSets(every, every)
 
 
 def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     if not folder.is_dir():
         raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    decoded = (_try_to_decode(path.read_bytes(), config) for path in _spread(files))
+    spread = files[:: -(-len(files) // MOST_PICTURES) or 1]
+    decoded = (_try_to_decode(path.read_bytes(), config) for path in spread)
     pictures = [picture for picture in decoded if picture is not None]
     if not pictures:
         raise WrongOption(
-            f"--calibrate {str(folder)!r} holds no picture that can be decoded; expected a folder "
-            "of photographs like those that will be sent (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+            f"--calibrate {str(folder)!r}: no image there can be decoded; expected a folder of "
+            "photographs like those that clients will send (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         )
     if len(pictures) == 1:
         return PhotographSets(np.stack(pictures), np.stack(pictures))
@@ -93,41 +100,30 @@ def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
     return PhotographSets(np.stack(calibration), np.stack(pictures[::step]))
 
 
-def _spread(files: list[Path]) -> list[Path]:
-    return files[:: -(-len(files) // MOST_PICTURES) or 1]
-
-
 def _load_installed(config: HandlerConfig) -> PhotographSets:
     calibration: list[Pixels] = []
     held_out: list[Pixels] = []
-    for index, path in enumerate(find_sources()):
+    for path, window in _load_windows(find_sources(), config):
         chosen = held_out if path.stem in HELD_OUT else calibration
-        chosen.extend(_decode(jpeg, config) for jpeg in _cut_windows(path, index))
+        chosen.append(window)
     return PhotographSets(np.stack(calibration), np.stack(held_out))
 
 
-def _load_bundled(config: HandlerConfig) -> PhotographSets:
-    windows = np.stack(
-        [
-            _decode(jpeg, config)
-            for index, path in enumerate(sorted(BUNDLED.glob("*.jpg")))
-            for jpeg in _cut_windows(path, index)
-        ]
-    )
-    return PhotographSets(windows, windows)
-
-
-def _cut_windows(path: Path, index: int) -> Iterator[bytes]:
-    """Seeded windows of a photograph, as JPEG."""
-    rng = np.random.default_rng((SEED, index))
-    with Image.open(path) as file:
-        source = file.convert("RGB")
-    for _ in itertools.repeat(None, WINDOWS):
-        yield encode_jpeg(cut_window(source, WINDOW_SHAPE, rng), JPEG_QUALITY)
+def _load_windows(
+    paths: list[Path], config: HandlerConfig
+) -> Iterator[tuple[Path, Pixels]]:
+    """Yields windows of each photograph, as the handler decodes their JPEGs; seeded."""
+    for index, path in enumerate(paths):
+        rng = np.random.default_rng((SEED, index))
+        with Image.open(path) as file:
+            source = file.convert("RGB")
+        for _ in range(WINDOWS):
+            window = cut_window(source, WINDOW_SHAPE, rng)
+            yield path, _decode(encode_jpeg(window, JPEG_QUALITY), config)
 
 
 def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
-    """None for a file that is no picture: folders hold notes and label files too."""
+    """Returns None for a file that is no image: folders hold notes and label files too."""
     try:
         return _decode(payload, config)
     except ItemError:
@@ -135,7 +131,7 @@ def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
 
 
 def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
-    """As pipeline.py does it."""
+    """Decodes and resizes as the handler's pipeline does."""
     exact = config.decode == "exact"
     transform = transform_image if exact else transform_with_torch
     image = decode_image(payload, config.decode_options)

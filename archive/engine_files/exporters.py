@@ -1,7 +1,8 @@
-"""A model -> the file that a back end loads; one function a format.
+"""One function per format: a model -> the file that a back end loads.
 
-All map `pictures`, uint8 [batch, size, size, 3], to `logits`, float32 [batch, classes], with the
-normalisation inside and any batch size. Packages that an export needs are imported by it.
+Every file maps `pictures`, uint8 [batch, size, size, channels], to `logits`, float32
+[batch, classes], with the normalisation inside and for any batch size. Each function imports the
+packages that its format needs.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from offpath.handler.model.engines.eager import DTYPES
 from offpath.handler.model.engines.normalised_model import PictureModel
 from offpath.handler.model.engines.open_vino import forbid_telemetry
 
-# Any batch above 1 does: a dimension of 1 is taken for a constant.
+# torch.export takes a dimension of 1 for a constant; any larger batch will do.
 EXAMPLE_BATCH = 2
 MOST_PICTURES = 4096
-# Freezing lays the weights out as the kernels want them.
+# Freezing stores the weights in the layout that the kernels want.
 INDUCTOR_CONFIG = {"freezing": True}
 
 
@@ -44,7 +45,7 @@ def import_package(name: str, extra: str, purpose: str) -> Any:
 def wrap_model(
     model: torch.nn.Module, config: HandlerConfig, precision: str, device: torch.device
 ) -> PictureModel:
-    """What is exported: a copy of the model in `precision`, with its normalisation."""
+    """Copies the model in `precision` and puts its normalisation in front."""
     dtype = DTYPES[precision]
     converted = copy.deepcopy(model).eval().to(device, dtype)
     converted.requires_grad_(False)
@@ -54,10 +55,10 @@ def wrap_model(
 
 
 def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """AOTInductor: machine code for this processor, or this CUDA device.
+    """Compiles machine code for this processor or CUDA device, by AOTInductor.
 
     Raises:
-        ExpectedError: no C++ compiler.
+        ExpectedError: there is no C++ compiler.
     """
     from torch._inductor import aoti_compile_and_package
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -67,8 +68,8 @@ def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> 
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
         raise ExpectedError(
-            "--engine compiled needs a C++ compiler where the archive is built (not where it "
-            "runs), and none was found; install g++ or set CXX"
+            "--engine compiled needs a C++ compiler on the machine that builds the archive (not "
+            "where it is served), and none was found; install g++ or set CXX"
         ) from error
     exported = _export(model, pictures)
     with torch.inference_mode():
@@ -78,11 +79,11 @@ def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> 
 
 
 def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """An ONNX graph in one file, without the source paths that torch notes in it."""
+    """Writes an ONNX graph in one file, without the source paths that torch records in it."""
     onnx = import_package("onnx", "onnxruntime", "an ONNX graph")
     import_package("onnxscript", "onnxruntime", "an ONNX graph")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own deprecations
+        warnings.simplefilter("ignore")  # torch's own deprecations
         program = torch.onnx.export(
             model,
             (pictures,),
@@ -93,7 +94,7 @@ def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None
             dynamic_shapes=_dynamic_shapes(),
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export gave no program")
+        raise RuntimeError("torch.onnx.export returned no program")
     graph = program.model_proto
     for part in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info):
         part.ClearField("metadata_props")
@@ -101,11 +102,11 @@ def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None
 
 
 def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
-    """OpenVINO's graph and, beside it, its weights (`.bin`), in full precision."""
+    """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision."""
     openvino = import_package("openvino", "openvino", "--engine openvino")
     graph = openvino.convert_model(_export(model, pictures))
     size = pictures.shape[1]
-    # The conversion forgets the sides; known ones let kernels be chosen for them.
+    # The conversion drops the sides; with known sides OpenVINO chooses kernels for them.
     graph.reshape(openvino.PartialShape([-1, size, size, pictures.shape[3]]))
     graph.outputs[0].get_tensor().set_names({OUTPUT})
     openvino.save_model(graph, str(path), compress_to_fp16=False)
@@ -119,9 +120,9 @@ def _export(
             return torch.export.export(
                 model, (pictures,), dynamic_shapes=_dynamic_shapes()
             )
-    except Exception as error:  # torch.export raises what the model's code raises
+    except Exception as error:  # torch.export raises whatever the model's code raises
         raise ExpectedError(
-            f"torch.export cannot take the model ({type(error).__name__}: {error}); use "
+            f"torch.export cannot convert the model ({type(error).__name__}: {error}); use "
             "--engine eager"
         ) from error
 

@@ -1,0 +1,297 @@
+"""Fills the archive's `engine/` folder: what a back end needs beside the weights, checked.
+
+On the CPU, `auto` makes OpenVINO's files where that package is installed and the model is heavy
+enough to gain by it. Every other engine that the handler's `engine: auto` may choose needs no file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from offpath.archive import Say, say_nothing
+from offpath.archive.engine_files.exporters import (
+    EXAMPLE_BATCH,
+    export_compiled,
+    export_onnx,
+    export_openvino,
+    wrap_model,
+)
+from offpath.archive.engine_files.quantisation import quantise
+from offpath.archive.photograph_sets import PhotographSets
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.image.decode import Pixels
+from offpath.handler.image.geometry import Square
+from offpath.handler.model.engines import PRECISIONS, BackendUnavailable
+from offpath.handler.model.engines.artefacts import PARITY_FILE, artefact_name
+from offpath.handler.model.engines.choose import make_backend
+from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.head import activate
+from offpath.handler.model.parity import Parity, ParitySet, measure_parity
+
+# Floating-point operations per image above which OpenVINO's faster kernels outweigh its call.
+HEAVY_FLOP = 50_000_000
+# Engines whose one artefact, or none, serves every precision that the processor has.
+FOLLOWS_PROCESSOR = ("eager", "openvino")
+EXPORTS = {
+    "compiled": export_compiled,
+    "onnxruntime": export_onnx,
+    "tensorrt": export_onnx,
+    "openvino": export_openvino,
+}
+PARITY_PICTURES = 16
+PARITY_BATCH = 8
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """The back end that an archive is built for.
+
+    Attributes:
+        engine: never `auto`.
+        precision: `auto` if the worker's processor decides.
+        device_type: `cpu` or `gpu`.
+    """
+
+    engine: str
+    precision: str = "auto"
+    device_type: str = "cpu"
+
+
+def plan_engine(
+    config: HandlerConfig, device_type: str, model: torch.nn.Module
+) -> EnginePlan:
+    """Chooses the back end where `engine` is `auto`, and the precision that its artefact has.
+
+    Raises:
+        WrongOption: the device or the precision rules the engine out.
+    """
+    engine, precision = config.engine, config.precision
+    if engine == "auto":
+        engine = _choose_engine(config, device_type, model)
+    _check_engine(engine, precision, device_type)
+    if precision == "auto" and engine not in FOLLOWS_PROCESSOR:
+        has_fp16 = "fp16" in PRECISIONS[engine]
+        precision = "fp16" if device_type == "gpu" and has_fp16 else "fp32"
+    return EnginePlan(engine, precision, device_type)
+
+
+def _choose_engine(
+    config: HandlerConfig, device_type: str, model: torch.nn.Module
+) -> str:
+    if config.precision == "int8":
+        return "openvino"
+    gains = (
+        device_type == "cpu"
+        and config.precision in ("auto", *PRECISIONS["openvino"])
+        and importlib.util.find_spec("openvino") is not None
+        and not isinstance(model, torch.jit.ScriptModule)
+        and count_flop(model, config.square) >= HEAVY_FLOP
+    )
+    return "openvino" if gains else "eager"
+
+
+def _check_engine(engine: str, precision: str, device_type: str) -> None:
+    accepted = PRECISIONS[engine]
+    if precision not in ("auto", *accepted):
+        raise WrongOption(
+            f"--precision {precision!r}: --engine {engine} has {', '.join(accepted)}"
+        )
+    if engine == "openvino" and device_type == "gpu":
+        raise WrongOption(
+            "--engine openvino runs on the CPU, and deviceType is 'gpu'; use --preset cpu, or "
+            "--engine onnxruntime, tensorrt, compiled or eager"
+        )
+    if engine == "tensorrt" and device_type != "gpu":
+        raise WrongOption(
+            f"--engine tensorrt needs a CUDA device, and deviceType is {device_type!r}; "
+            "use --preset t4"
+        )
+
+
+def count_flop(model: torch.nn.Module, square: Square) -> int:
+    """Counts the floating-point operations of convolutions and matrix products for one image."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(torch.zeros(1, square.channels, square.size, square.size))
+    return int(counter.get_total_flops())
+
+
+def build_engine_folder(
+    plan: EnginePlan,
+    model: torch.nn.Module,
+    config: HandlerConfig,
+    photographs: PhotographSets,
+    folder: Path,
+    say: Say = say_nothing,
+) -> None:
+    """Fills an archive's `engine/` folder; makes no folder for eager fp32, which needs no file.
+
+    Args:
+        plan: from `plan_engine`.
+        model: maps normalised float32 [batch, channels, size, size] to logits; on the CPU.
+        config: the `handler:` section.
+        photographs: for calibration, and to check the answers on.
+        folder: created if missing.
+        say: told what was measured or left out.
+
+    Raises:
+        ExpectedError: a package is missing, the model cannot be exported, or answers differ from
+            those of eager fp32 by more than `config.parity_bound`.
+    """
+    if (plan.engine, plan.precision) == ("eager", "fp32"):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _EngineFolder(plan, model.eval(), config, folder, say).fill(photographs)
+
+
+@dataclass(frozen=True)
+class _EngineFolder:
+    plan: EnginePlan
+    model: torch.nn.Module
+    config: HandlerConfig
+    folder: Path
+    say: Say
+
+    def fill(self, photographs: PhotographSets) -> None:
+        precision = "fp32" if self.plan.precision == "auto" else self.plan.precision
+        name = artefact_name(self.plan.engine, precision)
+        if name is not None and precision == "int8":
+            self._quantise(self.folder / name, photographs.calibration)
+        elif name is not None:
+            self._export(self.folder / name)
+        parity = make_parity_set(self.model, self.config, photographs.held_out)
+        write_parity_file(self.folder / PARITY_FILE, parity)
+        if name is not None:
+            self._check(parity, precision)
+
+    @property
+    def _device(self) -> torch.device:
+        """The device on which the artefact is made: machine code needs its own, others the CPU."""
+        on_gpu = self.plan.device_type == "gpu" and self.plan.engine == "compiled"
+        if on_gpu and not torch.cuda.is_available():
+            raise WrongOption(
+                "--engine compiled with deviceType 'gpu' must be built on a machine with that "
+                "GPU, and this machine has none; use another engine, or --preset cpu"
+            )
+        return torch.device("cuda" if on_gpu else "cpu")
+
+    def _export(self, path: Path) -> None:
+        if isinstance(self.model, torch.jit.ScriptModule):
+            raise WrongOption(
+                f"--engine {self.plan.engine} cannot be made from TorchScript; pass the model's "
+                "Python file with --weights, or use --engine eager"
+            )
+        precision = path.name.split(".")[1]  # model.<precision>.<suffix>
+        wrapped = wrap_model(self.model, self.config, precision, self._device)
+        shape = self.config.square.shape
+        pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
+        EXPORTS[self.plan.engine](wrapped, pictures.to(self._device), path)
+
+    def _quantise(self, path: Path, calibration: Pixels) -> None:
+        # The quantiser's choice is judged on the calibration set: the photographs held out are
+        # kept for the final check.
+        shown = make_parity_set(self.model, self.config, calibration)
+        with tempfile.TemporaryDirectory(prefix="offpath-int8-") as scratch:
+            source = Path(scratch) / path.name.replace("int8", "fp32")
+            self._export(source)
+            made = quantise(
+                source,
+                path.name,
+                calibration,
+                self.config.parity_bound,
+                lambda folder: self._measure(folder, shown, "int8"),
+                self.say,
+            )
+            for file in made.iterdir():
+                shutil.copyfile(file, self.folder / file.name)
+
+    def _check(self, parity: ParitySet, precision: str) -> None:
+        """Holds the artefact to the bound that the worker's parity gate will apply."""
+        label = f"engine {self.plan.engine} {precision}"
+        try:
+            found = self._measure(self.folder, parity, precision)
+        except BackendUnavailable as error:
+            self.say(
+                f"{label} cannot be checked here ({error}); the worker will check it"
+            )
+            return
+        result = (
+            f"on {found.pictures} photographs it moves a probability by up to "
+            f"{found.largest_move:.1g} and changes the best class of {found.top1_changes}"
+        )
+        if not found.holds(self.config.parity_bound):
+            raise ExpectedError(
+                f"{label} gives other answers than eager fp32: {result} (handler.parity_bound is "
+                f"{self.config.parity_bound}); use another --precision, or allow more with "
+                "--set parity_bound=..."
+            )
+        self.say(f"{label}: {result}")
+
+    def _measure(self, folder: Path, parity: ParitySet, precision: str) -> Parity:
+        engine, device, threads = self.plan.engine, self._device, os.cpu_count() or 1
+        backend = make_backend(
+            engine, precision, self.model, self.config, device, folder, threads
+        )
+        return measure_parity(backend, parity, self.config, device)
+
+
+def make_parity_set(
+    model: torch.nn.Module,
+    config: HandlerConfig,
+    candidates: Pixels,
+    count: int = PARITY_PICTURES,
+) -> ParitySet:
+    """Chooses `count` candidates, those with a clear answer first, with eager fp32's answers.
+
+    Args:
+        model: maps normalised float32 [batch, channels, size, size] to outputs.
+        config: size, mean, standard deviation, activation and the bound.
+        candidates: uint8 [n, size, size, channels].
+    """
+    backend = EagerBackend(model, config, torch.device("cpu"))
+    with torch.inference_mode():
+        answers = [
+            activate(backend(pictures), config.activation)
+            for pictures in torch.from_numpy(candidates).split(PARITY_BATCH)
+        ]
+    probabilities = torch.cat(answers).numpy()
+    chosen = choose_clear(probabilities, config.parity_bound, count)
+    return ParitySet(candidates[chosen], probabilities[chosen])
+
+
+def choose_clear(
+    probabilities: npt.NDArray[np.float32], bound: float, count: int = PARITY_PICTURES
+) -> npt.NDArray[np.int64]:
+    """Chooses the images to compare on: those whose best two classes differ by more than `bound`.
+
+    Closer classes may swap within the bound (eager itself swaps some of them at another batch
+    size), so a changed best class would mean nothing. If fewer than `count` images are clear, the
+    clearest of the others follow.
+
+    Returns:
+        Indices, ascending.
+    """
+    best = np.sort(probabilities, axis=1)[:, -2:]
+    margin = best[:, -1] - best[:, 0] if best.shape[1] > 1 else best[:, 0]
+    clear = np.flatnonzero(margin > bound)
+    if len(clear) > count:
+        # Spread over the candidates instead of the clearest ones, which hardly move at all.
+        spread = np.linspace(0, len(clear) - 1, count).round().astype(np.int64)
+        return clear[spread].astype(np.int64)
+    clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")[:count]
+    return np.sort(clearest)
+
+
+def write_parity_file(path: Path, parity: ParitySet) -> None:
+    """Writes the file that the handler's parity gate reads; equal sets give equal bytes."""
+    np.savez(path, pictures=parity.pictures, probabilities=parity.probabilities)

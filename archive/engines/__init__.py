@@ -1,1 +1,0 @@
-"""Builds and checks the files that an engine needs beside the weights."""

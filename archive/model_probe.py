@@ -1,0 +1,214 @@
+"""Runs the model before the archive is built: the input it takes, and what its outputs are.
+
+Many models end with their own softmax or sigmoid. A second one on top flattens every answer, and
+nothing fails. So photographs decide `activation: auto`, and a doubtful activation is a warning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from offpath.archive import Say
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import WrongOption
+from offpath.handler.image.decode import Pixels
+from offpath.handler.image.geometry import CHANNELS, Square
+from offpath.handler.model.engines.eager import EagerBackend
+
+# A batch of 1 would hide a model that accepts nothing else.
+BATCH = 2
+# Sizes that models are usually trained at; tried when the model refuses the configured one.
+USUAL_SIZES = (
+    *(224, 256, 288, 299, 300, 320, 336, 380, 384, 448, 456, 480, 512, 528, 600),
+    *(32, 64, 96, 128, 160, 192, 240, 260, 640, 768, 1024),
+)
+# A softmax or a sigmoid shows on any image, so a few are enough.
+PICTURES = 6
+# How far the sum of a softmax may be from 1; a model may compute in half precision inside.
+SUM_TOLERANCE = 1e-2
+
+
+def count_classes(module: torch.nn.Module, square: Square) -> int:
+    """Runs black images through the model and returns the width of its output.
+
+    Raises:
+        WrongOption: the model refuses them, or returns anything but [batch, classes]. The message
+            is one line and says what to pass where that can be found out.
+    """
+    module.eval()
+    try:
+        output = _run(module, square.channels, square.size)
+    except Exception as error:
+        reason = _find_reason(module, square) or format_error(error)
+        raise WrongOption(
+            f"the model does not accept a float32 [{BATCH}, {square.channels}, {square.size}, "
+            f"{square.size}]: {reason}"
+        ) from error
+    is_tensor = isinstance(output, torch.Tensor)
+    if not is_tensor or output.ndim != 2 or len(output) != BATCH:
+        shape = list(output.shape) if is_tensor else type(output).__name__
+        raise WrongOption(
+            f"a classifier returns [batch, classes]; for {BATCH} images this model returned "
+            f"{shape}"
+        )
+    if not output.is_floating_point():
+        raise WrongOption(
+            f"a classifier returns scores; this model returned {str(output.dtype)[6:]} "
+            "(class indices?)"
+        )
+    return int(output.shape[1])
+
+
+def format_error(error: BaseException) -> str:
+    """Shortens an exception of the user's model to one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # TorchScript puts its own traceback first and the reason last.
+    return lines[-1] if "TorchScript" in lines[0] else lines[0]
+
+
+def find_channels(module: torch.nn.Module) -> int | None:
+    """Returns the first convolution's channels (per group); None without a convolution."""
+    weights = (p for p in module.parameters() if p.dim() == 4)
+    first = next(weights, None)
+    return None if first is None else int(first.shape[1])
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A summary of a model's outputs for some photographs.
+
+    Attributes:
+        classes: outputs per image.
+        low, high: the smallest and the largest output.
+        sums_to_one: the outputs of each image sum to 1.
+    """
+
+    classes: int
+    low: float
+    high: float
+    sums_to_one: bool
+
+    @property
+    def are_scores(self) -> bool:
+        """True if all lie between 0 and 1, as after a softmax or a sigmoid."""
+        return 0.0 <= self.low and self.high <= 1.0
+
+    @property
+    def description(self) -> str:
+        """The end of a sentence that begins with "the model's outputs are"."""
+        if not self.are_scores:
+            return f"no probabilities ({self.low:.3g} to {self.high:.3g})"
+        if self.sums_to_one and self.classes > 1:
+            return "probabilities that sum to 1, as after a softmax"
+        return "between 0 and 1 without summing to 1, as after a sigmoid"
+
+
+def choose_activation(
+    model: torch.nn.Module, config: HandlerConfig, photographs: Pixels, say: Say
+) -> str:
+    """Returns the activation to serve with: the configured one, or what `auto` stands for.
+
+    Args:
+        model: maps normalised float32 [batch, channels, size, size] to outputs.
+        config: the `handler:` section.
+        photographs: uint8 [n, size, size, channels]; a few of them are used.
+        say: told what `auto` became, or what looks wrong; one line each.
+
+    Raises:
+        WrongOption: `auto` became softmax, which does not go with the configured `threshold`.
+    """
+    outputs = summarise_outputs(model, config, photographs)
+    if config.activation != "auto":
+        doubt = _find_doubt(outputs, config.activation)
+        if doubt is not None:
+            say(f"warning: {doubt}")
+        return config.activation
+    if outputs.are_scores:
+        chosen = "none"
+    else:
+        chosen = "softmax" if outputs.classes > 1 else "sigmoid"
+    if chosen == "softmax" and config.threshold is not None:
+        raise WrongOption(
+            f"activation auto is softmax for this model (its outputs are {outputs.description}), "
+            "and softmax takes no threshold; for several labels per image pass "
+            "--set activation=sigmoid"
+        )
+    say(f"activation auto: {chosen}; the model's outputs are {outputs.description}")
+    return chosen
+
+
+def summarise_outputs(
+    model: torch.nn.Module, config: HandlerConfig, photographs: Pixels
+) -> Outputs:
+    """Runs the model in eager fp32 on a few of the photographs, one image at a time."""
+    backend = EagerBackend(model.eval(), config, torch.device("cpu"))
+    few = torch.from_numpy(photographs[:: -(-len(photographs) // PICTURES)])
+    with torch.inference_mode():
+        outputs = torch.cat([backend(image).float() for image in few.split(1)])
+    return Outputs(
+        classes=outputs.shape[1],
+        low=float(outputs.min()),
+        high=float(outputs.max()),
+        sums_to_one=bool(((outputs.sum(1) - 1).abs() <= SUM_TOLERANCE).all()),
+    )
+
+
+def _find_doubt(outputs: Outputs, activation: str) -> str | None:
+    """Explains why the activation probably does not fit the model; None if it fits."""
+    if outputs.are_scores and activation != "none":
+        return (
+            f"the model's outputs are {outputs.description}, and activation is {activation}: "
+            "applying it again flattens every answer; pass --set activation=none"
+        )
+    if outputs.classes == 1 and activation == "softmax":
+        return "softmax of one class is always 1; pass --set activation=sigmoid"
+    if not outputs.are_scores and activation == "none":
+        return (
+            f"the model's outputs are {outputs.description}, and activation is none: replies "
+            "would hold these raw outputs; pass --set activation=softmax or sigmoid"
+        )
+    return None
+
+
+def _find_reason(module: torch.nn.Module, square: Square) -> str | None:
+    """Tries other inputs to find out why the model refuses this one; None if none explains it."""
+    wanted = find_channels(module)
+    if wanted is not None and wanted != square.channels:
+        if wanted in CHANNELS:
+            return (
+                f"its first convolution takes {wanted} channels and handler.channels is "
+                f"{square.channels}; pass --set channels={wanted} with --mean and --std"
+            )
+        return f"its first convolution takes {wanted} channels; accepted: 1 or 3"
+    if _accepts(module, square.channels, square.size, batch=1):
+        return (
+            "it takes one image at a time; export it with a dynamic batch (torch.export: "
+            "dynamic_shapes), or trace it with two images"
+        )
+    sizes = (n for n in USUAL_SIZES if _accepts(module, square.channels, n))
+    other = next(sizes, None)
+    if other is None:
+        return None
+    return f"it takes {other} x {other} pixels; pass --set image_size={other}"
+
+
+def _accepts(
+    module: torch.nn.Module, channels: int, size: int, batch: int = BATCH
+) -> bool:
+    try:
+        _run(module, channels, size, batch)
+    except Exception:
+        return False
+    return True
+
+
+def _run(
+    module: torch.nn.Module, channels: int, size: int, batch: int = BATCH
+) -> torch.Tensor:
+    with torch.inference_mode():
+        output: torch.Tensor = module(torch.zeros(batch, channels, size, size))
+    return output

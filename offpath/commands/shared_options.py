@@ -1,0 +1,51 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from offpath.handler.errors import WrongOption
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(text: str) -> Callable[[Command], Command]:
+    """Adds `--json` as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def settings_option(text: str) -> Callable[[Command], Command]:
+    """Adds `--set KEY=VALUE` as the parameter `settings`, for `read_settings`."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"{text} Can be repeated.",
+    )
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Reads the values of `--set` as YAML, so that numbers, lists and booleans work.
+
+    Raises:
+        WrongOption: a text has no `=`, or no YAML after it.
+    """
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise WrongOption(f"--set {text!r}; expected KEY=VALUE")
+        try:
+            settings[key] = yaml.safe_load(value)
+        # ValueError: a date like 2026-13-45.
+        except (yaml.YAMLError, ValueError) as error:
+            # YAML's full message takes several lines.
+            problem = getattr(error, "problem", error)
+            raise WrongOption(f"--set {text!r} is not valid YAML: {problem}") from error
+    return settings
