@@ -47,9 +47,14 @@ class ModelConfig:
         """`cpu` or `gpu`."""
         return str(self.settings.get("deviceType", "cpu"))
 
-    def with_handler(self, **changes: str) -> ModelConfig:
-        """Returns a copy with other values in the `handler:` section; they must be valid."""
-        section = {**self.settings["handler"], **changes}
+    def with_handler(self, **values: Any) -> ModelConfig:
+        """Returns a copy with these values in `handler:`; values in force already add no line."""
+        changes = {
+            key: value
+            for key, value in values.items()
+            if value != getattr(self.handler, key)
+        }
+        section = {**self.settings.get("handler", {}), **changes}
         settings = {**self.settings, "handler": section}
         return ModelConfig(settings, replace(self.handler, **changes))
 

@@ -32,7 +32,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 SECTION = "handler"
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
-# head.py applies them; `auto` is decided when the archive is built (archive/head.py).
+# head.py applies them; `auto` is decided when the archive is built (archive/model_probe.py).
 ACTIVATIONS = ("softmax", "sigmoid", "none", "auto")
 # `auto`: backends/choose.py says what it stands for.
 ENGINE_NAMES = ("auto", *ENGINES)

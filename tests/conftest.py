@@ -84,7 +84,7 @@ def build(
         load_preset("cpu"), {}, {**source.handler, "metrics_interval_s": 0.2, **handler}
     )
     spec = ArchiveSpec(name, version, source, source.labels, "the labels", config)
-    return build_archive(spec, store, force=True)
+    return build_archive(spec, store, force=True).path
 
 
 @pytest.fixture(scope="session")

@@ -249,9 +249,8 @@ def make_parity_set(
     model: torch.nn.Module,
     config: HandlerConfig,
     candidates: Pixels,
-    count: int = PARITY_PICTURES,
 ) -> ParitySet:
-    """Chooses `count` candidates, those with a clear answer first, with eager fp32's answers.
+    """Chooses 16 candidates, those with a clear answer first, with eager fp32's answers.
 
     Args:
         model: maps normalised float32 [batch, channels, size, size] to outputs.
@@ -265,17 +264,17 @@ def make_parity_set(
             for pictures in torch.from_numpy(candidates).split(PARITY_BATCH)
         ]
     probabilities = torch.cat(answers).numpy()
-    chosen = choose_clear(probabilities, config.parity_bound, count)
+    chosen = choose_clear(probabilities, config.parity_bound)
     return ParitySet(candidates[chosen], probabilities[chosen])
 
 
 def choose_clear(
-    probabilities: npt.NDArray[np.float32], bound: float, count: int = PARITY_PICTURES
+    probabilities: npt.NDArray[np.float32], bound: float
 ) -> npt.NDArray[np.int64]:
     """Chooses the images to compare on: those whose best two classes differ by more than `bound`.
 
     Closer classes may swap within the bound (eager itself swaps some of them at another batch
-    size), so a changed best class would mean nothing. If fewer than `count` images are clear, the
+    size), so a changed best class would mean nothing. If fewer than 16 images are clear, the
     clearest of the others follow.
 
     Returns:
@@ -284,12 +283,12 @@ def choose_clear(
     best = np.sort(probabilities, axis=1)[:, -2:]
     margin = best[:, -1] - best[:, 0] if best.shape[1] > 1 else best[:, 0]
     clear = np.flatnonzero(margin > bound)
-    if len(clear) > count:
+    if len(clear) > PARITY_PICTURES:
         # Spread over the candidates instead of the clearest ones, which hardly move at all.
-        spread = np.linspace(0, len(clear) - 1, count).round().astype(np.int64)
-        return clear[spread].astype(np.int64)
-    clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")[:count]
-    return np.sort(clearest)
+        spread = np.linspace(0, len(clear) - 1, PARITY_PICTURES).round()
+        return clear[spread.astype(np.int64)].astype(np.int64)
+    clearest: npt.NDArray[np.int64] = np.argsort(-margin, kind="stable")
+    return np.sort(clearest[:PARITY_PICTURES])
 
 
 def write_parity_file(path: Path, parity: ParitySet) -> None:

@@ -195,37 +195,6 @@ def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSou
     return _from_definition(definition, module, state_dict, path)
 
 
-def _load_packaged(named: str, wanted: _Wanted) -> ModelSource:
-    """A model of torchvision or timm, with its own weights or the user's."""
-    weights = wanted.weights
-    if weights is None:
-        raise WrongOption(f"--model {named} needs --weights FILE, pretrained or random")
-    published = describe_model(named)
-    if weights in ("pretrained", "random"):
-        definition = define_model(named, None)
-        load = published.load_weights
-        state_dict = load() if weights == "pretrained" else _seed(definition.make)
-    else:
-        names = frozenset(define_model(named, None).make().state_dict())
-        state_dict = wanted.read(names)
-        definition = define_model(named, state_dict)
-    module = definition.make()
-    _fit(module, state_dict, weights)
-    said = ", ".join(f"{key} {value}" for key, value in published.handler.items())
-    wanted.say(
-        f"{named}: input as its published weights have it ({said}); --set changes it"
-    )
-    is_published = weights == "pretrained"
-    return ModelSource(
-        module,
-        Path(definition.name),
-        state_dict,
-        labels=published.labels if is_published else None,
-        handler=published.handler,
-        definition=definition.text,
-    )
-
-
 def _from_definition(
     definition: Definition,
     module: torch.nn.Module,

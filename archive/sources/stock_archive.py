@@ -62,7 +62,9 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     manifest, names = _extract(path, folder)
     model = manifest["model"]
     if "offpath/handler/classifier.py" in names:
-        raise WrongOption(f"{path.name} was built by offpath; there is nothing to convert")
+        raise WrongOption(
+            f"{path.name} was built by offpath; there is nothing to convert"
+        )
     handler = str(model.get("handler", ""))
     if handler != STOCK_HANDLER and not has_own_handler:
         raise WrongOption(
@@ -72,14 +74,18 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
     if files["serialized"] is None:
-        raise WrongOption(f"{path.name} has no weights (no serializedFile in its manifest)")
+        raise WrongOption(
+            f"{path.name} has no weights (no serializedFile in its manifest)"
+        )
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
     server, changes = _read_server(folder, files["config"])
     if labels is not None:
         changes += _tell_apart(labels)
     else:
-        changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
+        changes.append(
+            "labels: the archive has no index_to_name.json, so classes are numbers"
+        )
     known = {MANIFEST, LABELS_FILE, handler, *filter(None, files.values())}
     if model.get("requirementsFile"):
         known.add(model["requirementsFile"])
@@ -147,7 +153,9 @@ def _read_server(
     try:
         config = yaml.safe_load((folder / config_file).read_text("utf-8")) or {}
     except (yaml.YAMLError, OSError, ValueError) as error:
-        raise WrongOption(f"{config_file} in the archive is not valid YAML: {error}") from error
+        raise WrongOption(
+            f"{config_file} in the archive is not valid YAML: {error}"
+        ) from error
     kept, changes = {}, []
     for key, value in config.items() if isinstance(config, dict) else ():
         low, high = SERVER_SETTINGS.get(key, (1, 0))

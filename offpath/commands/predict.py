@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.commands.bar import counting_bar
-from offpath.commands.settings_option import read_settings
+from offpath.commands.shared_options import read_settings
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption

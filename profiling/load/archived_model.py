@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpath.archive.labels import check_label_count, read_labels
-from offpath.archive.model_input import count_classes
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption

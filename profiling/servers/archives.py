@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
@@ -16,9 +15,9 @@ from typing import Any
 import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
-from offpath.archive.engines.artefacts import plan_engine
 from offpath.archive.labels import format_index_to_name
 from offpath.archive.model_config import (
+    check_model_config,
     format_model_config,
     load_preset,
     make_model_config,
@@ -57,20 +56,23 @@ def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[st
     """The host's preset with one worker a core; `handler` has more settings of that section."""
     server = {"minWorkers": cores, "maxWorkers": cores}
     settings = {**model.source.handler, **handler}
-    return make_model_config(load_preset(host_preset()), server, settings)
+    return make_model_config(load_preset(host_preset()), server, settings).settings
 
 
 def build_offpath(
     model: ModelUnderTest, config: Mapping[str, Any], folder: Path
 ) -> Path:
-    """Our archive, as `offpath archive` builds it: with the engine that the settings ask for."""
-    # The plan completes the settings.
-    own = copy.deepcopy(dict(config))
-    engine = plan_engine(own, model.source.module, None)
+    """Builds our archive as `offpath archive` does, with the engine that the settings ask for."""
     spec = ArchiveSpec(
-        NAME, "1.0", model.source, model.labels, model.name, own, engine=engine
+        NAME,
+        "1.0",
+        model.source,
+        model.labels,
+        model.name,
+        check_model_config(config),
+        checks_answers=True,
     )
-    return build_archive(spec, folder)
+    return build_archive(spec, folder).path
 
 
 def build_stock(

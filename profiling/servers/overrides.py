@@ -176,7 +176,7 @@ def change_archive(
         for key in MODEL_KEYS[name]
     }
     settings = {key: read_value(value) for key, value in handler.items()}
-    changed = make_model_config(asked, changes, settings)
+    changed = make_model_config(asked, changes, settings).settings
     # It adds an empty `handler:` where there was none.
     return {key: value for key, value in changed.items() if key in asked}
 

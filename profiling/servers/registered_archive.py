@@ -83,7 +83,7 @@ def prepare_archive(
         settings = load_preset(preset or host_preset())
         under_test = load_model(model or "")
         config = make_model_config(settings, {}, under_test.source.handler)
-        build_offpath(under_test, config, store).rename(store / BASE)
+        build_offpath(under_test, config.settings, store).rename(store / BASE)
     content = (store / BASE).read_bytes()
     identity = hashlib.sha256(content).hexdigest()[:16]
     return RegisteredArchive(read_mar(store / BASE), dict(settings), identity)

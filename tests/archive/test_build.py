@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from offpath.archive import build as build_module
-from offpath.archive.build import build_archive
+from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.handler.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
 
@@ -30,7 +32,7 @@ def test_archive_holds_handler_model_weights_labels_and_settings(
     extra = tmp_path / "notes.txt"
     extra.write_text("hello")
     spec = make_spec(labels=LABELS, extra_files=(extra,), top_k=2)
-    archive = build_archive(spec, tmp_path / "deep" / "store")
+    archive = build_archive(spec, tmp_path / "deep" / "store").path
     assert archive == tmp_path / "deep" / "store" / "tiny.mar"
     with zipfile.ZipFile(archive) as file:
         names = set(file.namelist())
@@ -94,7 +96,7 @@ def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) ->
         make_spec(weights="random"),
     ]
     digests = [
-        digest(build_archive(spec, tmp_path / str(index)))
+        digest(build_archive(spec, tmp_path / str(index)).path)
         for index, spec in enumerate(specs)
     ]
     assert len(set(digests)) == len(specs)
@@ -103,7 +105,7 @@ def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) ->
 def test_existing_archive_is_replaced_only_with_force(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    first = digest(build_archive(make_spec(), tmp_path / "store"))
+    first = digest(build_archive(make_spec(), tmp_path / "store").path)
     with pytest.raises(ExpectedError, match="tiny.mar exists; pass --force"):
         build_archive(make_spec(top_k=2), tmp_path / "store")
     assert digest(tmp_path / "store" / "tiny.mar") == first
@@ -119,7 +121,7 @@ def test_failed_rebuild_keeps_the_archive_and_leaves_nothing_behind(
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     store = tmp_path / "store"
-    before = digest(build_archive(make_spec(), store))
+    before = digest(build_archive(make_spec(), store).path)
 
     def fill_the_disk(source: Path, target: Path) -> None:
         target.write_bytes(b"half an archive")
@@ -151,7 +153,7 @@ def test_archivers_own_complaint_is_shown(
 def test_name_that_torchserve_would_refuse_is_refused(
     make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(ExpectedError, match="accepted: letters, digits"):
+    with pytest.raises(ExpectedError, match="accepted are letters, digits"):
         build_archive(make_spec(name), tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -160,14 +162,17 @@ def test_name_that_torchserve_would_refuse_is_refused(
 def test_name_of_letters_digits_and_marks_is_accepted(
     make_spec: MakeSpec, tmp_path: Path, name: str
 ) -> None:
-    assert build_archive(make_spec(name), tmp_path).name == f"{name}.mar"
+    built = build_archive(make_spec(name), tmp_path)
+    assert built.path.name == f"{name}.mar"
 
 
 @pytest.mark.parametrize("labels", [[], ["red"], [*LABELS, "grey"]], ids=len)
 def test_labels_that_are_not_as_many_as_the_classes_are_refused(
     make_spec: MakeSpec, tmp_path: Path, labels: list[str]
 ) -> None:
-    with pytest.raises(ExpectedError, match=f"has {len(labels)} labels, .* 3 classes"):
+    with pytest.raises(
+        ExpectedError, match=f"has {len(labels)} labels, .* has 3 classes"
+    ):
         build_archive(make_spec(labels=labels), tmp_path / "store")
 
 
@@ -179,11 +184,11 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(
         ("json.py", "would shadow"),
         ("offpath.py", "would shadow"),
         ("json.pyc", "would shadow"),
-        ("tiny.py", "the archive has a tiny.py"),
-        ("classifier_entry.py", "the archive has a classifier_entry.py"),
-        ("weights.pt", "the archive has a weights.pt"),
-        ("model-config.yaml", "the archive has a model-config.yaml"),
-        ("index_to_name.json", "the archive has a index_to_name.json"),
+        ("tiny.py", "the archive already has a tiny.py"),
+        ("classifier_entry.py", "the archive already has a classifier_entry.py"),
+        ("weights.pt", "the archive already has a weights.pt"),
+        ("model-config.yaml", "the archive already has a model-config.yaml"),
+        ("index_to_name.json", "the archive already has a index_to_name.json"),
         ("missing.txt", "no such file"),
         ("folder", "no such file"),
     ],
@@ -207,7 +212,7 @@ def test_two_extra_files_of_one_name_are_refused(
         (tmp_path / folder).mkdir()
         files.append(tmp_path / folder / "notes.txt")
         files[-1].write_text(folder)
-    with pytest.raises(ExpectedError, match="the archive has a notes.txt"):
+    with pytest.raises(ExpectedError, match="the archive already has a notes.txt"):
         build_archive(make_spec(extra_files=tuple(files)), tmp_path / "store")
 
 
@@ -225,3 +230,48 @@ def test_output_that_cannot_be_a_folder_is_said(
     (tmp_path / "file").write_text("")
     with pytest.raises(ExpectedError, match="cannot be written"):
         build_archive(make_spec(), tmp_path / "file" / "store")
+
+
+@pytest.fixture
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages whose photographs are used otherwise."""
+    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
+
+
+def check_answers(spec: ArchiveSpec, folder: Path, said: list[str]) -> dict[str, Any]:
+    """Builds with a check on photographs; returns the archive's `handler:` section."""
+    spec = replace(spec, checks_answers=True)
+    built = build_archive(spec, folder, say=said.append)
+    with zipfile.ZipFile(built.path) as file:
+        assert "engine/parity.npz" in file.namelist()
+        config = yaml.safe_load(file.read("model-config.yaml"))
+    assert config == built.config.settings
+    section: dict[str, Any] = config["handler"]
+    return section
+
+
+@pytest.mark.usefixtures("no_packages")
+def test_bundled_photographs_check_answers_and_settle_what_is_open(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    said: list[str] = []
+    spec = make_spec(engine="onnxruntime", activation="auto")
+    section = check_answers(spec, tmp_path, said)
+    assert section == {
+        "engine": "onnxruntime",
+        "activation": "softmax",
+        "precision": "fp32",
+    }
+    assert "engine onnxruntime fp32: on 16 photographs" in said[-1]
+    # The spec is as it was.
+    assert spec.config.settings["handler"]["activation"] == "auto"
+
+
+@pytest.mark.usefixtures("no_packages")
+def test_bundled_photographs_are_too_few_for_int8(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
+        check_answers(make_spec(precision="int8"), tmp_path, [])
+    assert not list(tmp_path.glob("*.mar"))

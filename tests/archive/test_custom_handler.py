@@ -33,7 +33,7 @@ def test_the_archive_loads_alone_with_its_own_class(
 ) -> None:
     spec = make_spec(labels=["red", "green", "blue"])
     spec = dataclasses.replace(spec, handler=load_custom_handler(str(own_file)))
-    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
     own_file.write_text("raise ImportError('the archive has its own')")
     (label,) = answer_from(folder, path=[folder])
     assert label in ("RED", "GREEN", "BLUE")
@@ -42,7 +42,9 @@ def test_the_archive_loads_alone_with_its_own_class(
 def test_one_of_several_classes_is_named(own_file: Path) -> None:
     own_file.write_text(own_file.read_text() + OWN.replace("Own", "Other"))
     assert load_custom_handler(f"{own_file}:Other").mark == "my_handler:Other"
-    with pytest.raises(ExpectedError, match="found Own, Other; name one: my_handler"):
+    with pytest.raises(
+        ExpectedError, match="found Own, Other; choose one: --handler my_handler"
+    ):
         load_custom_handler(str(own_file))
 
 
@@ -54,7 +56,7 @@ def test_one_of_several_classes_is_named(own_file: Path) -> None:
         ("my_handler.py", "raise SystemExit(1)", "fails on import: SystemExit"),
         ("my-handler.py", IMPORT + OWN, "rename the file"),
         ("classifier_entry.py", IMPORT + OWN, "would shadow"),
-        ("my_handler.txt", IMPORT + OWN, "no Python file"),
+        ("my_handler.txt", IMPORT + OWN, "there is no Python file"),
         ("my_handler.py:Nope", IMPORT + OWN, "my_handler.py defines Own"),
     ],
 )
@@ -74,7 +76,7 @@ def test_a_name_that_the_archive_has_is_refused(
     file = tmp_path / "own" / "tiny.py"
     file.write_text(IMPORT + OWN)
     spec = dataclasses.replace(make_spec(), handler=load_custom_handler(str(file)))
-    with pytest.raises(ExpectedError, match="the archive has a tiny.py"):
+    with pytest.raises(ExpectedError, match="the archive already has a tiny.py"):
         build_archive(spec, tmp_path / "store")
 
 
@@ -87,5 +89,5 @@ def test_neighbours_are_found_when_it_is_checked(
         make_spec(extra_files=(tmp_path / "thresholds.py",)),
         handler=load_custom_handler(str(own_file)),
     )
-    with zipfile.ZipFile(build_archive(spec, tmp_path / "store")) as mar:
+    with zipfile.ZipFile(build_archive(spec, tmp_path / "store").path) as mar:
         assert {"my_handler.py", "thresholds.py"} <= set(mar.namelist())

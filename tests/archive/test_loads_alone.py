@@ -54,17 +54,17 @@ def unzip(archive: Path, folder: Path) -> Path:
 def folder(make_spec: MakeSpec, tmp_path: Path) -> Path:
     """An unzipped archive of a tiny model."""
     archive = build_archive(make_spec(labels=LABELS), tmp_path / "store")
-    return unzip(archive, tmp_path / "model")
+    return unzip(archive.path, tmp_path / "model")
 
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Another `offpath` to import, of whose handler nothing works, and a user's own modules."""
+    """Another `offpath` whose handler cannot be imported, and modules of the user's."""
     handler = tmp_path / "others" / "offpath" / "handler"
     handler.mkdir(parents=True)
     (handler.parent / "__init__.py").touch()
     (handler / "__init__.py").touch()
-    for name in ("classifier", "lazy_imports", "errors", "pipeline"):
+    for name in ("classifier", "config", "errors", "pipeline"):
         (handler / f"{name}.py").write_text(POISON)
     for name in ("handler", "profiling", "serving", "archive"):
         (tmp_path / "others" / f"{name}.py").write_text(POISON)
@@ -138,7 +138,7 @@ def test_factory_loads_with_the_modules_beside_it(
         (tmp_path / name).write_text(text)
     model = f"{tmp_path / 'net.py'}:make_model"
     spec = make_spec(labels=LABELS, model=model, weights="random")
-    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
     assert all((folder / name).is_file() for name in NEIGHBOURS)
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
@@ -151,7 +151,7 @@ def test_exported_program_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None
     )
     torch.export.save(program, tmp_path / "tiny.pt2")
     spec = make_spec(labels=LABELS, model=str(tmp_path / "tiny.pt2"))
-    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
     assert not (folder / "weights.pt").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
@@ -162,6 +162,6 @@ def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> N
     script = tmp_path / "tiny.pt"
     torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), script)
     spec = make_spec(labels=LABELS, model=str(script))
-    folder = unzip(build_archive(spec, tmp_path / "store"), tmp_path / "model")
+    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
     assert not (folder / "tiny.py").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)

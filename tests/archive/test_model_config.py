@@ -19,7 +19,7 @@ from offpath.handler.process.host_limits import decode_budget_s
 
 @pytest.mark.parametrize("name", ["cpu", "t4"])
 def test_embedded_presets_are_complete(name: str) -> None:
-    config = make_model_config(load_preset(name), {}, {})
+    config = make_model_config(load_preset(name), {}, {}).settings
     assert set(SERVER_SETTINGS) <= set(config)
     assert config["handler"] == {}
     # A batch of the costliest pictures, 2 s each on one thread, is decoded before TorchServe ends
@@ -29,7 +29,7 @@ def test_embedded_presets_are_complete(name: str) -> None:
 
 def test_options_beat_the_preset() -> None:
     preset = {**load_preset("cpu"), "handler": {"top_k": 3, "decode": "exact"}}
-    config = make_model_config(preset, {"batchSize": 32}, {"top_k": 7})
+    config = make_model_config(preset, {"batchSize": 32}, {"top_k": 7}).settings
     assert config["batchSize"] == 32
     assert config["maxBatchDelay"] == load_preset("cpu")["maxBatchDelay"]
     assert config["handler"] == {"top_k": 7, "decode": "exact"}
@@ -40,10 +40,11 @@ def test_one_option_of_the_log_keeps_the_presets_others() -> None:
     preset = {**load_preset("cpu"), "handler": {"prediction_log": log}}
     option = {"prediction_log": {"uri": "s3://bucket/prefix"}}
     config = make_model_config(preset, {}, option)
-    assert config["handler"]["prediction_log"] == {
+    assert config.settings["handler"]["prediction_log"] == {
         "uri": "s3://bucket/prefix",
         "segment_max_age_s": 5,
     }
+    assert config.handler.prediction_log.segment_max_age_s == 5
 
 
 @pytest.mark.parametrize("value", [0, -1, 600_001, "2", 2.0, None, True, [2]])
@@ -88,20 +89,21 @@ def test_preset_that_lacks_settings_says_which() -> None:
         make_model_config({"batchSize": 8}, {}, {})
 
 
-def test_preset_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_preset_may_be_a_file_of_the_users(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({**load_preset("cpu"), "batchSize": 3}))
-    assert make_model_config(load_preset(str(file)), {}, {})["batchSize"] == 3
+    config = make_model_config(load_preset(str(file)), {}, {})
+    assert config.settings["batchSize"] == 3
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: [1", "is not YAML"),
-        (b"\xff\xfe\x00\x01", "is not YAML"),
+        (b"a: [1", "is not valid YAML"),
+        (b"\xff\xfe\x00\x01", "is not valid YAML"),
         (b"- 1", "must be a YAML mapping"),
         (b"", "must be a YAML mapping"),
-        (b"a: 2026-13-45", "is not YAML"),
+        (b"a: 2026-13-45", "is not valid YAML"),
     ],
 )
 def test_preset_file_that_cannot_be_read_is_refused(
@@ -115,12 +117,12 @@ def test_preset_file_that_cannot_be_read_is_refused(
 
 @pytest.mark.parametrize("name", ["a100", "", ".", "no/such.yaml"])
 def test_unknown_preset_names_the_known_ones(name: str) -> None:
-    with pytest.raises(ExpectedError, match="nor one of cpu, t4"):
+    with pytest.raises(ExpectedError, match="no such preset or file; presets: cpu, t4"):
         load_preset(name)
 
 
 def test_model_config_is_read_back_as_it_was() -> None:
-    config = make_model_config(load_preset("t4"), {}, {"mean": [0.5, 0.5, 0.5]})
+    config = make_model_config(load_preset("t4"), {}, {"mean": [0.5] * 3}).settings
     assert yaml.safe_load(format_model_config(config)) == config
 
 
@@ -144,3 +146,13 @@ def test_what_followed_from_a_models_own_setting_goes_with_it(
 ) -> None:
     own = {"image_size": 224, "resize_size": 248, "mean": [0.5] * 3}
     assert merge_preprocessing(own, settings) == merged
+
+
+def test_completed_settings_are_a_copy_and_hold_only_what_changed() -> None:
+    config = make_model_config(load_preset("cpu"), {}, {"engine": "compiled"})
+    completed = config.with_handler(precision="fp32", activation="softmax")
+    assert config.settings["handler"] == {"engine": "compiled"}
+    assert config.handler.precision == "auto"
+    # softmax is in force already.
+    assert completed.settings["handler"] == {"engine": "compiled", "precision": "fp32"}
+    assert completed.handler.precision == "fp32"

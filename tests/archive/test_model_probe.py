@@ -1,4 +1,4 @@
-"""What the builder says of a model's outputs, and what `activation: auto` becomes."""
+"""What the builder finds out by running the model: its input, its outputs, `activation: auto`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,86 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from offpath.archive.engines.artefacts import EngineBuild, build_engine_folder
-from offpath.archive.head import settle_head
+from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_folder
+from offpath.archive.model_probe import choose_activation, count_classes
+from offpath.archive.models.near_free import NearFree
+from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.image.geometry import Square
 from offpath.handler.model.parity import load_parity_set
-from tests.support.photographs import PHOTOGRAPHS, encode
+from tests.support.photographs import PHOTOGRAPHS
+
+
+def make_net(channels: int, side: int | None = None) -> torch.nn.Module:
+    """Four classes; of any size, or of one."""
+    head: list[torch.nn.Module] = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+    features = 8
+    if side is not None:
+        head, features = [torch.nn.Flatten()], 8 * (side - 2) ** 2
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(channels, 8, 3), *head, torch.nn.Linear(features, 4)
+    )
+
+
+class OneAtATime(torch.nn.Module):
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return pictures.mean((2, 3)).view(1, 3)
+
+
+@pytest.mark.parametrize("size", [32, 33, 225, 1024])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_size_is_taken_by_a_model_that_pools(size: int, channels: int) -> None:
+    square = Square(size, size, channels=channels)
+    assert count_classes(make_net(channels), square) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "square", "reason"),
+    [
+        (
+            make_net(1),
+            Square(),
+            "takes 1 channels .* pass --set channels=1 with --mean",
+        ),
+        (make_net(3), Square(channels=1), "takes 3 channels .* pass --set channels=3"),
+        (make_net(4), Square(), "takes 4 channels; accepted: 1 or 3"),
+        (make_net(3, 96), Square(), "takes 96 x 96 pixels; pass --set image_size=96"),
+        (make_net(3, 97), Square(), "shapes cannot be multiplied"),
+        (NearFree(), Square(336), "it takes 224 x 224 pixels"),
+        (OneAtATime(), Square(), "one image at a time; export it"),
+    ],
+)
+def test_other_input_is_refused_with_the_reason(
+    model: torch.nn.Module, square: Square, reason: str
+) -> None:
+    with pytest.raises(ExpectedError, match=reason) as caught:
+        count_classes(model, square)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_torchscript_says_its_reason_and_not_its_traceback() -> None:
+    script = torch.jit.trace(make_net(3, 97).eval(), torch.zeros(1, 3, 97, 97))
+    with pytest.raises(ExpectedError, match="cannot be multiplied") as caught:
+        count_classes(script, Square())
+    assert "\n" not in str(caught.value)
+
 
 HEADS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "logits": lambda outputs: outputs,
     "softmax": lambda outputs: torch.softmax(outputs, 1),
     "sigmoid": torch.sigmoid,
 }
+SETTINGS = {"image_size": 32, "resize_size": 36}
 
 
 class Tiny(torch.nn.Module):
-    """A few classes by colour, with or without a head of its own."""
+    """A few classes by colour, with or without its own head."""
 
     def __init__(self, head: str, classes: int = 3) -> None:
         super().__init__()
@@ -38,22 +99,18 @@ class Tiny(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    for index, photograph in enumerate(PHOTOGRAPHS[:12]):
-        jpeg = encode(photograph.rgb.resize((48, 40)), "JPEG")
-        (folder / f"{index:02}.jpg").write_bytes(jpeg)
-    return folder
+def photographs() -> np.ndarray:
+    """uint8 [12, 32, 32, 3]."""
+    return np.stack([np.asarray(one.rgb.resize((32, 32))) for one in PHOTOGRAPHS[:12]])
 
 
-def settle(
-    model: Tiny, photographs: Path | None, **handler: Any
-) -> tuple[dict[str, Any], list[str]]:
-    """The `handler:` section afterwards, and what was said."""
+def choose(
+    model: Tiny, photographs: np.ndarray, **handler: Any
+) -> tuple[str, list[str]]:
+    """The activation, and what was said."""
     said: list[str] = []
-    config = {"handler": {"image_size": 32, "resize_size": 36, **handler}}
-    settle_head(config, model, photographs, said.append)
-    return config["handler"], said
+    config = HandlerConfig.from_mapping({**SETTINGS, **handler}, environ={})
+    return choose_activation(model, config, photographs, said.append), said
 
 
 @pytest.mark.parametrize(
@@ -68,10 +125,10 @@ def settle(
     ids=["logits", "softmax", "sigmoid", "one logit", "one sigmoid"],
 )
 def test_auto_is_decided_on_photographs_and_said(
-    photographs: Path, model: Tiny, chosen: str, why: str
+    photographs: np.ndarray, model: Tiny, chosen: str, why: str
 ) -> None:
-    handler, said = settle(model, photographs, activation="auto")
-    assert handler["activation"] == chosen
+    activation, said = choose(model, photographs, activation="auto")
+    assert activation == chosen
     assert len(said) == 1 and said[0].startswith(f"activation auto: {chosen}; ")
     assert why in said[0]
 
@@ -81,44 +138,35 @@ def test_auto_is_decided_on_photographs_and_said(
     [
         (
             Tiny("softmax"),
-            None,
+            "softmax",
             "sum to 1, as after a softmax, and activation is softmax",
         ),
-        (Tiny("sigmoid"), None, "as after a sigmoid, and activation is softmax"),
+        (Tiny("sigmoid"), "softmax", "as after a sigmoid, and activation is softmax"),
         (Tiny("sigmoid"), "sigmoid", "as after a sigmoid, and activation is sigmoid"),
         (Tiny("logits", classes=1), "softmax", "softmax of one class is always 1"),
         (Tiny("logits"), "none", "no probabilities"),
-        (Tiny("logits"), None, None),
+        (Tiny("logits"), "softmax", None),
         (Tiny("logits"), "sigmoid", None),
         (Tiny("softmax"), "none", None),
         (Tiny("sigmoid"), "none", None),
     ],
 )
 def test_activation_that_does_not_fit_is_one_line(
-    photographs: Path, model: Tiny, activation: str | None, doubt: str | None
+    photographs: np.ndarray, model: Tiny, activation: str, doubt: str | None
 ) -> None:
-    given = {} if activation is None else {"activation": activation}
-    handler, said = settle(model, photographs, **given)
-    assert handler.get("activation") == activation
+    kept, said = choose(model, photographs, activation=activation)
+    assert kept == activation
     assert [line.startswith("warning: ") for line in said] == [True] * bool(doubt)
     assert all(doubt in line and "\n" not in line for line in said if doubt)
 
 
-def test_bundled_photographs_decide_where_there_are_no_others(
-    monkeypatch: pytest.MonkeyPatch,
+def test_threshold_of_what_turns_out_a_softmax_is_refused(
+    photographs: np.ndarray,
 ) -> None:
-    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
-    handler, _ = settle(
-        Tiny("softmax"), None, activation="auto", image_size=40, resize_size=40
-    )
-    assert handler["activation"] == "none"
-
-
-def test_threshold_of_what_turns_out_a_softmax_is_refused(photographs: Path) -> None:
-    with pytest.raises(WrongOption, match="auto is softmax here .* no threshold"):
-        settle(Tiny("logits"), photographs, activation="auto", threshold=0.5)
-    handler, _ = settle(Tiny("sigmoid"), photographs, activation="auto", threshold=0.5)
-    assert handler["activation"] == "none"
+    settings = {"activation": "auto", "threshold": 0.5}
+    with pytest.raises(WrongOption, match="auto is softmax for .* takes no threshold"):
+        choose(Tiny("logits"), photographs, **settings)
+    assert choose(Tiny("sigmoid"), photographs, **settings)[0] == "none"
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -126,23 +174,24 @@ def test_threshold_of_what_turns_out_a_softmax_is_refused(photographs: Path) -> 
     ("head", "activation"), [("logits", "sigmoid"), ("softmax", "none")]
 )
 def test_graph_is_held_to_the_scores_that_are_answered(
-    photographs: Path, tmp_path: Path, engine: str, head: str, activation: str
+    photographs: np.ndarray, tmp_path: Path, engine: str, head: str, activation: str
 ) -> None:
     pytest.importorskip(engine)
     model = Tiny(head).eval()
-    settings = {"image_size": 32, "resize_size": 36, "activation": activation}
+    settings = {**SETTINGS, "activation": activation}
     config = HandlerConfig.from_mapping(settings, environ={})
     said: list[str] = []
-    folder = tmp_path / "engine"
-    build = EngineBuild(engine, "fp32", calibrate=photographs)
-    build_engine_folder(build, model, config, folder, said.append)
-    assert "changes 0 best classes" in said[-1]
-    stored = load_parity_set(folder / "parity.npz", 32)
+    sets = PhotographSets(photographs, photographs)
+    plan = EnginePlan(engine, "fp32")
+    build_engine_folder(plan, model, config, sets, tmp_path / "engine", said.append)
+    assert "changes the best class of 0" in said[-1]
+    stored = load_parity_set(tmp_path / "engine" / "parity.npz", 32)
     planes = torch.from_numpy(stored.pictures).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.mean, config.std))
-    plain = HEADS["sigmoid" if activation == "sigmoid" else "logits"](
-        model((planes - mean) / std)
-    )
+    head_alone = HEADS["sigmoid" if activation == "sigmoid" else "logits"]
     torch.testing.assert_close(
-        torch.from_numpy(stored.probabilities), plain.detach(), atol=1e-5, rtol=0
+        torch.from_numpy(stored.probabilities),
+        head_alone(model((planes - mean) / std)).detach(),
+        atol=1e-5,
+        rtol=0,
     )

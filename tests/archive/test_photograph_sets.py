@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.archive.engines import calibration
-from offpath.archive.engines.calibration import load_photographs
+from offpath.archive import photograph_sets
+from offpath.archive.photograph_sets import load_photographs
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -54,8 +54,8 @@ def test_large_folder_is_thinned_out_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 20)
-    monkeypatch.setattr(calibration, "MOST_PICTURES", 10)
-    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 3)
+    monkeypatch.setattr(photograph_sets, "MOST_PICTURES", 10)
+    monkeypatch.setattr(photograph_sets, "MOST_HELD_OUT", 3)
     sets = load_photographs(tmp_path, CONFIG)
     assert len(sets.held_out) <= 3
     assert 5 <= len(sets.calibration) + len(sets.held_out) <= 10
@@ -81,7 +81,7 @@ def test_photographs_are_decoded_as_the_settings_say(tmp_path: Path) -> None:
     ("prepare", "message"),
     [
         pytest.param(lambda folder: None, "no such folder", id="missing"),
-        pytest.param(Path.mkdir, "holds no picture", id="empty"),
+        pytest.param(Path.mkdir, "no image there can be decoded", id="empty"),
         pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
     ],
 )
@@ -97,7 +97,7 @@ def test_folder_without_photographs_is_refused(
 def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 0)
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
-    with pytest.raises(ExpectedError, match="no picture that can be decoded"):
+    with pytest.raises(ExpectedError, match="no image there can be decoded"):
         load_photographs(tmp_path, CONFIG)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive.engines import artefacts
-from offpath.archive.engines.artefacts import (
-    EngineBuild,
+from offpath.archive.engine_files import engine_folder
+from offpath.archive.engine_files.engine_folder import (
+    EnginePlan,
     build_engine_folder,
+    choose_clear,
     count_flop,
+    make_parity_set,
     plan_engine,
+    write_parity_file,
 )
-from offpath.archive.engines.calibration import load_photographs
+from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import Square
@@ -70,19 +74,40 @@ def model() -> torch.nn.Module:
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> PhotographSets:
     folder = tmp_path_factory.mktemp("photographs")
     for index, photograph in enumerate(PHOTOGRAPHS):
         jpeg = encode(photograph.rgb.resize((96, 80)), "JPEG")
         (folder / f"{index:02}.jpg").write_bytes(jpeg)
-    return folder
+    return load_photographs(folder, CONFIG)
+
+
+Build = Callable[..., tuple[Path, list[str]]]
+
+
+@pytest.fixture
+def build(model: torch.nn.Module, photographs: PhotographSets, tmp_path: Path) -> Build:
+    """`build(engine, precision)`: the folder and what was said."""
+
+    def run(
+        engine: str,
+        precision: str,
+        model: torch.nn.Module = model,
+        config: HandlerConfig = CONFIG,
+    ) -> tuple[Path, list[str]]:
+        folder, said = tmp_path / "engine", []
+        plan = EnginePlan(engine, precision)
+        build_engine_folder(plan, model, config, photographs, folder, said.append)
+        return folder, said
+
+    return run
 
 
 @pytest.fixture(scope="module", params=PARAMS)
 def built(
     request: pytest.FixtureRequest,
     model: torch.nn.Module,
-    photographs: Path,
+    photographs: PhotographSets,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, str, Path]]:
     """Engine, precision and the folder that was built for them."""
@@ -92,8 +117,8 @@ def built(
     if precision == "int8":
         pytest.importorskip("nncf")
     folder = tmp_path_factory.mktemp("engine") / "engine"
-    build = EngineBuild(engine, precision, calibrate=photographs)
-    build_engine_folder(build, model, CONFIG, folder)
+    plan = EnginePlan(engine, precision)
+    build_engine_folder(plan, model, CONFIG, photographs, folder)
     yield engine, precision, folder
 
 
@@ -105,14 +130,14 @@ def classify(backend: Any, pictures: np.ndarray) -> np.ndarray:
 
 
 def test_graph_answers_like_eager_for_one_picture_and_for_five(
-    built: tuple[str, str, Path], model: torch.nn.Module, photographs: Path
+    built: tuple[str, str, Path], model: torch.nn.Module, photographs: PhotographSets
 ) -> None:
     engine, precision, folder = built
     files, tolerance = VARIANTS[engine, precision]
     assert sorted(f.name for f in folder.iterdir()) == [*files, "parity.npz"]
     graph = make_backend(engine, precision, model, CONFIG, CPU, folder, 1)
     eager = make_backend("eager", "fp32", model, CONFIG, CPU, None, 1)
-    pictures = load_photographs(photographs, CONFIG).held_out
+    pictures = photographs.held_out
     expected = classify(eager, pictures[:5])
     assert expected.std(axis=0).max() > 0.05  # or any graph would pass
     for count in (1, 5, 2):
@@ -122,11 +147,10 @@ def test_graph_answers_like_eager_for_one_picture_and_for_five(
 
 
 def test_parity_file_holds_held_out_photographs_and_eager_answers(
-    built: tuple[str, str, Path], model: torch.nn.Module, photographs: Path
+    built: tuple[str, str, Path], model: torch.nn.Module, photographs: PhotographSets
 ) -> None:
     parity = load_parity_set(built[2] / "parity.npz", CONFIG.image_size)
-    sets = load_photographs(photographs, CONFIG)
-    seen = {picture.tobytes() for picture in sets.calibration}
+    seen = {picture.tobytes() for picture in photographs.calibration}
     assert 8 <= len(parity.pictures) <= 16
     assert not seen & {picture.tobytes() for picture in parity.pictures}
     eager = make_backend("eager", "fp32", model, CONFIG, CPU, None, 1)
@@ -147,42 +171,30 @@ def test_graph_names_no_path_of_the_machine_that_built_it(
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "files"),
-    [("eager", "fp32", []), ("eager", "auto", ["parity.npz"])],
+    ("precision", "files"), [("fp32", []), ("auto", ["parity.npz"])]
 )
 def test_eager_needs_photographs_only_where_it_may_lower_precision(
-    model: torch.nn.Module,
-    photographs: Path,
-    tmp_path: Path,
-    engine: str,
-    precision: str,
-    files: list[str],
+    build: Build, precision: str, files: list[str]
 ) -> None:
-    folder = tmp_path / "engine"
-    build_engine_folder(
-        EngineBuild(engine, precision, calibrate=photographs), model, CONFIG, folder
-    )
-    assert [f.name for f in folder.iterdir()] if files else not folder.exists()
+    folder, _ = build("eager", precision)
+    assert [file.name for file in folder.glob("*")] == files
+    assert folder.exists() == bool(files)
 
 
-def test_answers_outside_the_bound_build_nothing(
-    model: torch.nn.Module, photographs: Path, tmp_path: Path
-) -> None:
-    strict = HandlerConfig(image_size=64, resize_size=72, parity_bound=0.0)
-    build = EngineBuild("openvino", "fp32", calibrate=photographs)
-    with pytest.raises(ExpectedError, match="otherwise than eager fp32.*parity_bound"):
-        build_engine_folder(build, model, strict, tmp_path / "engine")
+def test_answers_outside_the_bound_build_nothing(build: Build) -> None:
+    strict = replace(CONFIG, parity_bound=0.0)
+    with pytest.raises(ExpectedError, match="other answers than eager.*parity_bound"):
+        build("openvino", "fp32", config=strict)
 
 
 def test_int8_outside_the_bound_says_what_was_reached(
-    model: torch.nn.Module, photographs: Path, tmp_path: Path
+    model: torch.nn.Module, photographs: PhotographSets, tmp_path: Path
 ) -> None:
     pytest.importorskip("nncf")
-    strict = HandlerConfig(image_size=64, resize_size=72, parity_bound=0.0)
-    build = EngineBuild("openvino", "int8", calibrate=photographs)
-    said: list[str] = []
+    strict, said = replace(CONFIG, parity_bound=0.0), []
+    plan = EnginePlan("openvino", "int8")
     with pytest.raises(ExpectedError, match="at best it moved a probability by 0.0"):
-        build_engine_folder(build, model, strict, tmp_path / "engine", said.append)
+        build_engine_folder(plan, model, strict, photographs, tmp_path, said.append)
     assert [line.split(":")[0] for line in said] == [
         "int8 with 0 of 3 layers in fp32",
         "int8 with 2 of 3 layers in fp32",
@@ -190,134 +202,101 @@ def test_int8_outside_the_bound_says_what_was_reached(
 
 
 @pytest.mark.parametrize(
-    ("build", "blocked", "message"),
+    ("engine", "precision", "blocked", "extra"),
     [
-        (
-            EngineBuild("openvino", "fp32"),
-            "openvino",
-            r"torchserve-offpath\[openvino\]",
-        ),
-        (EngineBuild("openvino", "int8"), "nncf", r"torchserve-offpath\[int8\]"),
-        (EngineBuild("onnxruntime", "fp32"), "onnx", r"offpath\[onnxruntime\]"),
-        (EngineBuild("onnxruntime", "fp32"), "onnxscript", r"offpath\[onnxruntime\]"),
+        ("openvino", "fp32", "openvino", "openvino"),
+        ("openvino", "int8", "nncf", "int8"),
+        ("onnxruntime", "fp32", "onnx", "onnxruntime"),
+        ("onnxruntime", "fp32", "onnxscript", "onnxruntime"),
     ],
-    ids=lambda value: value if isinstance(value, str) and "\\" not in value else "",
 )
 def test_missing_package_is_named_with_its_extra(
-    model: torch.nn.Module,
-    photographs: Path,
-    tmp_path: Path,
+    build: Build,
     monkeypatch: pytest.MonkeyPatch,
-    build: EngineBuild,
+    engine: str,
+    precision: str,
     blocked: str,
-    message: str,
+    extra: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, blocked, None)
-    build = EngineBuild(build.engine, build.precision, calibrate=photographs)
-    with pytest.raises(
-        ExpectedError, match=f"{blocked}, which .* needs, is not installed.*{message}"
-    ):
-        build_engine_folder(build, model, CONFIG, tmp_path / "engine")
+    message = f"{blocked}, which .* needs, is not installed.*offpath\\[{extra}\\]"
+    with pytest.raises(ExpectedError, match=message):
+        build(engine, precision)
 
 
 def test_missing_compiler_is_said(
-    model: torch.nn.Module,
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpp_builder = importlib.import_module("torch._inductor.cpp_builder")
     monkeypatch.setattr(cpp_builder.config.cpp, "cxx", ("no-such-compiler",))
-    build = EngineBuild("compiled", "fp32", calibrate=photographs)
     with pytest.raises(ExpectedError, match="needs a C.. compiler.*install g"):
-        build_engine_folder(build, model, CONFIG, tmp_path / "engine")
-
-
-def test_without_photographs_of_packages_the_bundled_ones_check_all_but_int8(
-    model: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("offpath.archive.photographs.SOURCES", (("skimage", "none"),))
-    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
-        build = EngineBuild("openvino", "int8")
-        build_engine_folder(build, model, CONFIG, tmp_path / "int8")
-    said: list[str] = []
-    build = EngineBuild("onnxruntime", "fp32")
-    build_engine_folder(build, model, CONFIG, tmp_path / "fp32", said.append)
-    assert "engine onnxruntime fp32: on 16 photographs" in said[0]
-    # Without these a worker would refuse the engine and run eager fp32.
-    assert (tmp_path / "fp32" / "parity.npz").is_file()
+        build("compiled", "fp32")
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_model_is_run_by_eager_alone(
-    model: torch.nn.Module, photographs: Path, tmp_path: Path
+    build: Build, model: torch.nn.Module
 ) -> None:
     script = torch.jit.trace(model, torch.zeros(1, 3, 64, 64))
-    build = EngineBuild("eager", "auto", calibrate=photographs)
-    build_engine_folder(build, script, CONFIG, tmp_path / "eager")
-    assert (tmp_path / "eager" / "parity.npz").is_file()
-    build = EngineBuild("openvino", "fp32", calibrate=photographs)
+    assert (build("eager", "auto", script)[0] / "parity.npz").is_file()
     with pytest.raises(ExpectedError, match="cannot be made from TorchScript"):
-        build_engine_folder(build, script, CONFIG, tmp_path / "ov")
+        build("openvino", "fp32", script)
+
+
+def plan(
+    model: torch.nn.Module, device_type: str = "cpu", **handler: Any
+) -> EnginePlan:
+    return plan_engine(replace(CONFIG, **handler), device_type, model)
 
 
 @pytest.mark.parametrize(
-    ("handler", "device_type", "resolved", "written"),
+    ("handler", "device_type", "planned"),
     [
-        ({"engine": "compiled"}, "cpu", ("compiled", "fp32"), "fp32"),
-        ({"engine": "compiled"}, "gpu", ("compiled", "fp16"), "fp16"),
-        ({"engine": "onnxruntime"}, "gpu", ("onnxruntime", "fp32"), "fp32"),
-        ({"engine": "tensorrt"}, "gpu", ("tensorrt", "fp16"), "fp16"),
-        ({"engine": "openvino"}, "cpu", ("openvino", "auto"), None),
-        ({"engine": "eager"}, "gpu", ("eager", "auto"), None),
-        ({"precision": "int8"}, "cpu", ("openvino", "int8"), "int8"),
-        # A few thousand operations: nothing gains.
-        ({}, "cpu", ("eager", "auto"), None),
-        ({}, "gpu", ("eager", "auto"), None),
+        ({"engine": "compiled"}, "cpu", ("compiled", "fp32")),
+        ({"engine": "compiled"}, "gpu", ("compiled", "fp16")),
+        ({"engine": "onnxruntime"}, "gpu", ("onnxruntime", "fp32")),
+        ({"engine": "tensorrt"}, "gpu", ("tensorrt", "fp16")),
+        ({"engine": "openvino"}, "cpu", ("openvino", "auto")),
+        ({"engine": "eager"}, "gpu", ("eager", "auto")),
+        ({"precision": "int8"}, "cpu", ("openvino", "int8")),
+        # A few thousand operations: no engine gains.
+        ({}, "cpu", ("eager", "auto")),
+        ({}, "gpu", ("eager", "auto")),
     ],
 )
 def test_what_is_left_open_is_decided_when_the_archive_is_built(
     model: torch.nn.Module,
     handler: dict[str, Any],
     device_type: str,
-    resolved: tuple[str, str],
-    written: str | None,
+    planned: tuple[str, str],
 ) -> None:
-    config = {"handler": {"image_size": 64, **handler}, "deviceType": device_type}
-    build = plan_engine(config, model, None)
-    assert (build.engine, build.precision) == resolved
-    assert config["handler"].get("precision") == written
-    assert config["handler"].get("engine") == handler.get("engine")
+    made = plan(model, device_type, **handler)
+    assert (made.engine, made.precision) == planned
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_heavy_model_goes_to_openvino_where_it_is_installed(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
-    monkeypatch.setattr(artefacts, "HEAVY_FLOP", count_flop(model, Square(64)))
+    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, Square(64)))
     found = object() if is_installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-    build = plan_engine({"handler": {"image_size": 64}}, model, None)
-    assert build.engine == ("openvino" if is_installed else "eager")
-    build = plan_engine(
-        {"handler": {"image_size": 64}, "deviceType": "gpu"}, model, None
-    )
-    assert build.engine == "eager"
+    assert plan(model).engine == ("openvino" if is_installed else "eager")
+    assert plan(model, "gpu").engine == "eager"
 
 
 @pytest.mark.parametrize(
-    ("handler", "device_type", "message"),
+    ("engine", "device_type", "message"),
     [
-        ({"engine": "openvino"}, "gpu", "runs on the CPU.*--preset cpu"),
-        ({"engine": "tensorrt"}, "cpu", "needs a CUDA device.*--preset t4"),
+        ("openvino", "gpu", "runs on the CPU.*--preset cpu"),
+        ("tensorrt", "cpu", "needs a CUDA device.*--preset t4"),
     ],
 )
 def test_engine_that_the_device_rules_out_is_refused(
-    model: torch.nn.Module, handler: dict[str, str], device_type: str, message: str
+    model: torch.nn.Module, engine: str, device_type: str, message: str
 ) -> None:
-    config = {"handler": {"image_size": 64, **handler}, "deviceType": device_type}
     with pytest.raises(ExpectedError, match=message):
-        plan_engine(config, model, None)
+        plan(model, device_type, engine=engine)
 
 
 def test_operations_are_counted_for_one_picture() -> None:
@@ -330,7 +309,7 @@ def test_nothing_reports_use_over_the_network() -> None:
     # A process of its own: other tests may have imported what reports.
     script = """
 import sys
-from offpath.archive.engines.exporters import import_package
+from offpath.archive.engine_files.exporters import import_package
 for name in ("openvino", "nncf"):
     import_package(name, name, "a test")
 print([n for n in sys.modules if n.startswith("openvino_telemetry.")])
@@ -339,3 +318,60 @@ print([n for n in sys.modules if n.startswith("openvino_telemetry.")])
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+SMALL = HandlerConfig(image_size=32, resize_size=32)
+
+
+class Mean(torch.nn.Module):
+    """As many classes as channels; the brightest wins."""
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return pictures.mean(dim=(2, 3))
+
+
+def make_candidates(count: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    shades = rng.integers(0, 256, (count, 1, 1, 3))
+    return np.broadcast_to(shades, (count, 32, 32, 3)).astype(np.uint8)
+
+
+def test_near_ties_are_left_out_where_enough_others_are_clear() -> None:
+    clear = np.tile([0.7, 0.2, 0.1], (30, 1))
+    clear[::3] = [0.36, 0.35, 0.29]
+    chosen = choose_clear(clear, 0.05)
+    assert len(chosen) == len(set(chosen)) == 16
+    assert not any(index % 3 == 0 for index in chosen)
+    assert chosen[0] < 3 and chosen[-1] > 26
+
+
+def test_clearest_of_the_others_fill_up() -> None:
+    margins = np.linspace(0, 0.04, 20)
+    probabilities = np.stack([0.5 + margins / 2, 0.5 - margins / 2], axis=1)
+    assert choose_clear(probabilities, 0.05).tolist() == list(range(4, 20))
+
+
+def test_model_of_one_class_has_a_parity_set_too() -> None:
+    assert len(choose_clear(np.ones((3, 1)), 0.05)) == 3
+
+
+def test_parity_set_holds_eager_answers_and_is_read_back(tmp_path: Path) -> None:
+    made = make_parity_set(Mean(), SMALL, make_candidates(24))
+    assert made.pictures.shape == (16, 32, 32, 3)
+    planes = torch.from_numpy(made.pictures).permute(0, 3, 1, 2) / 255
+    normalised = (planes - torch.tensor(SMALL.mean).view(3, 1, 1)) / torch.tensor(
+        SMALL.std
+    ).view(3, 1, 1)
+    expected = torch.softmax(Mean()(normalised), 1).numpy()
+    assert np.allclose(made.probabilities, expected, atol=1e-5)
+    write_parity_file(tmp_path / "parity.npz", made)
+    read = load_parity_set(tmp_path / "parity.npz", 32)
+    assert np.array_equal(read.pictures, made.pictures)
+    assert np.array_equal(read.probabilities, made.probabilities)
+
+
+def test_same_set_gives_the_same_bytes(tmp_path: Path) -> None:
+    made = make_parity_set(Mean(), SMALL, make_candidates(3))
+    for name in ("a.npz", "b.npz"):
+        write_parity_file(tmp_path / name, made)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()

@@ -42,7 +42,7 @@ def read(
         ),
         pytest.param(
             {"model": WEIGHTS, "model_ema": WEIGHTS},
-            ["'model' (it also has model_ema: --weights-key takes another)"],
+            ["'model' (it also has model_ema; choose with --weights-key)"],
             id="both",
         ),
         pytest.param(prefixed("module."), ["'module.'"], id="ddp"),
@@ -114,7 +114,7 @@ def test_a_key_without_weights_is_refused_with_those_that_have_some(
 ) -> None:
     content = {"state_dict": WEIGHTS, "ema": {"n": 1}, "epoch": 3}
     torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(WrongOption, match="has them under state_dict"):
+    with pytest.raises(WrongOption, match="has weights under state_dict"):
         read(tmp_path / "a.pt", key=key)
 
 
@@ -134,7 +134,7 @@ def test_safetensors_are_read(tmp_path: Path) -> None:
         pytest.param(
             "a.pt",
             lambda path: torch.save({"epoch": 1, "lr": 0.1}, path),
-            "it has: epoch, lr",
+            "its keys: epoch, lr",
             id="no-weights-inside",
         ),
         pytest.param(

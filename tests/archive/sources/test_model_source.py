@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from offpath.archive.model_input import count_classes
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.errors import ExpectedError
@@ -37,12 +37,16 @@ def test_random_weights_are_the_same_each_time(model_file: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "weights", "message"),
     [
-        ("no-such.py", None, "neither a file nor one of efficientnet-lite0, resnet50"),
-        ("", None, "neither a file nor one of"),
+        (
+            "no-such.py",
+            None,
+            "no such file or model; accepted: efficientnet-lite0, resnet50",
+        ),
+        ("", None, "no such file or model"),
         ("MODEL", None, "needs --weights FILE"),
         ("MODEL", "pretrained", "needs --weights FILE"),
-        ("MODEL", "no-such.pt", "no such file .or use pretrained, random"),
-        ("WEIGHTS", None, "a state dict goes to --weights"),
+        ("MODEL", "no-such.pt", "no such file; accepted: a file, pretrained or random"),
+        ("WEIGHTS", None, "pass a state dict as --weights"),
     ],
 )
 def test_wrong_choice_says_what_to_pass(
@@ -72,7 +76,9 @@ def test_pickled_code_is_refused_and_never_runs(
         torch.save({"head.weight": Trap(sprung)}, file)
     else:
         file.write_bytes(pickle.dumps(Trap(sprung)))
-    with pytest.raises(ExpectedError, match="weights_only=True .*save the state dict"):
+    with pytest.raises(
+        ExpectedError, match="weights_only=True .*save only the state dict"
+    ):
         load_model_source(str(model_file), str(file))
     assert not sprung.exists()
 
@@ -98,7 +104,7 @@ def test_file_that_holds_something_else_is_refused(
     model_file: Path, tmp_path: Path, content: object
 ) -> None:
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(ExpectedError, match="is no state dict"):
+    with pytest.raises(ExpectedError, match="is not a state dict"):
         load_model_source(str(model_file), str(tmp_path / "other.pt"))
 
 
@@ -128,7 +134,7 @@ def test_keys_that_do_not_fit_are_named(
     assert "missing: head.bias;" in message
     assert "unexpected: module.layer0, module.layer1" in message
     assert "module.layer6" not in message and ", ..." in message
-    assert "head.weight is [5, 3], the model's is [3, 3]" in message
+    assert "head.weight is [5, 3], the model has [3, 3]" in message
 
 
 def test_ordered_dict_and_half_precision_are_accepted(
@@ -143,8 +149,10 @@ def test_ordered_dict_and_half_precision_are_accepted(
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        pytest.param("x = 1", "found: none", id="no-class"),
-        pytest.param("class A: pass\nclass B: pass", "found: A, B", id="two-classes"),
+        pytest.param("x = 1", "classes found: none", id="no-class"),
+        pytest.param(
+            "class A: pass\nclass B: pass", "classes found: A, B", id="two-classes"
+        ),
         pytest.param("class A: pass", "exactly one class", id="no-module"),
         pytest.param("import no_such_module", "No module named", id="import-fails"),
         pytest.param("class A(:", "SyntaxError", id="syntax"),
@@ -195,11 +203,14 @@ def test_model_file_that_would_hide_a_module_is_refused(model_file: Path) -> Non
     [
         ("return pictures.mean()", r"returned \[\]"),
         ("return pictures", r"returned \[2, 3, 224, 224\]"),
-        ("return pictures[:1].mean((2, 3))", r"for 2 pictures this returned \[1, 3\]"),
+        (
+            "return pictures[:1].mean((2, 3))",
+            r"for 2 images this model returned \[1, 3\]",
+        ),
         ("return pictures.mean((2, 3)) > 0", "returned bool .class indices"),
-        ("raise ValueError('odd\\n\\nand long')", r"take a float32 .*: odd$"),
+        ("raise ValueError('odd\\n\\nand long')", r"accept a float32 .*: odd$"),
         ("return pictures.mean((2, 3)), 1", "returned tuple"),
-        ("raise ValueError('odd')", r"does not take a float32 .*: odd"),
+        ("raise ValueError('odd')", r"does not accept a float32 .*: odd"),
     ],
 )
 def test_model_that_is_no_classifier_is_refused(

@@ -55,7 +55,7 @@ def test_archive_is_built_and_said(archive: Archive, store: Path) -> None:
 def test_archive_for_a_gpu_says_that_there_is_none_here(archive: Archive) -> None:
     code, _, err = archive("--preset", "t4", "--name", "net")
     assert code == 0
-    assert "asks for a GPU and torch sees none" in err and "--allow-cpu" in err
+    assert "asks for a GPU, and torch finds none" in err and "--allow-cpu" in err
 
 
 def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) -> None:
@@ -98,13 +98,13 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     [
         (["--labels", "no.txt"], "no such file"),
         (["--labels", "net.pt"], "net.pt is not UTF-8"),
-        (["--preset", "a100"], "--preset 'a100' is neither a file nor one of cpu, t4"),
+        (["--preset", "a100"], "--preset 'a100': no such preset or file; presets: cpu, t4"),
         (
             ["--max-batch-delay-ms", "0"],
             "maxBatchDelay is 0; accepted: an integer from 1",
         ),
         (["--workers", "0"], "minWorkers is 0"),
-        (["--mean", "a,b"], "--mean 'a,b'; expected one number, or one a channel"),
+        (["--mean", "a,b"], "--mean 'a,b'; expected one number, or one number per channel"),
         (["--mean", "0.5,0.5"], "handler.mean is [0.5, 0.5]; accepted: one number a"),
         (["--std", "0"], "handler.std is [0.0]; accepted: one number a channel, above"),
         (["--std", "nan"], "handler.std is [nan]"),
@@ -139,12 +139,12 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
         (["--set", "prediction_log=5"], "handler.prediction_log is 5"),
         (
             ["--set", "prediction_log=5", "--prediction-log", "off"],
-            "prediction_log=5: not a mapping",
+            "prediction_log=5: expected a mapping",
         ),
         (["--prediction-log", "http://x/y"], "prediction_log.uri is 'http://x/y'"),
         (["--extra-file", "no.txt"], "--extra-file 'no.txt': no such file"),
-        (["--extra-file", "net.py"], "the archive has a net.py"),
-        (["--name", "a b"], "--name 'a b'; accepted: letters"),
+        (["--extra-file", "net.py"], "the archive already has a net.py"),
+        (["--name", "a b"], "--name 'a b': accepted are letters"),
         (["--engine", "tflite"], "handler.engine is 'tflite'; accepted: one of auto"),
         (["--precision", "int4"], "handler.precision is 'int4'; accepted: one of auto"),
         (
@@ -173,7 +173,7 @@ def test_wrong_input_is_said_and_builds_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "no.py"], "--model 'no.py' is neither a file nor one of"),
+        (["--model", "no.py"], "--model 'no.py': no such file or model; accepted"),
         (
             ["--model", "net.py", "--weights", "no.pt"],
             "--weights 'no.pt': no such file",
@@ -182,13 +182,13 @@ def test_wrong_input_is_said_and_builds_nothing(
             ["--model", "near-free", "--weights", "net.pt"],
             "missing: linear.weight, linear.bias",
         ),
-        (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, the model"),
+        (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, but the model"),
         (["--model", "near-free", "--set", "image_size=336"], "it takes 224 x 224"),
         (
             ["--model", "net.py:Other", "--weights", "net.pt"],
             "has no class or function",
         ),
-        (["--model", "no.py:Net", "--weights", "net.pt"], "'no.py:Net' is neither a"),
+        (["--model", "no.py:Net", "--weights", "net.pt"], "'no.py:Net': no such file"),
         (["--model", "torchvision:", "--weights", "net.pt"], "no such classifier"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -93,7 +93,7 @@ def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
     assert winner is other or "confirms the preset" in done.output
     last = done.output.strip().splitlines()[-1]
     assert last.startswith("winner: " if winner is other else "keep the preset: ")
-    config = make_model_config(load_preset("tuned.yaml"), {}, {})
+    config = make_model_config(load_preset("tuned.yaml"), {}, {}).settings
     assert config["batchSize"] == winner.setting.batch_size
     assert config["minWorkers"] == winner.setting.workers
     assert config["handler"]["threads"] == winner.setting.threads

@@ -59,7 +59,7 @@ def test_the_chart_has_the_candidates_rates_best_first_and_the_winner_strong():
 def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):
     path, run = tmp_path / "tuned.yaml", make_run()
     write_preset(path, run, verdict_of(run))
-    config = make_model_config(load_preset(str(path)), {}, {})
+    config = make_model_config(load_preset(str(path)), {}, {}).settings
     assert config["handler"] == {"top_k": 3, "threads": OTHER.threads}
     assert (config["batchSize"], config["maxBatchDelay"]) == (16, 5)
     assert (config["minWorkers"], config["maxWorkers"]) == (2, 2)

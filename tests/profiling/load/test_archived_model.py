@@ -48,7 +48,7 @@ def write_archive(folder: Path, labels: list[str] | None) -> Path:
     source = load_model_source(str(definition), str(weights))
     config = make_model_config(load_preset("cpu"), {}, HANDLER)
     spec = ArchiveSpec("tiny", "1.0", source, labels, "a test", config)
-    return build_archive(spec, folder)
+    return build_archive(spec, folder).path
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_factory_with_its_modules_and_another_head_comes_from_the_archive(
     handler = {"activation": "sigmoid", "interpolation": "bicubic"}
     config = make_model_config(load_preset("cpu"), {}, handler)
     spec = ArchiveSpec("tiny", "1.0", source, ["r", "g", "b"], "a test", config)
-    model = load_model(str(build_archive(spec, tmp_path / "store")))
+    model = load_model(str(build_archive(spec, tmp_path / "store").path))
     photograph = find_photograph("china").path.read_bytes()
     answer = classify_reference(model, photograph)
     picture = model.make_transforms()(read_picture(photograph))
@@ -113,7 +113,7 @@ def test_archive_without_a_class_is_refused_with_the_cure(tmp_path: Path) -> Non
     source = load_model_source(str(script), None)
     spec = ArchiveSpec("scripted", "1.0", source, None, "a test", config)
     with pytest.raises(ExpectedError, match="the other servers need the class"):
-        load_archived_model(build_archive(spec, tmp_path))
+        load_archived_model(build_archive(spec, tmp_path).path)
 
 
 @pytest.mark.parametrize(

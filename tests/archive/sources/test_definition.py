@@ -12,7 +12,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_input import count_classes
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import Square
@@ -103,7 +103,7 @@ def test_file_that_is_named_and_imported_goes_along_once(
     config = make_model_config(load_preset("cpu"), {}, {})
     extra = (tmp_path / "late.py",)
     spec = ArchiveSpec("net", "1.0", source, None, "", config, extra)
-    with zipfile.ZipFile(build_archive(spec, tmp_path / "store")) as file:
+    with zipfile.ZipFile(build_archive(spec, tmp_path / "store").path) as file:
         assert file.namelist().count("late.py") == 1
 
 
@@ -127,13 +127,13 @@ def test_factory_is_random_in_the_same_way_each_time(several: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "must define exactly one class.*net.py:NAME.*found: Block, Net"),
+        ("", "must define exactly one class.*net.py:NAME.*classes found: Block, Net"),
         (":Other", "no class or function 'Other'; it has: Block, Net, make_model"),
         (":LATE", "no class or function 'LATE'"),
         (":make_nothing", r"make_nothing\(\) in net.py returned a str; expected"),
         (":needs_more", r"needs_more\(\) in net.py fails without arguments: "),
-        (":a b", "'a b' is no name; expected .*net.py:NAME"),
-        (":", "'' is no name"),
+        (":a b", "'a b' is not a Python name; expected .*net.py:NAME"),
+        (":", "'' is not a Python name"),
     ],
 )
 def test_name_in_a_file_that_makes_no_model_is_said(
@@ -180,14 +180,16 @@ def test_exported_program_is_a_model(tmp_path: Path) -> None:
     assert (source.weights, source.script_file) == (None, None)
     assert source.files == {"program.pt2": program}
     assert source.model_file is not None and source.model_file.name == "exported.py"
-    with pytest.raises(ExpectedError, match="torch.export program holds its weights"):
+    with pytest.raises(
+        ExpectedError, match="torch.export program holds its own weights"
+    ):
         load(program)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": False}, "one picture at a time; export it with a dynamic batch"),
+        ({"batch": False}, "one image at a time; export it with a dynamic batch"),
         ({"size": 64}, "it takes 64 x 64 pixels; pass --set image_size=64"),
     ],
 )
@@ -242,7 +244,7 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
     assert source.labels is None
     assert source.handler["image_size"] == 224
     assert source.handler["interpolation"] == "bilinear"
-    assert any("input as its published weights have it" in line for line in said)
+    assert any("preprocessing of its published weights" in line for line in said)
     made = run_definition(source, tmp_path)
     made.load_state_dict(dict(source.weights or {}))
 
@@ -250,10 +252,15 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("model", "weights", "kind", "message"),
     [
-        ("torchvision:resnet51", "random", WrongOption, "near it: resnet50"),
+        ("torchvision:resnet51", "random", WrongOption, "similar names: resnet50"),
         ("torchvision:", "random", WrongOption, "no such classifier"),
         ("torchvision:fcn_resnet50", "random", WrongOption, "no such classifier"),
-        ("torchvision:resnet18", None, ExpectedError, "needs --weights FILE, pretrain"),
+        (
+            "torchvision:resnet18",
+            None,
+            ExpectedError,
+            "needs --weights FILE, --weights pretrain",
+        ),
         ("torchvision:resnet18", "no.pt", ExpectedError, "no such file"),
     ],
 )

@@ -3,10 +3,13 @@ from __future__ import annotations
 import pytest
 
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.model_input import count_classes
-from offpath.archive.sources.definition import read_definition
-from offpath.archive.sources.embedded import MODELS, imagenet_labels
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import load_model_source
+from offpath.archive.sources.named_models import (
+    EMBEDDED,
+    describe_model,
+    imagenet_labels,
+)
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import Square
 
@@ -19,18 +22,18 @@ def test_imagenet_labels_are_a_thousand_different_ones() -> None:
     assert (labels[134], labels[517]) == ("crane bird", "crane")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EMBEDDED)
 def test_embedded_model_has_one_class_and_a_thousand_answers(name: str) -> None:
-    assert (
-        count_classes(read_definition(MODELS[name].file, None).make(), Square()) == 1000
-    )
+    model = describe_model(name).define(None).make()
+    assert count_classes(model, Square()) == 1000
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EMBEDDED)
 @pytest.mark.parametrize("preset", ["cpu", "t4"])
 def test_embedded_model_goes_with_every_preset(name: str, preset: str) -> None:
-    config = make_model_config(load_preset(preset), {}, MODELS[name].handler)
-    assert config["handler"] == MODELS[name].handler
+    handler = describe_model(name).handler
+    config = make_model_config(load_preset(preset), {}, handler)
+    assert config.settings["handler"] == handler
 
 
 def test_default_model_has_real_weights_and_its_own_normalisation() -> None:
