@@ -98,13 +98,19 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     [
         (["--labels", "no.txt"], "no such file"),
         (["--labels", "net.pt"], "net.pt is not UTF-8"),
-        (["--preset", "a100"], "--preset 'a100': no such preset or file; presets: cpu, t4"),
+        (
+            ["--preset", "a100"],
+            "--preset 'a100': no such preset or file; presets: cpu, t4",
+        ),
         (
             ["--max-batch-delay-ms", "0"],
             "maxBatchDelay is 0; accepted: an integer from 1",
         ),
         (["--workers", "0"], "minWorkers is 0"),
-        (["--mean", "a,b"], "--mean 'a,b'; expected one number, or one number per channel"),
+        (
+            ["--mean", "a,b"],
+            "--mean 'a,b'; expected one number, or one number per channel",
+        ),
         (["--mean", "0.5,0.5"], "handler.mean is [0.5, 0.5]; accepted: one number a"),
         (["--std", "0"], "handler.std is [0.0]; accepted: one number a channel, above"),
         (["--std", "nan"], "handler.std is [nan]"),
@@ -182,7 +188,10 @@ def test_wrong_input_is_said_and_builds_nothing(
             ["--model", "near-free", "--weights", "net.pt"],
             "missing: linear.weight, linear.bias",
         ),
-        (["--model", "near-free", "--labels", "labels.txt"], "has 3 labels, but the model"),
+        (
+            ["--model", "near-free", "--labels", "labels.txt"],
+            "has 3 labels, but the model",
+        ),
         (["--model", "near-free", "--set", "image_size=336"], "it takes 224 x 224"),
         (
             ["--model", "net.py:Other", "--weights", "net.pt"],
