@@ -34,13 +34,13 @@ def read_labels(path: Path) -> list[str]:
     labels = [label.strip() for label in labels]
     if "" in labels:
         raise WrongOption(
-            f"{path.name} has no label for class {labels.index('')}: that line or text is empty"
+            f"{path.name} has no label for class {labels.index('')}: its line or text is empty"
         )
     twice = sorted(label for label, count in Counter(labels).items() if count > 1)
     if twice:
         raise WrongOption(
-            f"{path.name} has the label {twice[0]!r} more than once; replies are keyed by label, so "
-            "labels must differ"
+            f"{path.name} has the label {twice[0]!r} more than once; replies are keyed by label, "
+            "so labels must differ"
         )
     return labels
 

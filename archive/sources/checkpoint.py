@@ -75,8 +75,8 @@ def _load_torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise WrongOption(
-            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save only "
-            "the state dict: torch.save(model.state_dict(), FILE)"
+            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
+            "only the state dict: torch.save(model.state_dict(), FILE)"
         ) from error
 
 

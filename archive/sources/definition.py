@@ -4,8 +4,8 @@
     net.py:Net         that class; the file may define others
     net.py:make_model  a function without arguments that returns the model
 
-TorchServe wants a file with exactly one class (ts/torch_handler/base_handler.py). If the user's file
-has another form, the archive gets such a file too, which asks the user's file for the model.
+TorchServe wants a file with exactly one class (ts/torch_handler/base_handler.py). If the user's
+file has another form, the archive gets such a file too, which asks the user's file for the model.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def load_model_source(
         program = {PROGRAM.name: path}
         return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
     raise WrongOption(
-        f"--model {model!r} is not Python, TorchScript or a torch.export program; pass a state dict "
-        "as --weights, and the Python file of its class as --model"
+        f"--model {model!r} is not Python, TorchScript or a torch.export program; pass a state "
+        "dict as --weights, and the Python file of its class as --model"
     )
 
 
@@ -129,8 +129,8 @@ def _split_name(model: str) -> tuple[Path, str | None]:
         return Path(model), None
     if not attribute.isidentifier():
         raise WrongOption(
-            f"--model {model!r}: {attribute!r} is not a Python name; expected {file}:NAME, a class or "
-            "a function in the file"
+            f"--model {model!r}: {attribute!r} is not a Python name; expected {file}:NAME, a class "
+            "or a function in the file"
         )
     return Path(file), attribute
 

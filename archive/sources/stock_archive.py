@@ -68,8 +68,8 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     handler = str(model.get("handler", ""))
     if handler != STOCK_HANDLER and not has_own_handler:
         raise WrongOption(
-            f"{path.name} has the handler {handler!r}, not {STOCK_HANDLER}, and its code before and "
-            "after the model cannot be converted; write that code as a subclass and pass "
+            f"{path.name} has the handler {handler!r}, not {STOCK_HANDLER}, and its code before "
+            "and after the model cannot be converted; write that code as a subclass and pass "
             "--handler FILE.py (docs/your-handler.md)"
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
