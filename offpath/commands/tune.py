@@ -1,8 +1,7 @@
-"""`offpath tune`: the settings with the highest throughput within a latency, on this machine."""
+"""`offpath tune`: searches the settings with the highest rate within a latency bound."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,12 @@ from offpath.commands.showing import (
     present,
     read_numbers,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
     from offpath.profiling.core.run import Run
-    from offpath.profiling.experiments.tune_experiment import TuneChoices
+    from offpath.profiling.experiments.tune_report import Result
 
-STUDY_DIR = Path(".offpath/tune")
 # Option -> field of a setting.
 SPACE_OPTIONS = {
     "batch_sizes": "batch_size",
@@ -36,44 +34,58 @@ SPACE_OPTIONS = {
 @click.command("tune")
 @click.option(
     "--p95-ms",
-    type=float,
-    help="Bound: 95 % of the answers within this.  [default: a quarter above the preset's own]",
+    type=click.FloatRange(0, min_open=True),
+    help="Latency bound: 95 % of the replies must come within this time.  [default: a quarter"
+    " above the preset's own p95]",
 )
 @click.option(
     "--workload",
     default="photos-55k",
     show_default=True,
-    help="photos-1200k, photos-55k or a folder of photographs.",
+    help="photos-1200k, photos-55k or a folder of images.",
 )
-@click.option("--model", help="near-free, resnet50 or efficientnet-lite0.")
+@click.option(
+    "--model",
+    help="Model to build an archive of: near-free, resnet50 or efficientnet-lite0.",
+)
 @click.option(
     "--mar",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Your own archive instead.",
+    help="Your own archive instead of --model.",
 )
 @click.option(
     "--preset",
-    help="cpu, t4 or a file: what the winner is held against.  [default: t4 where there is a GPU,"
-    " else cpu; or the .mar's own settings]",
+    help="Preset that the winner is compared with: cpu, t4 or a file.  [default: t4 where there is"
+    " a GPU, else cpu; with --mar the archive's own settings]",
 )
-@click.option("--clients", type=click.IntRange(1), default=32, show_default=True)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Concurrent clients; each sends its next request after the reply.",
+)
 @click.option(
     "--trials",
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Candidates to measure, the preset among them.",
+    help="Number of candidates to measure, including the preset.",
 )
-@click.option("--batch-sizes", metavar="N,N,...", help="Choices to search among.")
-@click.option("--max-batch-delays-ms", metavar="N,N,...", help="The same, of delays.")
-@click.option("--workers", metavar="N,N,...", help="The same, of workers.")
-@click.option("--threads", metavar="N,N,...", help="The same, of threads per worker.")
+@click.option("--batch-sizes", metavar="N,N,...", help="Batch sizes to search.")
+@click.option(
+    "--max-batch-delays-ms", metavar="N,N,...", help="Max batch delays to search."
+)
+@click.option("--workers", metavar="N,N,...", help="Numbers of workers to search.")
+@click.option(
+    "--threads", metavar="N,N,...", help="Numbers of threads per worker to search."
+)
 @click.option(
     "--repeats",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Windows of each candidate.",
+    help="Measured windows of each candidate.",
 )
 @click.option(
     "--seconds",
@@ -96,98 +108,106 @@ SPACE_OPTIONS = {
     type=click.FloatRange(0),
     default=10,
     show_default=True,
-    help="Seconds of load before the first candidate: Java compiles meanwhile.",
+    help="Seconds of load before the first candidate, while Java compiles.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Fresh rounds of the winner and the preset at the end.",
+    help="Fresh rounds of the preset and the best other candidate at the end.",
 )
 @click.option(
     "--generator",
     type=click.Choice(["locust", "wrk"]),
     default="locust",
     show_default=True,
+    help="Load generator; wrk needs less CPU, where it is installed.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the search, the images and their order.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     default=Path("tuned.yaml"),
     show_default=True,
-    help="Preset file for `offpath archive --preset FILE`.",
+    help="Preset file to write, for `offpath archive --preset FILE`.",
 )
-@click.option("--force", is_flag=True, help="Replace --output.")
+@click.option("--force", is_flag=True, help="Replace --output if it exists.")
 @output_options
 def command(outputs: Outputs, output: Path, force: bool, **asked: Any) -> None:
-    """Search batch size, max batch delay, workers and threads for throughput within a latency.
+    """Search the settings with the highest rate within a latency bound.
 
-    Starts a TorchServe of its own, measures the preset and further candidates over the register
-    API, then the best one against the preset in fresh, interleaved rounds. Raw values go to --json
-    (default .offpath/tune/MODEL-WORKLOAD.json). Ctrl-C keeps what was measured; the same command
-    goes on. Another --p95-ms reads the same measurements anew.
+    Searches batch size, max batch delay, workers and threads per worker. Starts a TorchServe,
+    measures the preset and other candidates, then compares the best candidate with the preset in
+    fresh, interleaved rounds. Ctrl-C stops the server; --json keeps the raw values so far.
 
     \b
     Examples:
       offpath tune --model near-free --p95-ms 100
-      offpath tune --mar store/classifier.mar --workload ~/photographs --clients 8 --html tune.html
+      offpath tune --mar store/classifier.mar --workload ~/images --clients 8 --html tune.html
       offpath archive --preset tuned.yaml --force
     """
-    from offpath.profiling.experiments.tune_experiment import TuneChoices
-    from offpath.profiling.experiments.tune_report import check_writable
+    from offpath.profiling.experiments.tune import TuneChoices, run_tune
 
-    # Before minutes of measuring, not after.
-    check_writable(output, force)
-    chosen = {
+    # Wrong options are refused before minutes of measuring.
+    check_output(output, force)
+    if (asked["model"] is None) == (asked["mar"] is None):
+        raise WrongOption("expected one of --model NAME and --mar FILE")
+    path = outputs.json_path
+    if path is not None and path.exists():
+        raise WrongOption(f"--json {str(path)!r} exists: name another file")
+    space = {
         setting: read_numbers(f"--{option.replace('_', '-')}", text, "1,2,4")
         for option, setting in SPACE_OPTIONS.items()
         if (text := asked.pop(option))
     }
-    choices = TuneChoices(**asked, space=chosen, command=command_line())
-    study = outputs.json_path or study_of(choices)
-    run = search(choices, replace(outputs, json_path=study))
-    finish(run, replace(outputs, json_path=study), output)
-
-
-def search(choices: TuneChoices, outputs: Outputs) -> Run:
-    """The whole search, or the rest of one."""
-    from offpath.profiling.core.run import load_run
-    from offpath.profiling.experiments.tune import run_tune
-
-    study = outputs.json_path
-    earlier = load_run(study, "tune") if study and study.exists() else None
+    choices = TuneChoices(**asked, space=space, command=command_line())
     with keeping(outputs, "candidates"), LiveProgress() as progress:
-        return run_tune(choices, progress, outputs.save, earlier)
+        run = run_tune(choices, progress, outputs.save)
+    finish(run, outputs, output)
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Raises WrongOption if the preset cannot be written or would replace a file unasked."""
+    if path.is_dir():
+        raise WrongOption(f"--output {str(path)!r} is a folder: expected a file's name")
+    if path.exists() and not force:
+        raise WrongOption(f"--output {str(path)!r} exists: pass --force to replace it")
 
 
 def finish(run: Run, outputs: Outputs, output: Path) -> None:
-    """Writes the preset, prints and draws; the last line says what to do.
+    """Writes the preset, prints and draws the result, and ends with what to do next.
 
     Raises:
-        ExpectedError: no candidate within the bound, in the search or in the fresh rounds.
+        ExpectedError: no candidate was within the bound, in the search or in the fresh rounds.
     """
-    from offpath.profiling.experiments import tune_choice, tune_report
+    from offpath.profiling.experiments import tune_report
 
-    verdict = tune_report.verdict_of(run)
+    result = tune_report.read_result(run)
+    verdict = result.verdict
     if verdict is not None and verdict.winner is not None:
-        # Before the plots: what was searched for must not hang on a drawing.
-        tune_report.write_preset(output, run, verdict)
+        # The preset is written first: a failing plot must not lose it.
+        tune_report.write_preset(output, result)
     present(run, tune_report.document_of(run), outputs)
     if verdict is None:
-        outcomes = tune_choice.read_trials(run).values()
-        raise ExpectedError(
-            tune_choice.explain_nothing_within(
-                outcomes, tune_report.bound_of(run), run.settings["clients"]
-            )
+        reason = tune_report.explain_nothing_within(
+            result.ranked, result.bound_ms, run.settings["clients"]
         )
+        raise ExpectedError(f"{reason} (--p95-ms, --clients)")
     if verdict.winner is None:
-        raise ExpectedError(verdict.text)
-    click.echo(tune_report.format_outcome(run, verdict, output))
+        raise ExpectedError(f"{verdict.text} (--p95-ms, --seconds, --clients)")
+    click.echo(describe_next_step(result, output))
 
 
-def study_of(choices: TuneChoices) -> Path:
-    """One file for each model and workload."""
-    model = choices.model or (choices.mar.stem if choices.mar else "")
-    return STUDY_DIR / f"{model}-{Path(choices.workload).name}.json"
+def describe_next_step(result: Result, preset: Path) -> str:
+    """Tells what to do with the winner, whose settings the file `preset` holds."""
+    winner = result.describe_winner()
+    if result.verdict is not None and result.verdict.is_better:
+        return f"winner: {winner}; build with: offpath archive --preset {preset}"
+    return f"keep the preset: {winner}; nothing to rebuild, {preset} holds the same settings"

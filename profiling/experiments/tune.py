@@ -1,23 +1,30 @@
-"""`offpath tune`: the setting with the most throughput within a latency, on the machine at hand.
+"""`offpath tune`: searches this machine's setting with the highest rate within a latency bound.
 
-Optuna chooses what the runner measures. The run is the study: its first rounds are a trial's
-windows (`--repeats`), what comes after them the fresh rounds of the two finalists. The latency
-bound is no part of what a study belongs to: another one judges the same measurements anew.
+Optuna proposes settings, the runner measures them, each registered at one TorchServe with fresh
+workers. The first rounds of the run are the windows of the candidates. The later rounds are the
+fresh rounds of the preset and of the best other candidate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+import itertools
+import random
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from offpath.handler.errors import ExpectedError
+from offpath.archive.model_config import SERVER_SETTINGS
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.experiment import Observer, Variant
-from offpath.profiling.core.run import Run, check_alike
+from offpath.profiling.core.experiment import Observer, Turn, Variant
+from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import Runner, Schedule
 from offpath.profiling.core.work_folder import work_folder
-from offpath.profiling.experiments.tune_choice import (
+from offpath.profiling.experiments.tune_report import (
+    MIN_REPLIES,
     Outcome,
     choose_finalists,
     find_bound,
@@ -25,20 +32,8 @@ from offpath.profiling.experiments.tune_choice import (
     rank,
     read_trials,
 )
-from offpath.profiling.experiments.tune_experiment import (
-    NAME,
-    READY,
-    TuneChoices,
-    Tuning,
-    estimate_s,
-)
-from offpath.profiling.experiments.tune_space import (
-    SearchSpace,
-    import_optuna,
-    make_space,
-    next_setting,
-)
-from offpath.profiling.load.plan import find_generator
+from offpath.profiling.load.plan import LoadPlan, find_generator
+from offpath.profiling.load.window import RepliesObserver, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registered_archive import (
     RegisteredArchive,
@@ -50,114 +45,244 @@ from offpath.profiling.servers.registering import (
     Setting,
     read_setting,
 )
+from offpath.profiling.servers.torchserve import RunningTorchServe
+
+NAME = "tune"
+# Metric of a start: how long fresh workers took.
+READY = "ready_s"
+# Pause of the load between two windows of the same workers.
+AGAIN_S = 0.5
+# Start of a load generator, for each window.
+GENERATOR_S = 1.0
+# Assumed start of workers until one was measured.
+START_S = 8.0
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+MAX_BATCH_DELAYS_MS = (1, 2, 5, 10, 20)
+# Field of a setting -> limits of TorchServe and of handler/config.py.
+LIMITS = {
+    "batch_size": SERVER_SETTINGS["batchSize"],
+    "max_batch_delay_ms": SERVER_SETTINGS["maxBatchDelay"],
+    "workers": SERVER_SETTINGS["maxWorkers"],
+    "threads": (0, 256),
+}
+# Random settings before Optuna's model of the results is of use.
+STARTUP_TRIALS = 6
+# Optuna proposes the best setting again and again once it is sure.
+MOST_PROPOSALS = 30
 
 
-def run_tune(
-    choices: TuneChoices,
-    observer: Observer,
-    save: Callable[[Run], None],
-    earlier: Run | None = None,
-) -> Run:
-    """Runs a whole search, or the rest of one.
+@dataclass(frozen=True)
+class TuneChoices:
+    """The choices of one search, see `offpath tune --help`.
+
+    Attributes:
+        p95_ms: None for a bound from the preset's own p95.
+        model: name of a model to build an archive of; None where `mar` is given.
+        space: field of a setting -> values to search, where the user chose them.
+    """
+
+    p95_ms: float | None
+    workload: str
+    model: str | None
+    mar: Path | None
+    preset: str | None
+    clients: int
+    trials: int
+    repeats: int
+    rounds: int
+    seconds: float
+    warm_up_s: float
+    settle_s: float
+    generator: str
+    seed: int
+    command: str
+    space: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The values to search for each field of a setting, ascending."""
+
+    batch_size: tuple[int, ...]
+    max_batch_delay_ms: tuple[int, ...]
+    workers: tuple[int, ...]
+    threads: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, values in self.values.items():
+            low, high = LIMITS[name]
+            if not values or not all(low <= value <= high for value in values):
+                raise WrongOption(
+                    f"values of {name} are {list(values)}: expected at least one, each a whole"
+                    f" number from {max(low, 1)} to {high}"
+                )
+
+    @property
+    def values(self) -> dict[str, tuple[int, ...]]:
+        """Values by field, in the order of a setting's fields."""
+        return {name: getattr(self, name) for name in LIMITS}
+
+    def list_settings(self) -> list[Setting]:
+        """Lists all settings of the space."""
+        return [Setting(*one) for one in itertools.product(*self.values.values())]
+
+
+def make_space(
+    cores: int,
+    clients: int,
+    chosen: Mapping[str, Sequence[int]],
+    has_our_handler: bool = True,
+) -> SearchSpace:
+    """Returns the default space of a machine, with the user's own values in it.
 
     Args:
-        save: called with everything measured so far.
-        earlier: an interrupted or finished search to go on with.
+        clients: a batch above the number of closed-loop clients never fills.
+        chosen: field -> values, for the fields that the user chose.
+        has_our_handler: other handlers set their threads themselves.
+
+    Raises:
+        WrongOption: values that TorchServe would ignore, or threads of another handler.
+    """
+    if not has_our_handler and chosen.get("threads"):
+        raise WrongOption(
+            "threads cannot be searched: the archive's handler is not offpath's and sets its"
+            " threads itself"
+        )
+    powers = [1 << power for power in range(cores.bit_length())]
+    defaults: dict[str, Sequence[int]] = {
+        "batch_size": [size for size in BATCH_SIZES if size <= clients],
+        "max_batch_delay_ms": MAX_BATCH_DELAYS_MS,
+        "workers": [n for n in (1, cores // 2, cores, cores * 3 // 2) if n],
+        "threads": powers if has_our_handler else [0],
+    }
+    merged = {name: chosen.get(name) or values for name, values in defaults.items()}
+    return SearchSpace(**{name: tuple(sorted(set(v))) for name, v in merged.items()})
+
+
+def propose_setting(
+    space: SearchSpace, scores: Mapping[Setting, float], seed: int
+) -> Setting | None:
+    """Returns the first setting that Optuna's TPE proposes and that was not measured yet.
+
+    Args:
+        scores: measured settings in their order; higher is better.
 
     Returns:
-        the run, without fresh rounds where no candidate is within the bound.
+        None where the whole space was measured.
 
     Raises:
-        ExpectedError: wrong choices, an earlier search that is another, a server that dies.
+        MissingPackage: optuna is not installed.
     """
-    import_optuna()
-    find_generator(choices.generator)
-    # What is wrong with either is said before photographs are made, which takes a minute.
-    check_workload(choices.workload)
-    died: list[ServerDied] = []
-    with work_folder(lambda: bool(died)) as folder:
-        observer.on_step("build the archive")
-        archive = prepare_archive(
-            choices.model, choices.mar, choices.preset, folder / "store"
-        )
-        workload = load_workload(choices.workload, choices.seed, observer.on_step)
-        run, reference = begin_run(choices, archive, workload)
-        if earlier is not None:
-            go_on_with(run, earlier)
-        space = make_space(
-            count_cores(), choices.clients, choices.space, archive.has_our_handler
-        )
-        try:
-            with RegisteringServer(archive) as server:
-                tuning = Tuning(choices, workload, server)
-                search = Search(tuning, run, space, reference, observer, save)
-                search.announce()
-                if choices.settle_s > 0:
-                    observer.on_step("warm up the server")
-                    tuning.settle(reference, observer)
-                search.try_settings()
-                search.measure_finalists()
-        except ServerDied as error:
-            died.append(error)
-            raise
-    return run
-
-
-def begin_run(
-    choices: TuneChoices, archive: RegisteredArchive, workload: Workload
-) -> tuple[Run, Setting]:
-    """A run without rows, and the preset's setting; `settings` are what a study belongs to."""
-    reference = read_setting(archive.preset, count_cores(), archive.has_our_handler)
-    settings = {
-        "model": choices.model or str(choices.mar and choices.mar.name),
-        "archive": archive.identity,
-        **{
-            name: getattr(choices, name)
-            for name in ("clients", "repeats", "seconds", "warm_up_s", "generator")
-        },
-    }
-    run = Run(NAME, choices.command, settings)
-    run.workloads[workload.name] = workload.facts
-    run.details.update(
-        reference=asdict(reference), preset=archive.preset, p95_ms=choices.p95_ms
+    left = [setting for setting in space.list_settings() if setting not in scores]
+    if not left:
+        return None
+    optuna = import_optuna()
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(
+            seed=seed + len(scores),
+            n_startup_trials=STARTUP_TRIALS,
+            multivariate=True,
+            # A proposal without a value yet keeps the next ones away from it.
+            constant_liar=True,
+        ),
     )
-    return run, reference
-
-
-def go_on_with(run: Run, earlier: Run) -> None:
-    """Takes over the whole trials of an earlier search; its fresh rounds are measured again.
-
-    Raises:
-        ExpectedError: it is another search.
-    """
-
-    def compared(one: Run) -> Run:
-        # Our revision changes with every word of documentation; the archive holds what is measured.
-        host = {name: fact for name, fact in one.host.items() if name != "offpath"}
-        return replace(one, host=host)
-
-    parts = ("experiment", "host", "settings", "workloads")
-    try:
-        check_alike(compared(earlier), compared(run), parts)
-    except ExpectedError as error:
-        raise ExpectedError(
-            f"the saved search is another one: {error}; name another --json, or delete it"
-        ) from error
-    repeats = run.settings["repeats"]
-    run.failures = [failure for failure in earlier.failures if failure.round < repeats]
-    whole = {row.variant for row in earlier.rows if row.round == repeats - 1}
-    whole |= {failure.variant for failure in run.failures}
-    run.variants = {
-        name: facts for name, facts in earlier.variants.items() if name in whole
+    # Positions in the ascending values, so that neighbours are alike.
+    positions = {
+        name: optuna.distributions.IntDistribution(0, len(values) - 1)
+        for name, values in space.values.items()
     }
-    run.rows = [
-        row for row in earlier.rows if row.variant in whole and row.round < repeats
-    ]
+    for setting, score in scores.items():
+        # The preset may lie outside of the space.
+        if all(value in space.values[name] for name, value in asdict(setting).items()):
+            params = {
+                name: space.values[name].index(value)
+                for name, value in asdict(setting).items()
+            }
+            trial = optuna.trial.create_trial(
+                params=params, distributions=positions, value=score
+            )
+            study.add_trial(trial)
+    for _ in range(MOST_PROPOSALS):
+        params = study.ask(positions).params
+        setting = Setting(**{n: of[params[n]] for n, of in space.values.items()})
+        if setting not in scores:
+            return setting
+    return random.Random(seed).choice(left)
+
+
+def import_optuna() -> Any:
+    """Imports Optuna and silences its log; raises MissingPackage where it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingPackage("optuna", "bench") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class Tuning:
+    """The experiment of a search: a variant is a setting, measured in one cell."""
+
+    name = NAME
+    variants: Sequence[Variant] = ()
+
+    def __init__(
+        self, choices: TuneChoices, workload: Workload, server: RegisteringServer
+    ) -> None:
+        self.choices, self._workload, self._server = choices, workload, server
+        self._generator = find_generator(choices.generator)
+        self.cells: Sequence[Cell] = [Cell(workload.name, choices.clients)]
+
+    def prepare(self, variant: Variant, folder: Path) -> None:
+        """Does nothing: all settings share one archive."""
+
+    @contextmanager
+    def opened(self, turn: Turn) -> Iterator[tuple[RunningTorchServe, Figures]]:
+        """Registers the variant's setting with fresh workers."""
+        with self._server.serving(Setting(**turn.variant.facts)) as (running, ready_s):
+            yield running, {READY: ready_s}
+
+    def measure(self, target: RunningTorchServe, cell: Cell, turn: Turn) -> Figures:
+        """Measures one window; a fresh round lasts as long as all windows of a candidate."""
+        choices = self.choices
+        is_fresh = turn.round >= choices.repeats
+        seconds = choices.seconds * (choices.repeats if is_fresh else 1)
+        warm_up_s = choices.warm_up_s if turn.is_first else AGAIN_S
+        try:
+            return self._load(target, warm_up_s, seconds, turn.observer)
+        except ExpectedError as error:
+            if target.is_running():
+                raise
+            raise ServerDied(str(error)) from error
+
+    def settle(self, setting: Setting, observer: RepliesObserver) -> None:
+        """Sends load and drops its figures: Java compiles its hot code for tens of seconds."""
+        with self._server.serving(setting) as (running, _):
+            self._load(running, 0.0, self.choices.settle_s, observer)
+
+    def _load(
+        self,
+        running: RunningTorchServe,
+        warm_up_s: float,
+        seconds: float,
+        observer: RepliesObserver,
+    ) -> Figures:
+        plan = LoadPlan(
+            url=running.predict_url,
+            paths=self._workload.paths,
+            clients=self.choices.clients,
+            warm_up_s=warm_up_s,
+            seconds=seconds,
+            seed=self.choices.seed,
+            min_replies=MIN_REPLIES,
+        )
+        return measure_load(NAME, running, plan, self._generator, observer)
 
 
 @dataclass
 class Search:
-    """Chooses what the runner measures."""
+    """Chooses which settings the runner measures, and in which order."""
 
     tuning: Tuning
     run: Run
@@ -168,23 +293,22 @@ class Search:
 
     @property
     def choices(self) -> TuneChoices:
-        """What the user asked for."""
+        """The user's choices."""
         return self.tuning.choices
 
     def announce(self) -> None:
-        """Says what comes, and about how long it takes."""
+        """Tells the observer what will be measured and about how long it takes."""
         whole_s = self.choices.settle_s + self._estimate_s(0)
         self.observer.on_step(
-            f"{self.choices.trials} candidates of {self.space.size}, then"
+            f"{self.choices.trials} of {len(self.space.list_settings())} candidates, then"
             f" {self.choices.rounds} fresh rounds of the best and the preset:"
             f" {format_minutes(whole_s)}"
         )
 
     def try_settings(self) -> None:
-        """Measures settings, the preset first, until there are as many as asked for.
+        """Measures candidates, the preset first, until there are as many as asked for.
 
-        It ends before that when all of several are far beyond the bound: more of them would only
-        take minutes to say the same.
+        The search ends early where several candidates are all far beyond the bound.
         """
         choices = self.choices
         while True:
@@ -192,7 +316,7 @@ class Search:
             self.observer.on_progress(len(outcomes), choices.trials)
             bound_ms = find_bound(choices.p95_ms, outcomes, self.reference)
             if is_hopeless(outcomes.values(), bound_ms):
-                text = "the search ends early: nothing is near the bound"
+                text = "the search ends early: no candidate is near the bound"
                 self.observer.on_step(text)
                 return
             setting = self._choose(outcomes, bound_ms)
@@ -211,7 +335,7 @@ class Search:
         if self.reference not in outcomes:
             return self.reference
         scores = {setting: one.score(bound_ms) for setting, one in outcomes.items()}
-        return next_setting(self.space, scores, self.choices.seed)
+        return propose_setting(self.space, scores, self.choices.seed)
 
     def measure_finalists(self) -> None:
         """Measures the preset and the best other setting afresh, in turn, each with new workers.
@@ -232,7 +356,7 @@ class Search:
                     raise ExpectedError(f"{label}: {setting}: {failure.reason}")
 
     def _measure(self, setting: Setting, rounds: Iterable[int]) -> None:
-        """All rounds with the same workers."""
+        """Measures all rounds with the same workers."""
         variant = Variant(str(setting), asdict(setting), stays_open=True)
         self.run.variants.setdefault(variant.name, asdict(setting))
         runner = Runner(
@@ -248,39 +372,122 @@ class Search:
                     runner.take_turn(number, variant, stack)
 
     def _estimate_s(self, done: int) -> float:
-        starts_s = [row.value for row in self.run.rows if row.metric == READY]
-        return estimate_s(self.choices, self.space, [s or 0.0 for s in starts_s], done)
+        starts_s = [row.value or 0.0 for row in self.run.rows if row.metric == READY]
+        return estimate_s(self.choices, self.space, starts_s, done)
 
 
 class WindowObserver:
-    """Passes on what happens inside a window; the search itself says its steps."""
+    """Passes on replies and failures; the search itself announces its steps."""
 
     def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+        self.on_replies, self.on_failure = observer.on_replies, observer.on_failure
 
     def on_step(self, text: str) -> None:
-        """See `Observer`."""
+        """Ignores the runner's steps."""
 
     def on_progress(self, done: int, total: int) -> None:
-        """See `Observer`."""
+        """Ignores the runner's count."""
 
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """See `Observer`."""
-        self._observer.on_replies(replies, elapsed_s)
 
-    def on_failure(self, variant: str, reason: str) -> None:
-        """See `Observer`."""
-        self._observer.on_failure(variant, reason)
+def run_tune(
+    choices: TuneChoices, observer: Observer, save: Callable[[Run], None]
+) -> Run:
+    """Runs a whole search.
+
+    Args:
+        save: called with everything measured so far.
+
+    Returns:
+        the run, without fresh rounds where no candidate is within the bound.
+
+    Raises:
+        ExpectedError: wrong choices, or the server died.
+    """
+    import_optuna()
+    find_generator(choices.generator)
+    # Making the photographs takes a minute: wrong choices are reported before that.
+    check_workload(choices.workload)
+    died: list[ServerDied] = []
+    with work_folder(lambda: bool(died)) as folder:
+        observer.on_step("build the archive")
+        archive = prepare_archive(
+            choices.model, choices.mar, choices.preset, folder / "store"
+        )
+        cores = count_cores()
+        space = make_space(
+            cores, choices.clients, choices.space, archive.has_our_handler
+        )
+        reference = read_setting(archive.preset, cores, archive.has_our_handler)
+        workload = load_workload(choices.workload, choices.seed, observer.on_step)
+        run = begin_run(choices, archive, reference, workload)
+        try:
+            with RegisteringServer(archive) as server:
+                tuning = Tuning(choices, workload, server)
+                search = Search(tuning, run, space, reference, observer, save)
+                search.announce()
+                if choices.settle_s > 0:
+                    observer.on_step("warm up the server")
+                    tuning.settle(reference, observer)
+                search.try_settings()
+                search.measure_finalists()
+        except ServerDied as error:
+            died.append(error)
+            raise
+    return run
+
+
+def begin_run(
+    choices: TuneChoices,
+    archive: RegisteredArchive,
+    reference: Setting,
+    workload: Workload,
+) -> Run:
+    """Returns a run without rows."""
+    names = ("clients", "repeats", "seconds", "warm_up_s", "generator")
+    settings = {
+        "model": choices.model or str(choices.mar and choices.mar.name),
+        "archive": archive.identity,
+        **{name: getattr(choices, name) for name in names},
+    }
+    return Run(
+        NAME,
+        choices.command,
+        settings,
+        workloads={workload.name: workload.facts},
+        details={
+            "reference": asdict(reference),
+            "preset": archive.preset,
+            "p95_ms": choices.p95_ms,
+        },
+    )
+
+
+def estimate_s(
+    choices: TuneChoices, space: SearchSpace, starts_s: Sequence[float], done: int
+) -> float:
+    """Estimates the seconds that the rest of a search takes, with the fresh rounds.
+
+    Args:
+        starts_s: measured starts of workers.
+        done: candidates measured so far.
+    """
+    start_s = statistics.median(starts_s or [START_S]) + choices.warm_up_s
+    windows_s = choices.repeats * choices.seconds
+    trial_s = start_s + windows_s + choices.repeats * (AGAIN_S + GENERATOR_S)
+    # The preset may lie outside of the space.
+    left = max(0, min(choices.trials, len(space.list_settings()) + 1) - done)
+    finals_s = 2 * choices.rounds * (start_s + windows_s + GENERATOR_S)
+    return left * trial_s + finals_s
 
 
 def format_minutes(seconds: float) -> str:
-    """Whole minutes, never none."""
+    """Returns `about N minutes`, at least one."""
     minutes = max(1, round(seconds / 60))
     return f"about {minutes} minute" + ("s" if minutes > 1 else "")
 
 
 def describe_best(outcomes: Iterable[Outcome], bound_ms: float) -> str:
-    """The best so far; empty where there is none yet."""
+    """Describes the best outcome within the bound; empty where there is none yet."""
     best = rank([one for one in outcomes if one.is_within(bound_ms)], bound_ms)[:1]
     return "".join(
         f", best {one.rate:.0f} req/s p95 {one.p95_ms:.0f} ms" for one in best

@@ -13,10 +13,15 @@ from offpath.archive.model_config import (
     load_preset,
     make_model_config,
 )
-from offpath.commands.tune import command
+from offpath.commands.tune import command, describe_next_step
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import load_run
-from offpath.profiling.experiments.tune_choice import read_finals, read_trials
+from offpath.profiling.experiments.tune_report import (
+    read_finals,
+    read_result,
+    read_trials,
+)
+from tests.profiling.experiments.tuned import OTHER, PRESET, make_run
 
 TINY = (
     *("--model", "near-free", "--workload", "photos-55k", "--clients", "4"),
@@ -33,12 +38,11 @@ def call(*args: str):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        pytest.param((), "--model NAME and --mar FILE", id="no-archive"),
         pytest.param(
-            ("--model", "near-free", "--p95-ms", "0"), "--p95-ms is 0", id="p95-of-0"
-        ),
-        pytest.param((), "--model NAME or --mar FILE", id="no-archive"),
-        pytest.param(
-            ("--model", "near-free", "--mar", "x.mar"), "one of them", id="two-archives"
+            ("--model", "near-free", "--mar", "x.mar"),
+            "one of --model NAME and",
+            id="two-archives",
         ),
         pytest.param(
             ("--model", "near-free", "--workload", "none"),
@@ -59,13 +63,38 @@ def test_wrong_input_is_refused_before_a_server_starts(
         call(*args)
 
 
-def test_an_existing_output_is_refused_before_minutes_of_measuring(
-    tmp_path, monkeypatch
+def test_a_bound_of_0_is_refused():
+    done = call("--model", "near-free", "--p95-ms", "0")
+    assert done.exit_code == 2 and "'--p95-ms'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param((), "tuned.yaml' exists: pass --force", id="preset"),
+        pytest.param(("--output", "."), "is a folder", id="folder"),
+        pytest.param(
+            ("--force", "--json", "tuned.yaml"), "exists: name another", id="raw-values"
+        ),
+    ],
+)
+def test_an_existing_file_is_refused_before_minutes_of_measuring(
+    args, message, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     Path("tuned.yaml").touch()
-    with pytest.raises(ExpectedError, match="--force"):
-        call("--model", "near-free")
+    with pytest.raises(ExpectedError, match=message):
+        call("--model", "near-free", *args)
+
+
+def test_the_last_line_says_how_to_build_a_winner_or_to_keep_the_preset():
+    better, confirmed = make_run(), make_run([100, 100, 100], [80, 90, 70])
+    text = describe_next_step(read_result(better), Path("tuned.yaml"))
+    assert text.startswith(f"winner: {OTHER}: 120.0 req/s (118.0 to 123.0")
+    assert text.endswith("build with: offpath archive --preset tuned.yaml")
+    text = describe_next_step(read_result(confirmed), Path("tuned.yaml"))
+    assert text.startswith(f"keep the preset: {PRESET}: 100.0 req/s")
+    assert "nothing to rebuild" in text
 
 
 @pytest.mark.server
@@ -78,10 +107,20 @@ def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
     Path("small.yaml").write_text(format_model_config(small))
     before = {process.pid for process in psutil.process_iter()}
 
-    done = call(*TINY, "--preset", "small.yaml", "--trials", "2", "--html", "tune.html")
+    done = call(
+        *TINY,
+        "--preset",
+        "small.yaml",
+        "--trials",
+        "2",
+        "--html",
+        "tune.html",
+        "--json",
+        "tune.json",
+    )
 
     assert done.exit_code == 0, done.output
-    run = load_run(Path(".offpath/tune/near-free-photos-55k.json"), "tune")
+    run = load_run(Path("tune.json"), "tune")
     preset, other = read_trials(run).values()
     assert preset.setting.batch_size == 8
     assert (other.setting.batch_size, other.setting.workers) == (4, 1)

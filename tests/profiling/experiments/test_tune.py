@@ -1,4 +1,4 @@
-"""The order of a search, how it goes on; servers and load that take no time."""
+"""The space and the order of a search; servers and load that take no time."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from offpath.archive.model_config import load_preset
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.run import Run, load_run
-from offpath.profiling.experiments.tune import Search, go_on_with
-from offpath.profiling.experiments.tune_choice import read_finals, read_trials
-from offpath.profiling.experiments.tune_experiment import (
+from offpath.profiling.experiments.tune import (
+    Search,
+    SearchSpace,
     TuneChoices,
     Tuning,
     estimate_s,
+    make_space,
+    propose_setting,
 )
-from offpath.profiling.experiments.tune_space import SearchSpace
+from offpath.profiling.experiments.tune_report import (
+    read_finals,
+    read_trials,
+    select_rounds,
+)
 from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.workload import describe
-from offpath.profiling.servers.registering import ServerDied
+from offpath.profiling.servers.registering import ServerDied, Setting, read_setting
 from tests.profiling.experiments.tuned import (
     LARGE,
     PRESET,
@@ -113,7 +119,7 @@ SPACE = SearchSpace((4, 8), (2,), (1, 2), (1,))
 def make_search(tmp_path, monkeypatch):
     """`make_search(run, server, **choices)`."""
     monkeypatch.setattr(
-        "offpath.profiling.experiments.tune_experiment.find_generator",
+        "offpath.profiling.experiments.tune.find_generator",
         lambda name: QuickGenerator(),
     )
     path = tmp_path / "a.jpg"
@@ -139,54 +145,6 @@ def test_the_preset_is_first_and_a_trials_windows_share_its_workers(make_search)
     assert search.observer.steps[1].startswith(
         "2/3, about 1 minute left, best 100 req/s p95 10 ms: batch"
     )
-
-
-def test_an_interrupted_search_goes_on_after_its_whole_trials(make_search, tmp_path):
-    study = tmp_path / "new" / "study.json"
-
-    def save_and_stop(run: Run) -> None:
-        run.save(study)
-        if sum(row.metric == "elapsed_s" for row in run.rows) == 3:
-            raise KeyboardInterrupt  # in the middle of the second trial
-
-    with pytest.raises(KeyboardInterrupt):
-        make_search(make_empty(), QuickServer(), save=save_and_stop).try_settings()
-    run, server = make_empty(), QuickServer()
-    go_on_with(run, load_run(study, "tune"))
-    assert list(read_trials(run)) == [PRESET]
-    make_search(run, server).try_settings()
-    assert PRESET not in server.served and len(server.served) == 2
-
-
-def test_a_finished_search_keeps_its_trials_and_measures_fresh_rounds_again():
-    run = make_empty()
-    go_on_with(run, make_run())
-    assert len(read_trials(run)) == 4 and read_finals(run) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param(
-            {"settings": {**make_empty().settings, "model": "resnet50"}},
-            "settings.model: 'near-free', 'resnet50'",
-            id="model",
-        ),
-        pytest.param(
-            {"workloads": {"mine": {}}}, "workloads.mine: None, {}", id="workload"
-        ),
-        pytest.param({"host": {"cores": 4}}, "host.cores: 2, 4", id="host"),
-    ],
-)
-def test_the_study_of_another_search_is_refused_naming_the_difference(change, message):
-    with pytest.raises(ExpectedError, match=message):
-        go_on_with(replace(make_empty(), **change), make_run())
-
-
-def test_a_study_of_another_revision_of_ours_goes_on():
-    run = replace(make_empty(), host={"cpu": "some", "cores": 2, "offpath": "def"})
-    go_on_with(run, make_run())
-    assert run.rows
 
 
 def test_a_space_smaller_than_the_number_of_trials_ends_the_search(make_search):
@@ -239,8 +197,67 @@ def test_a_server_that_dies_ends_the_search_and_finished_trials_stay(
 
 
 def test_finalists_are_measured_afresh_in_turn(make_search):
-    run, server = make_empty(), QuickServer()
-    go_on_with(run, make_run())
+    run, server = select_rounds(make_run(), range(REPEATS)), QuickServer()
     make_search(run, server).measure_finalists()
     assert server.served == [PRESET, LARGE, PRESET, LARGE]
     assert [len(final.rounds) for final in read_finals(run)] == [2, 2]
+
+
+# The space and what comes next
+
+
+def test_the_default_space_follows_cores_and_clients():
+    space = make_space(cores=2, clients=8, chosen={})
+    assert space.batch_size == (1, 2, 4, 8)
+    assert space.workers == (1, 2, 3)
+    assert space.threads == (1, 2)
+    assert make_space(16, 64, {}).threads == (1, 2, 4, 8, 16)
+    assert make_space(12, 64, {}).threads == (1, 2, 4, 8)
+    assert make_space(2, 32, {"workers": (4, 2, 4)}).workers == (2, 4)
+
+
+def test_another_handler_sets_its_threads_itself():
+    assert make_space(2, 32, {}, has_our_handler=False).threads == (0,)
+    with pytest.raises(ExpectedError, match="threads cannot be searched"):
+        make_space(2, 32, {"threads": (1,)}, has_our_handler=False)
+
+
+@pytest.mark.parametrize("choices", [(), (0,), (10**6,)])
+def test_choices_that_torchserve_would_ignore_are_refused(choices):
+    with pytest.raises(ExpectedError, match="values of batch_size"):
+        SearchSpace(choices, (1,), (1,), (1,))
+
+
+def test_a_preset_is_a_setting_with_its_threads_counted():
+    assert read_setting(load_preset("cpu"), cores=2) == Setting(8, 1, 2, 1)
+    assert read_setting(load_preset("cpu"), cores=8).threads == 4
+    own = {**load_preset("cpu"), "handler": {"threads": 3}}
+    assert read_setting(own, cores=8).threads == 3
+    assert read_setting(own, cores=8, has_our_handler=False).threads == 0
+
+
+def choose(count: int, start: tuple[Setting, ...] = ()) -> list[Setting]:
+    """Searches a made-up server on which larger batches are better, up to 8."""
+    space = SearchSpace((1, 2, 4, 8, 16), (1, 5), (1, 2), (1, 2))
+    done = list(start)
+    while len(done) < count:
+        scores = {s: min(s.batch_size, 8) - s.max_batch_delay_ms / 10 for s in done}
+        setting = propose_setting(space, scores, seed=1)
+        if setting is None:
+            break
+        done.append(setting)
+    return done
+
+
+def test_no_setting_comes_twice_and_the_space_ends():
+    done = choose(100)
+    assert len(done) == len(set(done)) == 40
+
+
+def test_good_settings_are_found_sooner_than_by_chance():
+    # Two fifths of the space are among the best batch sizes.
+    assert sum(setting.batch_size >= 8 for setting in choose(20)[10:]) >= 6
+
+
+def test_a_preset_outside_of_the_space_does_not_disturb_the_search():
+    assert len(set(choose(10, start=(Setting(7, 3, 9, 9),)))) == 10

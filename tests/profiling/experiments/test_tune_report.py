@@ -1,33 +1,212 @@
-"""What a search shows and leaves."""
+"""Results of a search: outcomes, bound, verdict, tables, chart and preset."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
-from pathlib import Path
+import math
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
 
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import Failure
 from offpath.profiling.experiments.tune_report import (
     ROWS_SHOWN,
-    check_writable,
+    Finalist,
+    Outcome,
+    choose_finalists,
     document_of,
-    format_outcome,
-    make_tables,
-    verdict_of,
+    explain_nothing_within,
+    find_bound,
+    is_hopeless,
+    judge,
+    rank,
+    read_finals,
+    read_result,
+    read_trials,
     write_preset,
 )
 from offpath.profiling.report.terminal import print_document
 from offpath.profiling.servers.registering import Setting
 from tests.profiling.experiments.tuned import (
+    LARGE,
     OTHER,
     PRESET,
+    REPEATS,
+    SMALL,
+    add_windows,
+    make_empty,
     make_run,
 )
+
+
+def read_verdict(run):
+    return read_result(run).verdict
+
+
+def outcome(rate: float, ms: float, failures: int = 0) -> Outcome:
+    return Outcome(SMALL, rate, rate, rate, ms, ms, failures, 100)
+
+
+NO_START = Outcome(SMALL, error="no memory")
+
+
+def test_an_outcome_is_of_all_windows_of_a_trial_and_of_no_fresh_round():
+    run = make_empty()
+    add_windows(run, SMALL, 0, (100, 10), (300, 50, 3))
+    add_windows(run, SMALL, REPEATS, (900, 1))
+    found = read_trials(run)[SMALL]
+    assert (found.rate, found.rate_low, found.rate_high) == (200, 100, 300)
+    assert (found.p50_ms, found.p95_ms) == (30, 50)
+    assert (found.failures, found.replies) == (3, 4003)
+    (final,) = read_finals(run)
+    assert final.outcome.rate == 900 and len(final.rounds) == 1
+
+
+def test_a_setting_without_a_reply_or_a_start_has_no_latency():
+    run = make_empty()
+    add_windows(run, SMALL, 0, (0, 0, 5))
+    run.variants[str(OTHER)] = asdict(OTHER)
+    run.failures.append(Failure(0, str(OTHER), "no memory"))
+    found = read_trials(run)
+    assert math.isnan(found[SMALL].p95_ms) and found[SMALL].failures == 5
+    assert found[OTHER].error == "no memory"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        pytest.param(outcome(200, 90), outcome(100, 10), id="faster-within-the-bound"),
+        pytest.param(outcome(10, 99), outcome(900, 101), id="within-beats-beyond"),
+        pytest.param(outcome(10, 110), outcome(900, 300), id="nearer-beats-farther"),
+        pytest.param(outcome(10, 900), outcome(900, 10, 1), id="slow-beats-failing"),
+        pytest.param(outcome(10, 900, 9), NO_START, id="failing-beats-none"),
+    ],
+)
+def test_the_score_orders_by_rate_within_the_bound_then_by_nearness(better, worse):
+    assert better.score(100) > worse.score(100)
+    assert rank([worse, better], 100) == [better, worse]
+
+
+def test_a_setting_at_the_bound_is_within_it():
+    assert outcome(1, 100).is_within(100)
+    assert not outcome(1, 100.1).is_within(100)
+    assert not outcome(1, 1, failures=1).is_within(100)
+
+
+@pytest.mark.parametrize(
+    ("bound_ms", "finalists"),
+    [
+        pytest.param(100, [PRESET, OTHER], id="the-best-other-within-the-bound"),
+        pytest.param(85, [PRESET, SMALL], id="a-faster-one-is-beyond-it"),
+        pytest.param(1000, [PRESET, LARGE], id="all-within"),
+        pytest.param(30, [PRESET, SMALL], id="the-preset-is-not-within"),
+        pytest.param(10, [], id="nothing-within"),
+    ],
+)
+def test_finalists_are_the_preset_and_the_best_other(bound_ms, finalists):
+    outcomes = read_trials(make_run()).values()
+    assert choose_finalists(outcomes, PRESET, bound_ms) == finalists
+
+
+def test_nothing_within_the_bound_names_the_best_p95_and_what_would_help():
+    outcomes = read_trials(make_run()).values()
+    text = explain_nothing_within(outcomes, 10, clients=32)
+    assert "none of 4 candidates" in text and "best p95 is 20 ms (batch 1" in text
+    assert "need about 3200 req/s, the fastest candidate reached 200" in text
+    # 200 req/s within 10 ms are two clients' mean, and one client's p95.
+    assert text.endswith("try a bound of 25 ms, or a single client")
+    assert "single" not in explain_nothing_within(outcomes, 4, clients=32)
+    assert "no memory" in explain_nothing_within([NO_START], 10, 32)
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "outcomes", "bound_ms"),
+    [
+        pytest.param(70, [outcome(9, 231)], 70, id="asked"),
+        pytest.param(None, [outcome(9, 80)], 100, id="a-quarter-above-the-presets"),
+        pytest.param(None, [outcome(9, 231)], 290, id="rounded-up"),
+        pytest.param(None, [], math.inf, id="preset-not-measured-yet"),
+        pytest.param(None, [NO_START], 100, id="preset-fails"),
+    ],
+)
+def test_the_bound_is_the_users_or_a_quarter_above_the_presets(
+    asked_ms, outcomes, bound_ms
+):
+    assert find_bound(asked_ms, {SMALL: o for o in outcomes}, SMALL) == bound_ms
+
+
+def test_a_search_is_hopeless_when_several_are_all_far_beyond_the_bound():
+    far = [outcome(10, 201)] * 6
+    assert is_hopeless(far, 100)
+    assert not is_hopeless(far[:5], 100)
+    assert not is_hopeless([*far, outcome(10, 199)], 100)
+    assert not is_hopeless([NO_START] * 9, 100)
+
+
+# The verdict
+
+
+def test_one_that_wins_every_round_beats_the_preset_with_its_spread():
+    verdict = read_verdict(make_run([100, 100, 100], [110, 112, 130]))
+    assert verdict.winner == OTHER and verdict.is_better
+    assert "beats the preset by +12.0 %" in verdict.text
+    assert "rounds: +10.0 % to +30.0 %; won 3 of 3" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("preset", "other"),
+    [
+        pytest.param([100, 100, 100], [130, 130, 99], id="lost-a-round"),
+        pytest.param([100, 100, 100], [101, 101, 101], id="gain-too-small"),
+        pytest.param([100, 100, 100], [80, 90, 70], id="slower"),
+        pytest.param([100], [150], id="one-round-cannot-tell"),
+    ],
+)
+def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
+    verdict = read_verdict(make_run(preset, other))
+    assert verdict.winner == PRESET and not verdict.is_better
+    assert "confirms the preset" in verdict.text
+
+
+def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
+    verdict = read_verdict(make_run([100, 50, 200], [110, 55, 220]))
+    assert verdict.winner == OTHER and "rounds: +10.0 % to +10.0 %" in verdict.text
+
+
+def finalist(setting: Setting, ms: float) -> Finalist:
+    one = replace(outcome(100, ms), setting=setting)
+    return Finalist(one, [one])
+
+
+@pytest.mark.parametrize(
+    ("preset_ms", "other_ms", "winner", "said"),
+    [
+        pytest.param(90, 110, PRESET, "was not within the bound", id="it-breaks-it"),
+        pytest.param(
+            110, 90, OTHER, "does not keep p95 within 100 ms", id="preset-does"
+        ),
+        pytest.param(
+            110, 120, None, "no finalist kept p95 within 100 ms", id="both-do"
+        ),
+    ],
+)
+def test_the_bound_counts_in_fresh_rounds_too(preset_ms, other_ms, winner, said):
+    finals = [finalist(PRESET, preset_ms), finalist(OTHER, other_ms)]
+    verdict = judge(finals, PRESET, 100)
+    assert verdict.winner == winner and said in verdict.text
+    assert (
+        f"p95 {other_ms} ms, within the bound in {int(other_ms < 100)} of 1"
+        in verdict.text
+    )
+
+
+def test_a_preset_alone_within_the_bound_is_confirmed():
+    assert judge([finalist(PRESET, 50)], PRESET, 100).winner == PRESET
+
+
+# What is shown and written
 
 
 def test_the_tables_fit_80_columns_and_name_preset_and_verdict():
@@ -43,11 +222,14 @@ def test_the_tables_fit_80_columns_and_name_preset_and_verdict():
     assert "p95 within 100 ms first" in text and "no memory" in text
 
 
-def test_a_page_has_a_second_table_only_where_there_are_more_candidates() -> None:
-    titles = [table.title for table in make_tables([["one"]] * 2, 100)]
-    assert titles == ["times in ms, p95 within 100 ms first"]
-    first, further = make_tables([["one"]] * (ROWS_SHOWN + 3), 100)
-    assert (len(first.rows), len(further.rows)) == (ROWS_SHOWN, 3)
+def test_a_page_has_a_second_table_only_where_there_are_more_candidates():
+    run = make_run()
+    assert len(document_of(run).sections[1].parts) == 2
+    for delay_ms in range(ROWS_SHOWN):
+        add_windows(run, Setting(3, delay_ms, 1, 1), 0, (10, 50))
+    _, first, further = document_of(run).sections[1].parts
+    assert (len(first.rows), len(further.rows)) == (ROWS_SHOWN, 4)
+    assert further.is_wide
 
 
 def test_the_chart_has_the_candidates_rates_best_first_and_the_winner_strong():
@@ -58,7 +240,7 @@ def test_the_chart_has_the_candidates_rates_best_first_and_the_winner_strong():
 
 def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):
     path, run = tmp_path / "tuned.yaml", make_run()
-    write_preset(path, run, verdict_of(run))
+    write_preset(path, read_result(run))
     config = make_model_config(load_preset(str(path)), {}, {}).settings
     assert config["handler"] == {"top_k": 3, "threads": OTHER.threads}
     assert (config["batchSize"], config["maxBatchDelay"]) == (16, 5)
@@ -67,28 +249,8 @@ def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):
     assert path.read_text().startswith("# 2026-01-01")
 
 
-def test_the_last_line_says_how_to_build_the_winner():
-    run = make_run()
-    text = format_outcome(run, verdict_of(run), Path("tuned.yaml"))
-    assert f"winner: {OTHER}: 120.0 req/s (118.0 to 123.0 in 3 fresh rounds)" in text
-    assert text.endswith(
-        "bound 100 ms; build with: offpath archive --preset tuned.yaml"
+def test_the_winner_is_described_by_its_fresh_rounds():
+    text = read_result(make_run()).describe_winner()
+    assert text == (
+        f"{OTHER}: 120.0 req/s (118.0 to 123.0 in 3 fresh rounds), p95 50 ms, bound 100 ms"
     )
-
-
-def test_the_last_line_says_to_keep_a_preset_that_is_confirmed():
-    run = make_run([100, 100, 100], [80, 90, 70])
-    text = format_outcome(run, verdict_of(run), Path("tuned.yaml"))
-    assert text.startswith(f"keep the preset: {PRESET}: 100.0 req/s")
-    assert "nothing to rebuild" in text
-
-
-def test_an_existing_preset_is_not_overwritten_unasked(tmp_path):
-    path = tmp_path / "tuned.yaml"
-    check_writable(path, force=False)
-    path.touch()
-    with pytest.raises(ExpectedError, match="--force"):
-        check_writable(path, force=False)
-    check_writable(path, force=True)
-    with pytest.raises(ExpectedError, match="folder"):
-        check_writable(tmp_path, force=True)
