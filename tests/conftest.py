@@ -1,4 +1,4 @@
-"""Archives and a server that several test modules share; built once a session."""
+"""Archives and a server that several test modules share, built once per session."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from offpath.serving.torchserve.warm_up import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")
-# Each folder's files share a server: one process starts it, once.
+# The files of each folder share a server, so one process runs the whole folder.
 TOGETHER = ("tests/serving/front/", "tests/serving/")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Gives each process a file at a time, of TOGETHER the whole folder."""
+    """Gives each process one file at a time, or one whole folder of TOGETHER."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -36,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def find_folder(nodeid: str) -> str | None:
-    """The one of TOGETHER that a test lies in."""
+    """Returns the folder of TOGETHER that contains a test, or None."""
     return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
 
 
@@ -52,23 +52,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.get_closest_marker(name) for name in RERUN_MARKS):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
             long.add(item.path)
-    # Neither core shall be left alone with a long one at the end.
+    # Long files first, so that neither core is left with one at the end.
     items.sort(key=lambda item: (not find_folder(item.nodeid), item.path not in long))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread_a_process() -> None:
-    """Two processes of tests with two threads each make torch's threads wait for one another."""
+    """Gives each test process one torch thread: two processes with two threads each wait."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_stop() -> Iterator[None]:
-    """Servers of tests are killed: Java's end takes three seconds in which it does nothing.
+    """Kills the tests' servers, because Java's end takes three idle seconds.
 
-    (Netty waits for that long whether somebody sends something. `offpath serve` in a process of
-    its own ends as a user's does.)
+    Netty waits that long for further requests. Tests that run `offpath serve` in its own process
+    end it as a user does.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchserve_server, "STOP_TIMEOUT_S", 0.5)
@@ -89,7 +89,7 @@ def build(
 
 @pytest.fixture(scope="session")
 def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`classifier.mar` (EfficientNet-Lite0, real weights) and `near-free.mar`."""
+    """Builds `classifier.mar` (EfficientNet-Lite0, real weights) and `near-free.mar`."""
     store = tmp_path_factory.mktemp("model-store")
     build(store, "efficientnet-lite0", "classifier", explanations=True)
     build(store, "near-free", "near-free", explanations=True)
@@ -98,7 +98,7 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(model_store: Path) -> Iterator[TorchServe]:
-    """A warm server with both archives, our config.properties and the model API."""
+    """Runs a warm server with both archives, our config.properties and the model API."""
     settings = ServerSettings(
         model_store=model_store,
         models=("classifier.mar", "near-free.mar"),
@@ -116,10 +116,7 @@ def server(model_store: Path) -> Iterator[TorchServe]:
 
 @pytest.fixture
 def make_mar(tmp_path: Path) -> MakeMar:
-    """Writes an archive with an echo handler to `<tmp_path>/store`: `make_mar(name, config)`.
-
-    A server with it starts in seconds.
-    """
+    """Returns `make_mar(name, config)`, which writes an echo archive to `<tmp_path>/store`."""
 
     def make(*args: object, **kwargs: object) -> Path:
         return write_mar(tmp_path / "store", *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The long tests run where their marker is asked for, and nowhere else."""
+"""Runs the long tests only if their marker is selected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "reliability"
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves them out of runs that choose by other markers, as `-m "not slow"` does."""
+    """Deselects the long tests in runs that select by other markers, such as `-m "not slow"`."""
     if MARK in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker(MARK)]
@@ -40,7 +40,7 @@ def photographs() -> list[bytes]:
 
 @pytest.fixture
 def ray_python() -> Path:
-    """Of the environment that Ray is installed in."""
+    """Returns the interpreter of the environment in which Ray is installed."""
     server = OffpathRay(load_model("near-free"), 1)
     why_not = server.why_not() or why_no_namespace()
     if why_not is not None:

@@ -1,4 +1,4 @@
-"""A front door under load for the faults: strikes, waits until all is well, counts what it cost."""
+"""A front door under load: injects a fault, waits for recovery and counts the losses."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tests.support.pictures import jpeg
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
 CLIENTS = 4
-# One passes through Java, one through a file.
+# One body passes through Java, one through a file.
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
-# A second of a worker: what is in flight when a fault strikes.
+# A request that takes a worker about a second, so that it is in flight when a fault strikes.
 SLOW = progressive_jpeg(SIDE, 3)
 SLOW_CLIENTS = 3
-# A file of these makes their disk full: SMALL are mounted for a test.
+# A file of this size fills the small disks that are mounted for a test.
 SMALL = {"spool": "4m", "logs": "4m", "tmp": "64m", "memory": "640m"}
 DROPPED = re.compile(r"^offpath_log_dropped_total\{.*\} (\S+)$", re.MULTILINE)
-# The workers hand over their counters once a second, after a batch.
+# The workers report their counters every second, after a batch.
 COUNTERS_S = 1.5
 
 
 @dataclass
 class Stage:
-    """A fault and what was seen of it.
+    """A fault and its consequences.
 
     Attributes:
-        in_flight: statuses of the slow requests that were on their way when it struck.
-        given_up: records, as the log itself counts them.
+        in_flight: statuses of the slow requests that were in flight when the fault struck.
+        given_up: records that the log counted as dropped.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Stage:
 
     @property
     def is_noticed(self) -> bool:
-        """Whether any request was answered with something else than 200, or not at all."""
+        """Returns whether any request was answered with something other than 200, or not at all."""
         both = (self.seen, self.in_flight)
         return any(set(one.statuses) != {200} for one in both) or any(
             one.broken or one.refused for one in both
@@ -80,12 +80,12 @@ class Bench:
         return f"{self.door.url}/predictions/{archives.NAME}"
 
     def count_given_up(self) -> int:
-        """Records that the workers say they gave up."""
+        """Counts the records that the workers reported as dropped."""
         text = httpx.get(self.door.metrics_url, trust_env=False).text
         return int(sum(float(number) for number in DROPPED.findall(text)))
 
     def judge(self) -> tuple[dict[str, int], list[str]]:
-        """Prints the table; how many records each stage lost beside the policy's, and doubles."""
+        """Prints the table; returns each stage's lost records, beyond the policy's, and doubles."""
         counts = self.trial.bucket.event_counts()
         lost = {}
         print(
@@ -115,7 +115,7 @@ def _others(seen: Seen) -> int:
 
 @contextmanager
 def open_bench(trial: LogTrial, folder: Path, **environ: str) -> Iterator[Bench]:
-    """One whose spool, logs, /tmp and bodies lie on disks of their own, some of them small."""
+    """Opens a bench whose spool, logs, /tmp and bodies lie on separate, partly small disks."""
     env = {
         **trial.s3.environ,
         "OFFPATH_SPOOL_DIR": str(trial.spool),
@@ -148,7 +148,7 @@ def small_disks(folder: Path, sizes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _in_flight(url: str) -> Iterator[Seen]:
-    """Slow requests, one a client, on their way when the block begins; answered at its end."""
+    """Keeps one slow request per client in flight during the block."""
     seen = Seen()
 
     def post() -> None:
@@ -175,7 +175,7 @@ def _in_flight(url: str) -> Iterator[Seen]:
 def run_stage(
     bench: Bench, name: str, strike: Callable[[Bench], None], is_kill: bool = False
 ) -> Stage:
-    """Strikes under load, while batches are in flight, and waits until all is well again."""
+    """Injects the fault while batches are in flight and waits for recovery."""
     workers = len(bench.door.python_workers())
     given_up = bench.count_given_up()
     stage = Stage(name)
@@ -186,7 +186,7 @@ def run_stage(
             start_s = time.monotonic()
             strike(bench)
             if is_kill:
-                # Before that, whoever watches over it may not have seen its end.
+                # Earlier, a supervisor may not have noticed the end of a process.
                 time.sleep(1.0)
             else:
                 start_s = time.monotonic()
@@ -197,13 +197,13 @@ def run_stage(
         before = stage.seen.statuses[200]
         wait_until(lambda: stage.seen.statuses[200] > before + 8)
         stage.recovery_s = time.monotonic() - start_s
-        # A kill whose consequences come late shall not be the next one's.
+        # Late consequences of this fault must not count for the next one.
         time.sleep(COUNTERS_S)
-    # A worker that was killed has counted anew.
+    # A killed worker's successor counts from 0.
     stage.given_up = max(0, bench.count_given_up() - given_up)
     return stage
 
 
 def statuses_of(stage: Stage) -> Counter[int]:
-    """Of all its requests."""
+    """Counts the statuses of all requests."""
     return stage.seen.statuses + stage.in_flight.statuses

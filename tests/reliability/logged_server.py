@@ -1,4 +1,4 @@
-"""What the log's trials share: an S3 server that can fail, an archive that logs there."""
+"""An S3 server that can fail and an archive that logs to it, for the trials of the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogTrial:
     spool: Path
 
     def make_server(self, name: str, **environ: str) -> TorchServe:
-        """Not started; `name` is of its folder of logs."""
+        """Makes a server that is not started yet; `name` names its folder of logs."""
         return TorchServe(
             ServerSettings(
                 model_store=self.archive.parent,
@@ -53,7 +53,7 @@ class LogTrial:
         )
 
     def ship(self) -> None:
-        """`offpath logs ship`, in a process of its own as an operator would."""
+        """Runs `offpath logs ship` in its own process, as an operator would."""
         command = [sys.executable, "-m", "offpath", "logs", "ship", "--spool"]
         done = subprocess.run(
             [*command, str(self.spool)],
@@ -64,19 +64,19 @@ class LogTrial:
         assert done.returncode == 0, done.stderr
 
     def judge(self, replies: Sequence[Reply]) -> Verdict:
-        """Who of those answered 200 has no record, or more than one."""
+        """Lists the requests answered with 200 that have no record, or more than one."""
         answered = {reply.request_id for reply in replies if reply.status == 200}
         return compare(self.bucket.event_counts().elements(), answered)
 
 
 def predict_url(server: TorchServe) -> str:
-    """Where pictures are posted."""
+    """Returns the URL of predictions."""
     return f"{server.inference_url}/predictions/{archives.NAME}"
 
 
 @contextlib.contextmanager
 def run_trial(folder: Path) -> Iterator[LogTrial]:
-    """One with the near-free model and short segments."""
+    """Runs a trial with the near-free model and short segments."""
     with run_seaweedfs() as s3, FaultProxy(s3.endpoint_url) as proxy:
         bucket = Bucket(s3)
         model = load_model("near-free")

@@ -1,4 +1,4 @@
-"""The faults: what strikes a bench, and is taken back at the end."""
+"""The faults that are injected into a bench, and their reversal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.front import load
 from tests.support.s3_faults import OUTAGES, PASS, WRONG
 
 Strike = Callable[[Bench], None]
-# What a server for 24 cores has to serve.
+# As many clients as a server with 24 cores would have.
 MANY_CLIENTS = 96
 
 
@@ -50,14 +50,14 @@ def answer_wrongly(mode: str) -> Strike:
 
 
 def cut_connections(bench: Bench) -> None:
-    """The shipper's, five times a second."""
+    """Cuts the shipper's connections five times per second."""
     for _ in range(int(STAGE_S * 5)):
         bench.trial.proxy.set_mode(PASS)
         time.sleep(0.2)
 
 
 def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
-    """Whatever becomes free there is taken at once."""
+    """Fills a disk and takes any space that becomes free."""
 
     def strike(bench: Bench) -> None:
         path, is_over = bench.folder / name / "filler", threading.Event()
@@ -88,18 +88,18 @@ def fill_disk(name: str, meanwhile: Strike = lambda bench: None) -> Strike:
 
 
 def fail_to_replace_model(bench: Bench) -> None:
-    """Whether or not there is room for it: who cannot start is not let in."""
+    """Reloads a model that cannot start: the old one must go on serving."""
     bench.door.reload()
 
 
 def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
-    """Those processes can open nothing more for a while."""
+    """Takes all free descriptors of some processes for a while."""
 
     def strike(bench: Bench) -> None:
         before = {}
         for pid in find(bench):
             before[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            # A new one is the lowest that is free.
+            # A new descriptor takes the lowest free number.
             taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
             least = min({*range(len(taken) + 1)} - taken)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (least, before[pid][1]))
@@ -112,7 +112,7 @@ def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
 
 
 def kill_second_server(bench: Bench) -> None:
-    """Another server on the same spool; the first ships what it leaves."""
+    """Starts and kills a second server on the same spool; the first server ships its records."""
     server = bench.trial.make_server("second")
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
@@ -133,7 +133,7 @@ def crowd(bench: Bench) -> None:
     own.refused += seen.refused
 
 
-# No request may notice these.
+# Faults that no request may notice.
 UNNOTICED: dict[str, Strike] = {
     **{f"S3 {mode}": answer_wrongly(mode) for mode in (*OUTAGES, *WRONG)},
     "S3 connections cut": cut_connections,
@@ -152,7 +152,7 @@ KILLS: dict[str, Strike] = {
     "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
     "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
 }
-# These cost requests, or records by the policy, and end by themselves.
+# Faults that cost requests, or records by policy, and that end without help.
 COSTLY: dict[str, Strike] = {
     "disk full: spool": fill_disk("spool"),
     "disk full: bodies": fill_disk("memory"),

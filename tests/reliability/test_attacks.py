@@ -1,4 +1,4 @@
-"""24 good clients alone and beside each attack: at the front door and at TorchServe's own."""
+"""24 good clients, alone and beside each attack, at the front door and at TorchServe's port."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.front import front
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
-# Those alone whose names have this in them.
+# Run only the attacks whose names contain this text.
 CHOSEN = os.environ.get("OFFPATH_ATTACKS", "")
 LEAST_RATE, MOST_P99 = 0.6, 2.0
-# At TorchServe's own port Java copies what it is sent, three times: 20 MB hold up the batch beside
-# them for as long as that takes (docs/security.md).
+# At TorchServe's port Java copies each body three times, and 20 MB delay the batch beside them for
+# that long (docs/security.md).
 MOST_P99_DIRECT = {"20 MB of fill bytes": 3.0}
-# A row that does not hold is measured again, all its windows together: somebody else on this
-# machine takes a core for seconds.
+# A row that fails is measured again with all its windows, because other work on a shared machine
+# can take a core for seconds.
 TRIES = 3
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
 @dataclass(frozen=True)
 class Seen:
-    """What the good clients saw of one window."""
+    """The good clients' results in one window."""
 
     rate: float
     p99_ms: float
@@ -100,7 +100,7 @@ def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path) -> None
 
 
 def measure(url: str, name: str, most_p99: float) -> tuple[Seen, Seen]:
-    """Good clients alone and beside an attack."""
+    """Measures the good clients alone and beside an attack."""
     bodies = load_workload("photos-55k").read()
     alone: list[Reply] = []
     beside: list[Reply] = []

@@ -1,4 +1,4 @@
-"""Faults one after the other under load, through the front door: who notices, and what is lost."""
+"""Faults one after the other under load at the front door: which requests fail, what is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.reliability.logged_server import LogTrial
 from tests.reliability.strikes import COSTLY, KILLS, UNNOTICED, Strike
 from tests.support.front import is_alive, wait_until
 
-# Those alone whose names have this in them.
+# Run only the faults whose names contain this text.
 CHOSEN = os.environ.get("OFFPATH_FAULTS", "")
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1200)]
 
@@ -43,7 +43,7 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path) -> None:
     lost, double = bench.judge()
     stages = {stage.name: stage for stage in bench.stages}
     assert [n for n in stages if n in UNNOTICED and stages[n].is_noticed] == []
-    # A record is given up by the policy of a full disk alone, and then that is said.
+    # Only the full-disk policy may drop records, and it must report them.
     assert (lost, double) == ({}, [])
     given_up = {name for name, one in stages.items() if one.given_up}
     assert given_up <= {"disk full: spool"}
@@ -52,12 +52,12 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path) -> None:
 
 
 def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path) -> None:
-    """Under Java, fork server, workers and shipper; S3's own clock goes on as it was."""
+    """Shifts the clock of Java, fork server, workers and shipper; S3's clock stays."""
     shift = tmp_path / "shift"
 
     def jump(hours: int) -> Strike:
         def strike(bench: Bench) -> None:
-            # In place: the file is mapped.
+            # Written in place, because the file is mapped.
             with open(shift, "r+b") as file:
                 file.write(struct.pack("=q", 3600 * hours))
             time.sleep(STAGE_S)
@@ -79,7 +79,7 @@ def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path) -> None:
 
 
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
-    """The environment in which the wall clock is shifted by the seconds in a file."""
+    """Returns an environment that shifts the wall clock by the seconds in a file."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler for tests/support/shifted_clock.c")
     source = Path(__file__).parents[1] / "support" / "shifted_clock.c"
@@ -89,7 +89,7 @@ def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
 
 
 def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial) -> None:
-    """Without the front door: Java, fork server and workers end with `offpath serve`."""
+    """Checks the direct door: Java, fork server and workers end with `offpath serve`."""
     command = ["-m", "offpath", "serve", archives.NAME, "--json", "--port", "0"]
     command += ["--management-port", "0", "--metrics-port", "0"]
     command += ["--model-store", str(trial.archive.parent)]

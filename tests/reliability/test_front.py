@@ -1,4 +1,4 @@
-"""The front door for twenty rounds: kills, reloads, ends, slow and random clients."""
+"""Twenty rounds of kills, reloads and stops of the front door, and slow and random clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 ROUNDS = 20
 RANDOM_REQUESTS = int(os.environ.get("OFFPATH_RANDOM_REQUESTS", "10000"))
 MUTATED_FILES = int(os.environ.get("OFFPATH_MUTATED_FILES", "10000"))
-# More than wait in TorchServe.
+# More than can wait in TorchServe.
 CROWD = 300
 
 
@@ -114,7 +114,7 @@ def test_ten_thousand_random_requests_cause_no_5xx(door: FrontProcess) -> None:
 
 
 def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
-    """Of every format, through the whole server."""
+    """Sends mutated files of every format through the whole server."""
     seeds, workers = make_seeds(), door.python_workers()
 
     def post(number: int) -> int:
@@ -138,8 +138,8 @@ def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
 def test_what_the_queue_cannot_hold_is_told_to_come_again(
     model_store: Path, tmp_path: Path
 ) -> None:
-    slow = progressive_jpeg(1000, 60)  # 20 kB, a tenth of a second
-    # Beside the least queue, job_queue_size of config.properties.
+    slow = progressive_jpeg(1000, 60)  # 20 kB every tenth of a second
+    # The smallest queue, job_queue_size of config.properties, and more.
     with front(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
 
         def post(_: int) -> httpx.Response:

@@ -1,6 +1,6 @@
-"""Can the load generators be trusted on this machine: their figures beside a server's own.
+"""Load generators against a server with known behaviour: are their figures right on this machine?
 
-They share the cores with the servers that they measure, so this wants a quiet machine.
+Generators and server share the cores, so run this on a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(600)]
 
 PERCENTS = (50, 95, 99)
 MOST_ERROR = 0.02
-# Varied, so that the clients do not march in step and queue for the generator's one thread.
+# Varied delays, so that the clients do not queue in step for the generator's one thread.
 DELAYS_S = tuple(0.2 + 0.01 * (7 * step % 16) for step in range(16))
-# No divisor in common with the delays: those that fail are like those that do not.
+# Shares no divisor with the number of delays, so failed requests have the same delays as others.
 FAIL_EVERY = 11
-# The last failure is the 638th, the next the 649th: eight clients in flight at the end hide none.
+# The last failure is request 638, the next 649: eight requests in flight at the end hide none.
 REQUESTS = 640
 CLIENTS = 8
-# The open loop leaves the cores nearly idle, and has connections to spare.
+# The open loop leaves the cores nearly idle and has spare connections.
 OPEN_CLIENTS, OPEN_RATE = 64, 30.0
 STALL_S = 2.0
-# Of what decoding the photograph costs: any server pays that, and the generator comes on top.
+# Allowed cost of the generator relative to decoding the photograph, which any server pays.
 MOST_OF_DECODE = 0.25
 
 
@@ -45,7 +45,7 @@ def load(generator: str, plan: LoadPlan) -> LoadSample:
 
 
 def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
-    """REQUESTS of them; by time for wrk, which knows nothing else."""
+    """Plans REQUESTS requests, or a time for wrk, which has no count of requests."""
     if loop == "open":
         return LoadPlan(url, (path,), OPEN_CLIENTS, 0, None, REQUESTS, rate=OPEN_RATE)
     if generator != "wrk":
@@ -79,7 +79,7 @@ def test_percentiles_and_failures_are_those_of_the_server(
 
 
 def expected_failures(counts: Counts, sample: LoadSample) -> tuple[int, int]:
-    """At least, at most: what was on its way at the end the server has counted, wrk has not."""
+    """Returns the least and greatest number: wrk does not count requests in flight at the end."""
     on_its_way = counts.requests - sum(sample.statuses.values())
     assert 0 <= on_its_way <= CLIENTS
     return (counts.requests - on_its_way) // FAIL_EVERY, counts.requests // FAIL_EVERY
@@ -116,7 +116,7 @@ def test_a_request_costs_a_fraction_of_decoding_its_photograph(generator: str) -
         shares[name] = cpu_ms / decode_ms
         print(
             f"\n{generator}, {name}, a server that answers at once:"
-            f" {sample.ok / sample.elapsed_s:,.0f} req/s, {cpu_ms:.3f} CPU ms a request,"
+            f" {sample.ok / sample.elapsed_s:,.0f} req/s, {cpu_ms:.3f} CPU ms per request,"
             f" {shares[name]:.1%} of decoding it"
         )
     assert max(shares.values()) <= MOST_OF_DECODE

@@ -1,4 +1,4 @@
-"""Two TorchServe hosts, each in a network namespace of its own, behind one `offpath front`.
+"""Two TorchServe hosts, each in its own network namespace, behind one `offpath front`.
 
 pytest -m reliability -s tests/reliability/test_hosts.py
 """
@@ -47,10 +47,10 @@ ROUNDS = int(os.environ.get("OFFPATH_HOST_ROUNDS", "10"))
 ROLLS = 2
 HOLES, CUT_OFF_S = 2, 30.0
 START_TIMEOUT_S = 120
-# Until the door has seen a /ping, and has taken it over.
+# Seconds until the door has seen a /ping and uses the host.
 NOTICED_S = 3.0
 AFTER_RETURN_S = 5.0
-# Longer than any answer of a host that is well.
+# Longer than any answer of a healthy host.
 SLOW_S = 5.0
 
 pytestmark = [
@@ -61,7 +61,7 @@ pytestmark = [
 
 
 class Host:
-    """`offpath serve --front` in a network namespace; its one way in is a port of our loopback."""
+    """`offpath serve --front` in a network namespace that is reachable by one loopback port."""
 
     def __init__(self, store: Path, folder: Path) -> None:
         self.folder = folder
@@ -71,8 +71,8 @@ class Host:
         self.name = f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Until it is READY."""
-        # What a machine's end takes with it.
+        """Starts the host and waits until it is READY."""
+        # Files that are lost with a machine.
         self._tmp = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))
         self._memory = Path(tempfile.mkdtemp(prefix="offpath-test-", dir=SHM))
         options = ["--front-memory", str(self._memory), "--log-dir"]
@@ -94,7 +94,7 @@ class Host:
         wait_until(lambda: answers(is_ready), START_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Everything that runs on it, at once, as a power cut does."""
+        """Kills everything on the host at once, like a power cut."""
         mine = os.stat(f"/proc/{self._process.pid}/ns/net").st_ino
         while pids := [p for p in psutil.pids() if network_of(p) == mine]:
             for pid in pids:
@@ -104,13 +104,13 @@ class Host:
         self._clear()
 
     def terminate(self) -> None:
-        """SIGTERM, until it has answered all and ended."""
+        """Sends SIGTERM and waits until the host has answered everything and ended."""
         self._process.terminate()
         assert self._process.wait(90) == 0
         self._clear()
 
     def stop(self) -> None:
-        """For the end of a test that failed."""
+        """Stops the host at the end of a failed test."""
         if self._process.poll() is None:
             self.kill()
 
@@ -120,7 +120,7 @@ class Host:
 
 
 def network_of(pid: int) -> int | None:
-    """A process's network namespace; None for one that has ended."""
+    """Returns a process's network namespace; None if the process has ended."""
     try:
         is_dead = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         return None if is_dead else os.stat(f"/proc/{pid}/ns/net").st_ino
@@ -130,7 +130,7 @@ def network_of(pid: int) -> int | None:
 
 @contextmanager
 def door_before(hosts: list[Host], folder: Path) -> Iterator[str]:
-    """`offpath front`; yields its URL."""
+    """Runs `offpath front`; yields its URL."""
     upstreams = [word for host in hosts for word in ("--upstream", host.name)]
     command = [sys.executable, "-m", "offpath", "front", "--port", "0", "--json"]
     with open(folder / "front.err", "wb") as errors:
@@ -165,8 +165,9 @@ def hosts(model_store: Path, tmp_path: Path) -> Iterator[list[Host]]:
 
 
 def check_logs(hosts: list[Host], seen: Seen) -> str:
-    """Each answered request is in one of the two logs, once; what else is there is an attempt
-    at one of them that nobody got an answer of."""
+    """Checks that each answered request is in exactly one of the two logs.
+
+    Other records belong to attempts whose answer never arrived."""
     ids: Counter[str] = Counter()
     for host in hosts:
         ids += read_event_ids(host.folder)
@@ -192,7 +193,7 @@ def check_seen(seen: Seen) -> None:
 
 
 def describe_times(seen: Seen, spans: list[tuple[float, float]]) -> str:
-    """Of the requests that began in these spans of time, and of all others."""
+    """Describes the requests that began in these spans of time, and all others."""
     within, rest = [], []
     for at, seconds in seen.took:
         is_within = any(begin <= at < end for begin, end in spans)
@@ -214,7 +215,7 @@ def describe_ms(took: list[float]) -> str:
 def strike_under_load(
     hosts: list[Host], folder: Path, turns: list[Host], strike: Callable[[Host], None]
 ) -> None:
-    """One host after the other is struck and well again; no client notices."""
+    """Strikes one host after the other and waits for its recovery; no client may notice."""
     struck, back = [], []
     with door_before(hosts, folder) as url:
         with load(url + PATH, BODIES, pause_s=0.02) as seen:
@@ -230,7 +231,7 @@ def strike_under_load(
         host.terminate()
     print(f"\n{len(turns)} times {strike.__name__}: {seen}; {check_logs(hosts, seen)}")
     print(f"begun meanwhile: {describe_times(seen, struck)}")
-    # Whether a host that has just started answers slower: what slow start would be for.
+    # A host that answers more slowly after its start would need slow start.
     print(f"begun in {AFTER_RETURN_S:g} s after it: {describe_times(seen, back)}")
     check_seen(seen)
 
@@ -247,7 +248,7 @@ def restart(host: Host) -> None:
 
 
 def cut_off(host: Host) -> None:
-    """No packet reaches it, and none comes: connections hang, nothing is refused."""
+    """Drops all packets to and from the host: connections hang, nothing is refused."""
     directions = ("--dport", "--sport")
     for direction in directions:
         drop_packets("-I", direction, host.port)
@@ -276,13 +277,13 @@ def test_hosts_restarted_one_after_the_other_fail_no_request(
 
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="no iptables")
 def test_a_host_that_is_cut_off_fails_no_request() -> None:
-    """In a namespace whose packets are ours to drop."""
+    """Runs the test in a namespace in which packets can be dropped."""
     program = [sys.executable, "-m", "tests.reliability.test_hosts"]
     subprocess.run([*NAMESPACE, *program], check=True)
 
 
 def main() -> None:
-    """Of the program that the last test runs."""
+    """Runs the program of the last test."""
     raise_loopback()
     with TemporaryDirectory() as folder, ExitStack() as stack:
         store = build(Path(folder), "near-free", "near-free").parent

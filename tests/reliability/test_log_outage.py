@@ -14,12 +14,12 @@ from tests.support.clients import Reply, send_for
 from tests.support.s3_faults import OUTAGES, PASS
 
 STAGE_S = float(os.environ.get("OFFPATH_OUTAGE_STAGE_S", "15"))
-# On and off take turns within a stage, so that a drift of the machine hits neither more.
+# On and off alternate within a stage, so that a drift of the machine hits both alike.
 TURNS = 4
 CLIENTS = 16
 WARM_UP_S = 8.0
 DRAIN_TIMEOUT_S = 120.0
-# A request that waited for S3 would take its time-out, 10 s; noise of shared cores stays below.
+# A request that waited for S3 would take its time-out of 10 s; noise of shared cores is smaller.
 MOST_P99_RATIO = 1.5
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * STAGE_S + 600)]
@@ -37,7 +37,7 @@ def test_an_outage_fails_and_slows_no_request_and_loses_no_record(
         pair = [(predict_url(without), off), (predict_url(logging), on)]
         for url, _ in pair:
             send_for(url, photographs, CLIENTS, WARM_UP_S)
-        # The first stage is the control: nothing is wrong yet.
+        # The first stage is the control, without a fault.
         for stage in off:
             trial.proxy.set_mode(stage)
             for _ in range(TURNS):
@@ -71,13 +71,13 @@ def count_failed(replies: list[Reply]) -> int:
 
 
 def p99(replies: list[Reply]) -> float:
-    """Of the requests answered 200, ms."""
+    """Returns the p99 of the requests answered with 200, in ms."""
     latencies_ms = [reply.latency_ms for reply in replies if reply.status == 200]
     return float(np.percentile(latencies_ms, 99))
 
 
 def wait_for_records(trial: LogTrial, replies: list[Reply]) -> Verdict:
-    """The verdict once every record has arrived, or when it is too late."""
+    """Waits until every record has arrived or the time is over; returns the verdict."""
     deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
     while True:
         verdict = trial.judge(replies)

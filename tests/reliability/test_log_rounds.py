@@ -49,7 +49,7 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
                 strike(server, kind, draw)
                 time.sleep(draw.uniform(0.0, 1.0))
             if kind == KILL_SERVER:
-                # What SIGKILL leaves behind (temporary files) is this process's to remove.
+                # This process removes the temporary files that SIGKILL leaves behind.
                 server.stop()
             replies += some
             print(f"\nround {number}/{ROUNDS}: {kind}; {len(some)} sent", end="")
@@ -70,7 +70,7 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
     if kind == KILL_WORKER:
         os.kill(draw.choice(server.worker_pids()), signal.SIGKILL)
     elif kind == KILL_SERVER:
-        # Java and its workers at once, as the loss of a node does.
+        # Kills Java and its workers at once, like the loss of a node.
         for process in find_session_members(server.java_pid):
             process.kill()
     else:
@@ -80,7 +80,10 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
 
 
 def wait_for_workers(server: TorchServe) -> None:
-    """`wait_until_ready` is for a start: it takes a worker that was killed for a failed load."""
+    """Waits for replaced workers.
+
+    `wait_until_ready` is for a start: it would treat a killed worker as a failed load.
+    """
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline_s:
         with server.management() as management:

@@ -2,7 +2,7 @@
 
     scripts/test.sh --reliability -k ray_cluster
 
-Left out where Ray is not set up (`offpath bench setup offpath-ray`) or no namespace is permitted.
+Skipped if Ray is not set up (`offpath bench setup offpath-ray`) or namespaces are not permitted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(120 * ROUNDS + 600)]
 
 
 def ship(spool: Path) -> None:
-    """`offpath logs ship`, as an operator would on a node's volume."""
+    """Runs `offpath logs ship`, as an operator would on a node's volume."""
     command = [sys.executable, "-m", "offpath", "logs", "ship", "--spool", str(spool)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -67,14 +67,14 @@ def test_a_killed_node_fails_what_is_in_flight_and_a_drained_one_nothing(
 
 
 def was_cut_off(one: Try, kills: Sequence[Event]) -> bool:
-    """Whether it was on its way when a node was killed."""
+    """Returns whether the request was in flight when a node was killed."""
     return any(
         one.began_s <= kill.over_s and kill.done_s <= one.ended_s for kill in kills
     )
 
 
 def count_records(folder: Path) -> Counter[str]:
-    """Of each request: an event's id is the reply's and a word of ours."""
+    """Counts each request's records; an event id is the reply's id and a suffix."""
     counts: Counter[str] = Counter()
     for event_id, count in read_out(folder / "log").items():
         counts[event_id.rpartition(".")[0]] += count

@@ -2,7 +2,7 @@
 
     pytest -m reliability -s tests/reliability/test_same_answers.py
 
-Servers that are not set up are left out (`offpath bench setup offpath-export-triton offpath-ray`).
+Servers that are not set up are skipped (`offpath bench setup offpath-export-triton offpath-ray`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BAD_BYTES = 1_000_000
 
 
 def make_pictures() -> dict[str, bytes]:
-    """Each photograph in each format, and as a thin client's pixels."""
+    """Encodes each photograph in each format, and as a thin client's pixels."""
     pictures = {}
     for photograph in PHOTOGRAPHS:
         for kind, options in FORMATS.items():
@@ -44,7 +44,7 @@ def make_pictures() -> dict[str, bytes]:
 
 
 def ask(server, url: str, body: bytes) -> tuple[int, dict]:
-    """Status and reply, as TorchServe's: Triton's error holds it."""
+    """Returns status and reply in TorchServe's form; Triton's error message contains it."""
     headers = {"Content-Type": "application/octet-stream", **server.call.headers}
     reply = httpx.post(url, content=body, headers=headers, timeout=60)
     if reply.status_code == 200:

@@ -1,4 +1,4 @@
-"""Minutes of good, bad and hostile items through the front door: what grows, and what is lost."""
+"""Minutes of good, bad and hostile items at the front door: nothing may grow or get lost."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CLIENTS = int(os.environ.get("OFFPATH_SOAK_CLIENTS", "16"))
 PAUSE_S = float(os.environ.get("OFFPATH_SOAK_PAUSE_S", "0"))
 RELOAD_MINUTES = float(os.environ.get("OFFPATH_SOAK_RELOAD_MINUTES", "10"))
 SAMPLE_EVERY_S = 10.0
-# The first minute fills caches and pools.
+# Caches and pools fill during the first minute.
 SETTLED_AFTER_S = 60.0
-# A slope over less than this is noise.
+# A slope over a shorter time is noise.
 LEAST_SETTLED_S = 180.0
 MOST_BAD_BYTES = 1_000_000
 SHOWN_ROWS = 12
-# A unit, and how much of it an hour is growth: noise, and what a reload leaves, stay below.
+# Unit, and the growth per hour that fails the test; noise and the traces of a reload are below it.
 LIMITS = {
     "workers MB": 60.0,
     "Java MB": 120.0,
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * MINUTES + 600)]
 
 
 def make_bodies() -> list[bytes]:
-    """Each kind of bad and hostile item after some photographs."""
+    """Makes some photographs and each kind of bad and hostile item."""
     bad = [body for body, *_ in rejected().values() if len(body) < MOST_BAD_BYTES]
     hostile = [
         costly.progressive_jpeg(1000, more_scans=2000),
@@ -67,7 +67,7 @@ def make_bodies() -> list[bytes]:
 
 
 class Samples:
-    """What the processes, the spool and the logs hold, over time."""
+    """Sizes of the processes, the spool and the logs over time."""
 
     def __init__(self, door: FrontProcess, trial: LogTrial) -> None:
         self.rows: list[tuple[float, dict[str, float]]] = []
@@ -75,7 +75,7 @@ class Samples:
         self._door, self._spool = door, trial.spool
 
     def take(self, at_s: float) -> None:
-        """One row; none while two servers run side by side."""
+        """Takes one row, unless two servers run side by side."""
         if not self.is_reloading:
             with _processes_may_end():
                 self.rows.append((at_s, self._measure()))
@@ -104,7 +104,7 @@ class Samples:
         }
 
     def judge(self) -> list[str]:
-        """Prints the rows and a verdict on each column; the columns that grow."""
+        """Prints the rows and a verdict on each column; returns the columns that grow."""
         rows = [row for row in self.rows if row[0] >= SETTLED_AFTER_S]
         names = list(LIMITS)
         print("\n| minute | " + " | ".join(names) + " |")
@@ -133,7 +133,7 @@ def _processes_may_end() -> Iterator[None]:
     try:
         yield
     except (psutil.Error, FileNotFoundError):
-        # A row less.
+        # One row less.
         pass
 
 
@@ -146,7 +146,7 @@ def _folder_mb(folder: Path) -> float:
 
 
 def run_minutes(door: FrontProcess, samples: Samples) -> Seen:
-    """The load, with its reloads."""
+    """Runs the load with its reloads."""
     url = f"{door.url}/predictions/{archives.NAME}"
     end_s = time.monotonic() + 60 * MINUTES
     next_reload_s = time.monotonic() + 60 * RELOAD_MINUTES

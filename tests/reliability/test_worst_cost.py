@@ -1,4 +1,4 @@
-"""The requests that are known to cost most, each in CPU seconds: docs/security.md has the table."""
+"""CPU seconds of the most expensive requests known; docs/security.md has the table."""
 
 from __future__ import annotations
 

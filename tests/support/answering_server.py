@@ -1,4 +1,4 @@
-"""A loopback HTTP server that answers what a test tells it, and keeps what it was sent."""
+"""A loopback HTTP server that gives the answers a test sets and keeps the requests it receives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ SILENT_S = 60.0
 
 @dataclass
 class Answers:
-    """What the server says to every request, and the requests so far (path, headers, body).
+    """The server's answer to every request, and the requests so far (path, headers, body).
 
-    `status` 0: it hangs up without an answer; -1: it says nothing.
-    `ping` is the status of GET /ping; None: as to every other request.
+    Attributes:
+        status: 0 closes the connection without an answer, -1 leaves it open without one.
+        ping: the status of GET /ping; None treats it like every other request.
     """
 
     status: int = 200

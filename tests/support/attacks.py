@@ -1,6 +1,6 @@
-"""What a hostile client does, in a process of its own: `python -m tests.support.attacks URL NAME`.
+"""Hostile clients, each kind in its own process: `python -m tests.support.attacks URL NAME`.
 
-Comes from 127.0.0.2, so that limits per client tell it from the good ones.
+They connect from 127.0.0.2, so that limits per client tell them from the good clients.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Attack:
     """One kind of hostile client.
 
     Attributes:
-        make: the body that is sent.
-        connections: at a time, each its next request after the last answer and `pause_s`.
-        path: in the place of the prediction's.
-        headers: beside the length.
-        sent_share: of the body; the rest never comes, and the connection stays.
+        make: makes the request body.
+        connections: open at the same time; each waits `pause_s` after an answer and sends again.
+        path: used instead of the prediction's path.
+        headers: sent in addition to Content-Length.
+        sent_share: part of the body that is sent; the rest never comes and the connection stays.
     """
 
     make: Callable[[], bytes]
@@ -70,7 +70,7 @@ ATTACKS = {
 
 
 def attack(url: str, name: str) -> None:
-    """Attacks until the process is ended; a line on standard output says that it has begun."""
+    """Attacks until the process is ended; prints one line when the attack has begun."""
     chosen, parts = ATTACKS[name], urlsplit(url)
     body = chosen.make()
     path = parts.path
@@ -83,7 +83,7 @@ def attack(url: str, name: str) -> None:
         )
         thread.start()
     if chosen.sent_share < 1:
-        # A gigabyte that is on its way is not yet what stands and waits.
+        # A body still in transit does not occupy the server yet: wait until it has arrived.
         deadline = time.monotonic() + MOST_SENDING_S
         for _ in range(chosen.connections):
             sent.acquire(timeout=max(0.0, deadline - time.monotonic()))

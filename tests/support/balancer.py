@@ -1,4 +1,4 @@
-"""A load balancer that asks its hosts whether they are well: HAProxy, as Ray ships it."""
+"""A load balancer with health checks: the HAProxy that Ray ships."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-# A host that fails one check gets no further request; one that refuses a connection was sent
-# nothing, and the next host gets the request.
+# A host that fails one check gets no more requests. If a host refuses the connection, nothing was
+# sent, and the request goes to the next host.
 CONFIG = """
 global
     maxconn 1000
@@ -33,7 +33,7 @@ backend hosts
 def balancer(
     program: Path, folder: Path, address: str, port: int, hosts: Mapping[str, str]
 ) -> Iterator[str]:
-    """Its URL, before hosts (name -> address and port)."""
+    """Runs the balancer in front of `hosts` (name -> address and port); yields its URL."""
     config = folder / "balancer.cfg"
     text = CONFIG.format(folder=folder, address=address, port=port)
     text += "".join(f"    server {name} {host}\n" for name, host in hosts.items())

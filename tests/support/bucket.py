@@ -1,4 +1,4 @@
-"""An empty bucket of a real S3 server, and what lies in it."""
+"""An empty bucket of a real S3 server, and its content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offpath.profiling.servers.s3_servers import S3Server
 
 
 class Bucket:
-    """A new one with each instance."""
+    """A new bucket for each instance."""
 
     def __init__(self, server: S3Server) -> None:
         self.client = server.client()
@@ -38,7 +38,7 @@ class Bucket:
 
 
 def read_out(folder: Path) -> Counter[str]:
-    """How often each event id is under a folder's log."""
+    """Counts each event id in the log under a folder."""
     return Counter(
         json.loads(line)["event_id"]
         for path in folder.glob("dt=*/hour=*/*.jsonl.gz")

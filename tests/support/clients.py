@@ -1,6 +1,6 @@
 """Closed-loop clients that remember which requests were answered.
 
-Load generators keep latencies; what the prediction log is checked against is the request ids.
+Load generators keep latencies; the checks of the prediction log need the request ids.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 130.0
-# After a refused connection: a server that is being restarted is not hammered.
+# Pause after a refused connection, so that a restarting server is not flooded.
 PAUSE_S = 0.05
 
 
 class Reply(NamedTuple):
-    """What a client got; status 0 where no reply came."""
+    """A client's reply; status 0 means that no reply came."""
 
     status: int
     latency_ms: float = 0.0
@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def sending(url: str, bodies: Sequence[bytes], clients: int) -> Iterator[list[Reply]]:
-    """Clients send while the block runs, each its next request after the last reply.
+    """Runs clients during the block; each sends its next request after the last reply.
 
     The list is complete after the block.
     """
@@ -51,7 +51,7 @@ def sending(url: str, bodies: Sequence[bytes], clients: int) -> Iterator[list[Re
 def send_for(
     url: str, bodies: Sequence[bytes], clients: int, seconds: float
 ) -> list[Reply]:
-    """Replies of some seconds of load."""
+    """Returns the replies to some seconds of load."""
     with sending(url, bodies, clients) as replies:
         time.sleep(seconds)
     return replies

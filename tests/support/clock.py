@@ -1,10 +1,10 @@
-"""A clock that is set by hand."""
+"""A clock that is set manually."""
 
 from __future__ import annotations
 
 
 class Clock:
-    """Seconds, from 0."""
+    """A clock that starts at 0 and counts seconds."""
 
     now_s = 0.0
 
@@ -12,5 +12,5 @@ class Clock:
         return self.now_s
 
     def pass_s(self, seconds: float) -> None:
-        """Moves it."""
+        """Moves the clock forward."""
         self.now_s += seconds

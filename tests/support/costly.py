@@ -1,4 +1,4 @@
-"""Pictures that are made to cost a decoder more than their size."""
+"""Images that cost a decoder far more than their size suggests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from PIL import Image
 
 
 def save(image: Image.Image, kind: str, **options: object) -> bytes:
-    """An encoded picture."""
+    """Encodes an image."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def progressive_jpeg(side: int, more_scans: int = 0) -> bytes:
-    """A progressive JPEG whose last scan, twelve bytes, is there so many times more."""
+    """Makes a progressive JPEG that repeats its last scan of twelve bytes."""
     jpeg = save(Image.new("RGB", (side, side)), "JPEG", progressive=True, quality=50)
     begin = [match.start() for match in re.finditer(b"\xff\xda", jpeg)][-1]
     return jpeg[:-2] + jpeg[begin:-2] * more_scans + jpeg[-2:]
 
 
 def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
-    """A TIFF whose strips all are the same JPEG."""
+    """Makes a TIFF whose strips all point to the same JPEG."""
     entries = 10
     arrays = 8 + 2 + 12 * entries + 4
     at = arrays + 6 + 8 * strips
@@ -49,7 +49,7 @@ def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
 
 
 def png_of_chunks(count: int) -> bytes:
-    """A small PNG with so many empty chunks before its pixels."""
+    """Makes a small PNG with many empty chunks before its pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
@@ -62,7 +62,7 @@ def png_of_chunks(count: int) -> bytes:
 
 
 def bmp_of_runs(side: int, runs: int) -> bytes:
-    """A BMP whose pixels come one at a time (RLE8), which Pillow decodes in Python."""
+    """Makes a BMP with one pixel per run (RLE8), which Pillow decodes in Python."""
     data, offset = b"\x01\x07" * runs, 14 + 40 + 1024
     head = b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset)
     head += struct.pack(
@@ -72,7 +72,7 @@ def bmp_of_runs(side: int, runs: int) -> bytes:
 
 
 def gif_of_comments(count: int) -> bytes:
-    """A GIF of comments without an image."""
+    """Makes a GIF that contains comments and no image."""
     head = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
     return head + b"\x21\xfe\x00" * count
 
@@ -85,7 +85,7 @@ def tiff_of_strips(
     strips: int,
     bits: tuple[int, ...] = (8,),
 ) -> bytes:
-    """A TIFF whose strips all are the same bytes."""
+    """Makes a TIFF whose strips all point to the same bytes."""
     is_rgba = len(bits) > 1
     arrays = 8 + 2 + 12 * (10 + is_rgba) + 4
     offsets = arrays + 2 * len(bits) + len(bits) % 2 * 2

@@ -18,7 +18,7 @@ from offpath.profiling.report.document import Document, Section, Table
 
 
 def make_charts(name: str = "offpath") -> list[Chart]:
-    """One of each kind; every text is `name`."""
+    """Makes one chart of each kind; every text is `name`."""
     lines = [Series(name, [(1, 2), (2, 3)], True), Series("b", [(1, 1), (2, 5)])]
     return [
         BarChart(name, name, [Bar(name, 2, name, True, 1, 3)], (4, name)),
@@ -30,7 +30,7 @@ def make_charts(name: str = "offpath") -> list[Chart]:
 
 
 def make_document(name: str = "offpath") -> Document:
-    """Tables and charts of every kind, in which every text is `name`."""
+    """Makes a document with tables and charts of every kind; every text is `name`."""
     tables = [
         Table(name, ["name", "ms"], [[name, "1"], ["total", "1"]], has_total=True),
         Table(name, ["line", "source"], [["1", f"    {name}"]], words=0, code=1),

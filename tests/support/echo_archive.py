@@ -59,7 +59,7 @@ def write_mar(
 
 
 def make_settings(*archives: Path, **changes: object) -> ServerSettings:
-    """Settings for archives of one store, on free ports."""
+    """Makes settings for archives of one store, on free ports."""
     fields = {
         "model_store": archives[0].parent,
         "models": tuple(path.name for path in archives),

@@ -1,4 +1,4 @@
-"""`offpath serve --front` as a user runs it, and what can be done to it."""
+"""`offpath serve --front` as a user runs it, with its signals, reloads and load."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class FrontProcess:
     """A running front door.
 
     Attributes:
-        url: where predictions are asked for.
-        log_dir: its logs.
+        url: base URL of predictions.
+        log_dir: folder of its logs.
         run: its folder of links.
-        bodies: its folder of bodies.
+        bodies: its folder of request bodies.
     """
 
     def __init__(self, store: Path, log_dir: Path, *options: str, **env: str) -> None:
@@ -63,32 +63,32 @@ class FrontProcess:
         self.bodies = Path(re.findall(r"client_body_temp_path (\S+);", config)[0])
 
     def errors(self) -> str:
-        """What it has printed on standard error."""
+        """Returns the text printed on standard error."""
         return self._errors.read_text(errors="replace")
 
     def children(self, name: str) -> list[int]:
-        """Its processes of a name: `java`, `nginx`."""
+        """Returns its processes with a name such as `java` or `nginx`."""
         children = psutil.Process(self.process.pid).children()
         return [c.pid for c in children if c.name() == name]
 
     def nginx_workers(self) -> list[int]:
-        """nginx's workers."""
+        """Returns nginx's workers."""
         masters = self.children("nginx")
         return [c.pid for m in masters for c in psutil.Process(m).children()]
 
     def python_workers(self) -> list[int]:
-        """The workers of every TorchServe."""
+        """Returns the Python workers of every TorchServe."""
         return [pid for java in self.children("java") for pid in find_workers(java)]
 
     def reload(self) -> subprocess.CompletedProcess[str]:
-        """`offpath reload`."""
+        """Runs `offpath reload`."""
         command = [sys.executable, "-m", "offpath", "reload", "--log-dir"]
         return subprocess.run(
             [*command, str(self.log_dir)], capture_output=True, text=True, timeout=120
         )
 
     def is_healthy(self) -> bool:
-        """What a load balancer would see."""
+        """Returns the result of the health check that a load balancer would make."""
         try:
             ping = httpx.get(f"{self.url}/ping", trust_env=False, verify=False)
         except httpx.HTTPError:
@@ -96,12 +96,12 @@ class FrontProcess:
         return ping.status_code == 200
 
     def terminate(self, timeout_s: float = 60.0) -> int:
-        """SIGTERM, until it has ended; its exit code."""
+        """Sends SIGTERM, waits for the end and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
     def stop(self) -> None:
-        """Ends it without waiting for anything in flight."""
+        """Ends the door without waiting for requests in flight."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -112,7 +112,7 @@ class FrontProcess:
 def front(
     store: Path, log_dir: Path, *options: str, **env: str
 ) -> Iterator[FrontProcess]:
-    """A running front door, stopped at the end."""
+    """Runs a front door and stops it at the end."""
     door = FrontProcess(store, log_dir, *options, **env)
     try:
         yield door
@@ -121,7 +121,7 @@ def front(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         return is_running(psutil.Process(pid))
     except psutil.NoSuchProcess:
@@ -129,10 +129,10 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Waits for something.
+    """Waits until a condition holds.
 
     Raises:
-        TimeoutError: it does not come.
+        TimeoutError: the condition did not hold in time.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -143,14 +143,14 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 @dataclass
 class Seen:
-    """What the clients of a load saw.
+    """The results of a load, as its clients saw them.
 
     Attributes:
-        statuses: how often each.
+        statuses: number of replies by status.
         answered: ids of the requests that got 200.
         refused: connections that were not accepted.
         broken: requests without an answer on an accepted connection, with the error's name.
-        took: of each answer, when it was asked for (time.monotonic) and how many seconds it took.
+        took: start time (time.monotonic) and duration in seconds of each answered request.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -169,9 +169,9 @@ class Seen:
 def load(
     url: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
 ) -> Iterator[Seen]:
-    """Clients that send one request after the other, each on its connection, until the end.
+    """Runs clients that send one request after the other, each on its own connection.
 
-    A client that is refused comes again a little later.
+    A refused client tries again a little later.
     """
     seen, stop = Seen(), threading.Event()
 
@@ -208,7 +208,7 @@ def load(
 
 
 def log_variables(folder: Path) -> dict[str, str]:
-    """A prediction log into a folder."""
+    """Returns the environment of a prediction log that is shipped to a folder."""
     return {
         "OFFPATH_PREDICTION_LOG": (folder / "log").as_uri(),
         "OFFPATH_SPOOL_DIR": str(folder / "spool"),
@@ -216,7 +216,7 @@ def log_variables(folder: Path) -> dict[str, str]:
 
 
 def read_event_ids(folder: Path) -> Counter[str]:
-    """How often each id is in the log, once nobody writes it any more."""
+    """Counts each event id in the log; call it when nothing writes there any more."""
     ship_spool(folder / "spool", timeout_s=30)
     store = open_store_at((folder / "log").as_uri(), None, None)
     return Counter(str(r["event_id"]) for r in read_records(store, Period()))

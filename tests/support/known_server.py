@@ -1,4 +1,4 @@
-"""An HTTP server whose delays, failures and stalls are known: load generators are checked with it.
+"""An HTTP server with known delays, failures and stalls, to check load generators with.
 
 It answers {"cat": 0.75} to every POST, keeps no body, and counts what it did. A GET returns the
 counts. Run as a program it serves until stdin closes.
@@ -25,12 +25,12 @@ OK, FAILED = b"200 OK", b"503 Service Unavailable"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the server does.
+    """The server's delays, failures and stall.
 
     Attributes:
-        delays_s: a request is held for the delay of its number, in turn.
-        fail_every: every request of a multiple of this number is answered 503; 0: none.
-        stall_at, stall_s: at the request of this number the whole server stands still this long.
+        delays_s: delays of the requests, taken in turn.
+        fail_every: every n-th request is answered with 503; 0 for none.
+        stall_at, stall_s: the request at which the whole server stands still, and how long.
     """
 
     delays_s: tuple[float, ...] = (0.0,)
@@ -41,14 +41,14 @@ class Behaviour:
 
 @dataclass
 class Counts:
-    """What the server saw: requests, and how long it held those it answered with 200, in ms."""
+    """The number of requests, and the ms that the server held each one answered with 200."""
 
     requests: int = 0
     held_ms: list[float] = field(default_factory=list)
 
 
 class BehavingProtocol(asyncio.Protocol):
-    """HTTP/1.1 with kept connections and a Content-Length; all connections count together."""
+    """HTTP/1.1 with persistent connections and Content-Length; all connections share the counts."""
 
     _head, _left = b"", 0
 
@@ -59,7 +59,7 @@ class BehavingProtocol(asyncio.Protocol):
         self._transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        """Head and body may arrive in pieces."""
+        """Collects head and body, which may arrive in pieces, and answers."""
         if self._left:
             self._left -= len(data)
         else:
@@ -81,7 +81,7 @@ class BehavingProtocol(asyncio.Protocol):
         counts.requests += 1
         number = counts.requests
         if number == behaviour.stall_at:
-            # On purpose not asyncio's sleep: the whole server stands still.
+            # time.sleep on purpose: the whole server stands still.
             time.sleep(behaviour.stall_s)
         delay_s = behaviour.delays_s[number % len(behaviour.delays_s)]
         loop = asyncio.get_running_loop()
@@ -114,14 +114,14 @@ class BehavingServer:
     pid: int
 
     def counts(self) -> Counts:
-        """Asks the server what it saw until now."""
+        """Asks the server for its counts so far."""
         # trust_env: no proxy between us and loopback.
         return Counts(**httpx.get(self.url, timeout=30, trust_env=False).json())
 
 
 @contextmanager
 def run_known_server(behaviour: Behaviour = Behaviour()) -> Iterator[BehavingServer]:
-    """Runs a server in a process and a session of its own."""
+    """Runs a server in its own process and session."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(asdict(behaviour))],
         stdin=subprocess.PIPE,
@@ -146,7 +146,7 @@ async def serve(behaviour: Behaviour) -> None:
     port = server.sockets[0].getsockname()[1]
     print(f"http://127.0.0.1:{port}/predictions/any", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
-    # Open connections would be waited for.
+    # A normal exit would wait for open connections.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a server once a second, and what its API answers."""
+"""A real Prometheus that scrapes a server every second, and queries to its API."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ DASHBOARD = DEPLOY / "grafana" / "offpath.json"
 
 
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        """`data` of an answer of its API."""
+        """Returns the `data` of an API answer."""
         answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 
     def wait_until(self, expression: str, seconds: float = 30) -> None:
-        """Until it is true of some series."""
+        """Waits until the expression holds for some series."""
         deadline = time.monotonic() + seconds
         while not self.ask("query", query=expression)["result"]:
             assert time.monotonic() < deadline, expression
@@ -45,7 +45,7 @@ class Prometheus:
 
 @contextmanager
 def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
-    """Ours of deploy/ with the server's address and a scrape a second."""
+    """Runs Prometheus with our configuration of deploy/ on this server, scraping every second."""
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     target = metrics_url.removeprefix("http://")
@@ -74,7 +74,7 @@ def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
 
 
 def is_ready(url: str) -> bool:
-    """Whether it answers queries."""
+    """Returns whether Prometheus answers queries."""
     try:
         return httpx.get(f"{url}/-/ready").status_code == 200
     except httpx.TransportError:
@@ -82,7 +82,7 @@ def is_ready(url: str) -> bool:
 
 
 def list_queries(window: str) -> list[tuple[str, str, str]]:
-    """Panel, legend and query of the dashboard's targets, with its variables filled in."""
+    """Lists panel, legend and query of the dashboard's targets, with its variables filled in."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return [
         (
@@ -96,7 +96,7 @@ def list_queries(window: str) -> list[tuple[str, str, str]]:
 
 
 def draw_dashboard(prometheus: Prometheus, path: Path, seconds: float) -> None:
-    """A chart a panel, of the last so many seconds; panels without a reading are left out."""
+    """Draws one chart per panel for the last `seconds`; panels without a reading are left out."""
     now_s = time.time()
     begin_s = now_s - seconds
     panels: dict[str, list[Series]] = {}

@@ -1,4 +1,4 @@
-"""Moto's S3 server: no check of signatures, but what SeaweedFS lacks: KMS, storage classes."""
+"""Moto's S3 server: it checks no signatures, but knows KMS and storage classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from offpath.profiling.servers.s3_servers import S3Server, run_s3_server
 
 
 def run_moto() -> AbstractContextManager[S3Server]:
-    """An empty one."""
+    """Runs an empty S3 server."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p"]
     return run_s3_server("moto", lambda _, ports: [*command, str(ports[0])])

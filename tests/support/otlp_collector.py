@@ -1,4 +1,4 @@
-"""A collector: takes OTLP over HTTP as protobuf, keeps the spans."""
+"""A collector that takes OTLP over HTTP as protobuf and keeps the spans."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector:
-    """What it was sent so far.
+    """The exports received so far.
 
     Attributes:
-        url: what `trace_endpoint` is set to.
+        url: value for `trace_endpoint`.
         resources: the attributes of each export's resource.
     """
 
@@ -30,7 +30,7 @@ class Collector:
         self.resources: list[dict[str, str]] = []
 
     def take(self, body: bytes) -> None:
-        """One export."""
+        """Takes one export."""
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             attributes = of_resource.resource.attributes
             self.resources.append({a.key: a.value.string_value for a in attributes})
@@ -38,7 +38,7 @@ class Collector:
                 self.spans.extend(of_scope.spans)
 
     def wait_for(self, is_found: Callable[[Span], bool], count: int = 1) -> list[Span]:
-        """Until there are so many such spans; the SDK exports every 5 s."""
+        """Waits until `count` such spans have arrived; the SDK exports every 5 s."""
         deadline = time.monotonic() + 20
         while len(found := [span for span in self.spans if is_found(span)]) < count:
             assert time.monotonic() < deadline, [span.name for span in self.spans]
@@ -48,7 +48,7 @@ class Collector:
 
 @contextmanager
 def run_collector() -> Iterator[Collector]:
-    """Listens on loopback until the block ends."""
+    """Runs a collector on loopback until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

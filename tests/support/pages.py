@@ -1,4 +1,4 @@
-"""Looks at a page as a reader's browser does."""
+"""Checks a page for what a reader's browser would load and show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 
 
 class Reader(HTMLParser):
-    """Collects what a page would load, its texts, and tags that are not closed."""
+    """Collects the resources a page loads, its texts, and tags that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def read_page(html: str) -> Reader:
 
 
 def list_requests(html: str) -> list[str]:
-    """Everything that a browser would fetch to show the page."""
+    """Lists everything that a browser would fetch to show the page."""
     return [
         *read_page(html).loads,
         *re.findall(r"url\([^#)][^)]*\)|@import[^;]*", html),
@@ -70,16 +70,16 @@ def list_requests(html: str) -> list[str]:
 
 
 def find_browser() -> str | None:
-    """A Chromium that is installed."""
+    """Returns the path of an installed Chromium, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def measure_widths(
     browser: str, html: str, folder: Path, width: int
 ) -> tuple[int, int]:
-    """The width of a frame of `width` pixels and the width that the page takes in it."""
+    """Returns the inner width of a frame of `width` pixels and the width of the page in it."""
     (folder / "page.html").write_text(html)
-    # A frame, because a window of Chromium has a least width of its own.
+    # A frame, because Chromium's windows have a minimum width.
     outer = folder / "outer.html"
     outer.write_text(
         f'<iframe id="f" src="page.html" width="{width}" height="800" style="border:0"></iframe>'

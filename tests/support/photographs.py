@@ -2,7 +2,7 @@
 
     from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
-Nothing is opened before an image is asked for; nothing is downloaded.
+Files are opened on first use; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Photograph:
     """One photograph.
 
     Attributes:
-        name: unique; the file's stem, with what was cut out of it.
+        name: unique; the file's stem and the name of the crop.
         path: the file.
         box: the crop (left, top, right, bottom) in pixels, or None for all of it.
     """
@@ -62,19 +62,23 @@ class Photograph:
 
     @cached_property
     def rgb(self) -> Image.Image:
-        """The same in RGB."""
+        """The same image in RGB."""
         return self.image.convert("RGB")
 
 
 def encode(image: Image.Image, format: str, **options: Any) -> bytes:
-    """Writes `image` in one of Pillow's formats, to memory."""
+    """Encodes `image` in one of Pillow's formats."""
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
 def find_photograph(name: str) -> Photograph:
-    """The photograph called `name`; KeyError where there is none."""
+    """Returns the photograph called `name`.
+
+    Raises:
+        KeyError: no photograph has that name.
+    """
     return {photograph.name: photograph for photograph in PHOTOGRAPHS}[name]
 
 

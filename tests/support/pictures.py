@@ -17,14 +17,14 @@ COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
 
 
 def jpeg(name: str = "coffee", size: tuple[int, int] | None = None) -> bytes:
-    """A photograph as a JPEG file, resized where `size` says so."""
+    """Encodes a photograph as JPEG, resized to `size` if given."""
     photo = next(p for p in PHOTOGRAPHS if p.name.startswith(name))
     image = photo.image.convert("RGB")
     return encode(image.resize(size) if size else image, "JPEG", quality=90)
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds next to nothing: a decompression bomb."""
+    """Makes a decompression bomb: a PNG that claims a size and holds next to nothing."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = zlib.crc32(kind + data)
@@ -41,14 +41,14 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
-    """An array as npy bytes."""
+    """Encodes an array as npy bytes."""
     file = io.BytesIO()
     np.save(file, array, allow_pickle=allow_pickle)
     return file.getvalue()
 
 
 def accepted() -> dict[str, bytes]:
-    """Every accepted format and mode, all of the same photograph."""
+    """Encodes one photograph in every accepted format and mode."""
     rgb = COFFEE.image.convert("RGB")
     grey16 = np.asarray(rgb.convert("L")).astype(np.uint16) * 257
     from PIL import Image
@@ -71,13 +71,13 @@ def accepted() -> dict[str, bytes]:
 
 
 def noise(size: int) -> bytes:
-    """Random bytes, the same each time."""
+    """Returns random bytes that are the same each time."""
     return random.Random(0).randbytes(size)
 
 
 # name -> (body, status, type)
 def rejected() -> dict[str, tuple[bytes, int, str]]:
-    """Every kind of bad item with the answer it must get."""
+    """Returns every kind of bad item with the answer it must get."""
     good = jpeg()
     return {
         "empty": (b"", 400, "EmptyPayload"),

@@ -1,4 +1,4 @@
-"""The near-free model as an exported Ray application, its prediction log a folder beside it."""
+"""The near-free model as an exported Ray application with its prediction log in a folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from offpath.profiling.servers import archives
 
 
 def make_application(folder: Path, batch_size: int, replicas: tuple[int, int]) -> None:
-    """FOLDER/application, and its log in FOLDER/log.
+    """Exports FOLDER/application, which logs to FOLDER/log.
 
     Args:
-        replicas: lowest and highest number.
+        replicas: lowest and highest number of replicas.
     """
     model = load_model("near-free")
     log = {"uri": f"file://{folder / 'log'}", "segment_max_age_s": 2}
@@ -21,6 +21,6 @@ def make_application(folder: Path, batch_size: int, replicas: tuple[int, int]) -
     (folder / "store").mkdir()
     config = {**config, "batchSize": batch_size}
     archive = archives.build_offpath(model, config, folder / "store")
-    # The balancer is not on this node.
+    # The balancer runs on another node.
     application = folder / "application"
     export_ray(RayChoices(archive, application, replicas, host="0.0.0.0"))

@@ -1,8 +1,8 @@
-"""A Ray cluster on one machine: each node a network namespace with an address of its own.
+"""A Ray cluster on one machine: each node is a network namespace with its own address.
 
-Runs as root of a user and network namespace (`unshare --map-root-user --net`): nothing of it can
-be reached from outside. A node's processes are those of one process namespace, so that they end at
-once as at the loss of a machine; its address and its spool, as a volume's, are there for the next.
+It runs as root of a user and network namespace (`unshare --map-root-user --net`), so nothing in it
+can be reached from outside. A node's processes share one process namespace and end together, as at
+the loss of a machine. Its address and its spool stay for the next node, as a volume would.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from offpath.profiling.servers.confined import raise_loopback
 NETWORK = "10.55.0"
 BRIDGE_ADDRESS = f"{NETWORK}.254"
 GCS_PORT, DASHBOARD_PORT, HTTP_PORT = 6379, 8265, 8000
-# Where Ray's HAProxy keeps its files: each node sees a folder of its own there.
+# Ray's HAProxy keeps its files here; each node sees its own folder at this path.
 HAPROXY_FOLDER = Path("/tmp/haproxy-serve")
 READY_TIMEOUT_S = 180.0
 START = """
@@ -36,13 +36,13 @@ mount --bind "$1/ray" "$2" && mount --bind "$1/haproxy" "$3" && shift 3 && "$@"
 
 @dataclass
 class Node:
-    """A place for a node; what runs there may be killed and started again.
+    """A place for a node, whose processes may be killed and started again.
 
     Attributes:
-        cpus: that it says it has.
+        cpus: number of CPUs that the node reports.
         folder: its logs and its spool.
         holder: keeps its network namespace while nothing runs.
-        process: of the first of its processes; None while nothing runs.
+        process: the first of its processes; None while nothing runs.
     """
 
     name: str
@@ -54,24 +54,24 @@ class Node:
 
     @property
     def spool(self) -> Path:
-        """The prediction log's."""
+        """Returns the spool of the prediction log."""
         return self.folder / "spool"
 
     def enter(self, *command: str) -> list[str]:
-        """The command that runs a command with its address."""
+        """Returns the command that runs a command in the node's namespace."""
         return ["nsenter", "--target", str(self.holder.pid), "--net", *command]
 
     def kill(self) -> None:
-        """SIGKILL to all its processes; they are gone when it returns."""
+        """Kills all processes of the node; they are gone when the function returns."""
         if self.process is not None:
-            # The kernel kills all others of the namespace before its first process is gone.
+            # The kernel ends the whole namespace before its first process is gone.
             for process in (*psutil.Process(self.process.pid).children(), self.process):
                 process.kill()
                 process.wait()
             self.process = None
 
     def find_first(self) -> psutil.Process:
-        """The first process of its process namespace."""
+        """Returns the first process of the node's process namespace."""
         if self.process is None:
             raise RuntimeError(f"nothing runs on {self.name}")
         (first,) = psutil.Process(self.process.pid).children()
@@ -80,11 +80,11 @@ class Node:
 
 @dataclass
 class RayCluster:
-    """Nodes, the first of them the head.
+    """A cluster; its first node is the head.
 
     Attributes:
-        python: of the environment that Ray is installed in.
-        scratch: a short path, for sockets: each node sees a folder of its own there.
+        python: interpreter of the environment in which Ray is installed.
+        scratch: a short path for sockets; each node sees its own folder at this path.
         environ: variables of every node.
     """
 
@@ -97,11 +97,11 @@ class RayCluster:
 
     @property
     def head(self) -> Node:
-        """Where the control is; its loss is the cluster's."""
+        """The node with Ray's control service; the cluster does not survive its loss."""
         return self.nodes[0]
 
     def make_environment(self, node: Node | None = None) -> dict[str, str]:
-        """Variables of a node's processes, or of one that speaks to the cluster."""
+        """Returns the environment of a node's processes, or of a client of the cluster."""
         own = {} if node is None else {"OFFPATH_SPOOL_DIR": str(node.spool)}
         return {
             **os.environ,
@@ -109,7 +109,7 @@ class RayCluster:
             "RAY_TMPDIR": str(self.scratch),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
-            # As KubeRay sets it.
+            # KubeRay sets this variable too.
             "RAY_ADDRESS": f"{NETWORK}.1:{GCS_PORT}",
             "PATH": f"{self.python.parent}:{os.environ['PATH']}",
             **self.environ,
@@ -117,7 +117,7 @@ class RayCluster:
         }
 
     def start(self, node: Node) -> None:
-        """Starts Ray there; `wait_until` says when it has joined."""
+        """Starts Ray on the node; `wait_until` tells when the node has joined."""
         for name in ("ray", "haproxy", "spool"):
             (node.folder / name).mkdir(parents=True, exist_ok=True)
         if node is self.head:
@@ -141,14 +141,14 @@ class RayCluster:
             )
 
     def deploy(self, application: Path) -> None:
-        """`serve deploy`, as on any cluster."""
+        """Runs `serve deploy`."""
         url = f"http://{self.head.address}:{DASHBOARD_PORT}"
         command = ["serve", "deploy", str(application / "config.yaml")]
         environ = self.make_environment()
         subprocess.run([*command, "--address", url], env=environ, check=True)
 
     def end(self, node: Node, hook: Sequence[str]) -> None:
-        """Runs a command on the node, as a pod's `preStop`, and then kills it."""
+        """Runs a command on the node as a pod's `preStop` would, then kills the node."""
         first = node.find_first()
         inside = ["nsenter", "--target", str(first.pid), "--net", "--mount", "--pid"]
         done = subprocess.run(
@@ -162,14 +162,14 @@ class RayCluster:
         node.kill()
 
     def ask(self, path: str) -> Any:
-        """What Ray's dashboard says."""
+        """Asks Ray's dashboard."""
         url = f"http://{self.head.address}:{DASHBOARD_PORT}{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
         reply = httpx.get(url, headers=headers, timeout=10, trust_env=False)
         return reply.raise_for_status().json()
 
     def node_ids(self) -> dict[str, str]:
-        """Address -> id, of those that are alive."""
+        """Returns address -> id of the nodes that are alive."""
         nodes = self.ask("/nodes?view=summary")["data"]["summary"]
         return {
             one["ip"]: one["raylet"]["nodeId"]
@@ -178,7 +178,7 @@ class RayCluster:
         }
 
     def replicas(self, *states: str) -> dict[str, str]:
-        """Id -> address of each replica, or of those in some states."""
+        """Returns id -> address of the replicas, optionally in some states only."""
         applications = self.ask("/api/serve/applications/")["applications"]
         return {
             replica["replica_id"]: replica["node_ip"]
@@ -192,7 +192,9 @@ class RayCluster:
 def wait_until(
     is_so: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S
 ) -> float:
-    """Seconds until it was so; the dashboard may not answer while a node comes or goes."""
+    """Waits for a condition and returns the seconds it took.
+
+    The dashboard may not answer while a node comes or goes."""
     begin_s = time.monotonic()
     while (took_s := time.monotonic() - begin_s) < timeout_s:
         try:
@@ -205,7 +207,7 @@ def wait_until(
 
 
 def run_ip(*lines: str) -> None:
-    """`ip` with each of these."""
+    """Runs `ip` with each of these argument lists."""
     for line in lines:
         subprocess.run(["ip", *line.split()], check=True)
 
@@ -214,10 +216,10 @@ def run_ip(*lines: str) -> None:
 def ray_cluster(
     python: Path, folder: Path, environ: Mapping[str, str], cpus: Mapping[str, int]
 ) -> Iterator[RayCluster]:
-    """Starts a node a name, the first one the head; at the end nothing of them is left.
+    """Starts one node per name, the first as head, and removes all of them at the end.
 
     Args:
-        cpus: that each node says it has.
+        cpus: number of CPUs that each node reports.
     """
     raise_loopback()
     HAPROXY_FOLDER.mkdir(exist_ok=True)
@@ -239,7 +241,7 @@ def ray_cluster(
 
 @contextmanager
 def make_node(folder: Path, number: int, cpus: int) -> Iterator[Node]:
-    """A place on the bridge."""
+    """Makes a place for a node on the bridge."""
     holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     node = Node(folder.name, f"{NETWORK}.{number}", cpus, folder, holder)
     try:

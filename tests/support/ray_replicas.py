@@ -1,4 +1,4 @@
-"""A load that rises and falls before a cluster whose replicas follow it.
+"""A load that rises and falls in front of a cluster whose replicas follow it.
 
     unshare --map-root-user --net python -m tests.support.ray_replicas FOLDER PYTHON
 
@@ -21,24 +21,24 @@ from tests.support.ray_cluster import RayCluster
 from tests.support.ray_rounds import open_cluster
 from tests.support.watched_load import Tries, watched_load
 
-# The columns of samples.json.
+# The metrics in samples.json.
 AT, CLIENTS = "at_s", "clients"
 WANTED, RUNNING = "wanted", "running"
 ANSWERED, FAILED = "answered", "failed"
 FEW, MANY = 4, 32
-# Clients, and for how long: as many replicas as wanted are there, and gone, before the end.
+# Clients and seconds of each phase, long enough for the replicas to come and go.
 LOAD_S = (
     (FEW, float(os.environ.get("OFFPATH_RAY_FEW_S", "20"))),
     (MANY, float(os.environ.get("OFFPATH_RAY_MANY_S", "80"))),
     (FEW, float(os.environ.get("OFFPATH_RAY_AFTER_S", "160"))),
 )
 EVERY_S = 2.0
-# A batch's time in the model, which uses no core: replicas add up on a machine of two.
+# A batch waits this long in the model without using a core, so replicas scale on two cores.
 WAIT_MS = "100"
 
 
 class Samples:
-    """What is seen at each time."""
+    """The metrics over time."""
 
     def __init__(self, cluster: RayCluster, tries: Tries) -> None:
         self.cluster, self.tries = cluster, tries
@@ -65,7 +65,7 @@ class Samples:
 
 
 def main(folder: Path, python: Path) -> None:
-    """All of the load."""
+    """Runs the whole load."""
     tries = Tries()
     bodies = load_workload("photos-55k").read()
     with ExitStack() as stack:

@@ -2,8 +2,8 @@
 
     unshare --map-root-user --net python -m tests.support.ray_rounds FOLDER ROUNDS PYTHON
 
-FOLDER/application is the exported application, FOLDER/log where its prediction log goes. Writes
-FOLDER/rounds.json: what clients saw, and what the nodes left.
+FOLDER/application is the exported application, FOLDER/log its prediction log. The result is
+FOLDER/rounds.json: the clients' tries and the state of the nodes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tests.support.ray_cluster import (
 from tests.support.watched_load import Tries, watched_load
 
 REPLICAS = 3
-# In Ray's counting: what was on one worker finds room on the other alone, and back.
+# CPUs in Ray's counting: all replicas fit on either worker alone.
 CPUS = {"head": 1, "one": 2, "two": 2}
 CLIENTS = 32
-# Between two requests of a client: the nodes that come need the cores too.
+# Pause between a client's requests: starting nodes need the cores too.
 PAUSE_S = float(os.environ.get("OFFPATH_RAY_PAUSE_S", "0.15"))
 BEFORE_S, AFTER_S = 2.0, 2.0
 KILLED, DRAINED = "killed", "drained"
@@ -45,11 +45,11 @@ KILLED, DRAINED = "killed", "drained"
 
 @dataclass
 class Event:
-    """What was done to a node.
+    """One kill or drain of a node.
 
     Attributes:
-        done_s, over_s: when it began and was done, on the clock of the tries.
-        whole_s: until all replicas ran again, on other nodes.
+        done_s, over_s: begin and end, on the clock of the tries.
+        whole_s: seconds until all replicas ran again on other nodes.
     """
 
     kind: str
@@ -60,17 +60,17 @@ class Event:
 
 
 class Rounds:
-    """What happens in a round."""
+    """Runs rounds and keeps their events."""
 
     def __init__(self, cluster: RayCluster, hook: list[str], tries: Tries) -> None:
         self.cluster, self.hook, self.tries = cluster, hook, tries
         self.events: list[Event] = []
 
     def strike(self, number: int) -> None:
-        """One round."""
+        """Runs one round."""
         workers = self.cluster.nodes[1:]
         replicas = self.cluster.replicas("RUNNING").values()
-        # Busiest first: after a loss the replicas are where room was.
+        # The busiest node first: after a loss, the replicas are wherever there was room.
         workers.sort(key=lambda node: -list(replicas).count(node.address))
         killed, drained = workers
         time.sleep(BEFORE_S)
@@ -119,7 +119,7 @@ class Rounds:
 
 
 def describe(tries: Tries, event: Event) -> str:
-    """Rates before, during and after an event, and what failed."""
+    """Describes the rates before, during and after an event, and the failures."""
     end_s = event.done_s + event.whole_s
     rates = [
         tries.rate(event.done_s - BEFORE_S, event.done_s),
@@ -131,13 +131,13 @@ def describe(tries: Tries, event: Event) -> str:
     before, during, after = rates
     return (
         f"{event.node} {event.kind}: whole again after {event.whole_s:.0f} s; {before:.0f},"
-        f" {during:.0f}, {after:.0f} answers a second before, during, after;"
+        f" {during:.0f}, {after:.0f} answers per second before, during, after;"
         f" {len(failed)} tries failed, {len(late)} of them begun later"
     )
 
 
 def read_pod(application: Path) -> dict[str, Any]:
-    """A worker's container, as the exported manifest has it."""
+    """Returns a worker's container from the exported manifest."""
     service = yaml.safe_load((application / "rayservice.yaml").read_text())
     (group,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
@@ -147,9 +147,9 @@ def read_pod(application: Path) -> dict[str, Any]:
 def open_cluster(
     stack: ExitStack, folder: Path, python: Path, environ: Mapping[str, str]
 ) -> tuple[RayCluster, str]:
-    """Three nodes as the manifest's pods, the application on them, and a balancer's URL."""
+    """Starts three nodes like the manifest's pods with the application; yields a balancer's URL."""
     application = folder / "application"
-    # The image holds it at another place.
+    # The image keeps it at another path.
     own = {"PYTHONPATH": str(application), **environ}
     environ = {one["name"]: one["value"] for one in read_pod(application)["env"]} | own
     begin_s = time.monotonic()
@@ -165,7 +165,7 @@ def open_cluster(
 
 
 def main(folder: Path, rounds: int, python: Path) -> None:
-    """All rounds, and what was seen."""
+    """Runs all rounds and writes the result."""
     tries = Tries()
     (hook,) = read_pod(folder / "application")["lifecycle"]["preStop"].values()
     bodies = load_workload("photos-55k").read()

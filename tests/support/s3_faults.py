@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that can take it away: the outages an S3 client meets."""
+"""A proxy in front of an S3 server that imitates the outages an S3 client meets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED = (
     "login page",
     "truncated",
 )
-# Answers that are no outage: wrong ones.
+# Wrong answers, which are not outages.
 WRONG = (EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED)
 
 
@@ -28,7 +28,7 @@ def _error(code: str, message: str) -> str:
     return f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
 
 
-# Status and further header, body.
+# Mode -> status with a further header, and body.
 ANSWERS = {
     SLOW_DOWN: (
         "503 Service Unavailable",
@@ -46,12 +46,12 @@ ANSWERS = {
 
 
 class FaultProxy(LatencyProxy):
-    """Passes through, refuses connections, answers every request with an error, or never does."""
+    """Passes requests through, refuses connections, answers with errors, or never answers."""
 
     _mode = PASS
 
     def set_mode(self, mode: str) -> None:
-        """Changes what clients meet; connections that are open are closed."""
+        """Changes the mode and closes open connections."""
         self.call(self._change(mode))
 
     async def _change(self, mode: str) -> None:
@@ -80,7 +80,7 @@ async def _answer_error(
     body: str,
     is_cut: bool,
 ) -> None:
-    """Takes one request whole, so that the client reads the answer instead of a broken pipe."""
+    """Reads the whole request first, so that the client gets the answer and no broken pipe."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     if "expect: 100-continue" in head:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What a server says of itself: our metrics as numbers, lines of its logs."""
+"""Reads a server's metrics as numbers and counts the lines of its logs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from offpath.serving.torchserve.server import TorchServe
 LINE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
-# metric name -> value of the dimension that is not the model's or the host's -> value
+# metric name -> label value (stage, bucket or error type) -> value
 Metrics = dict[str, dict[str, float]]
 
 
 def read_metrics(server: TorchServe, model: str) -> Metrics:
-    """What /metrics says of a model now; dimensions other than Stage, Le, Type are summed up."""
+    """Reads a model's metrics; dimensions other than Stage, Le and Type are summed up."""
     metrics: Metrics = defaultdict(lambda: defaultdict(float))
     for line in httpx.get(f"{server.metrics_url}/metrics").text.splitlines():
         match = LINE.match(line)
@@ -32,7 +32,7 @@ def read_metrics(server: TorchServe, model: str) -> Metrics:
 
 
 def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
-    """Waits for the worker's next write, until the items are counted."""
+    """Waits until the worker has reported this number of items."""
     deadline = time.monotonic() + 10
     while True:
         metrics = read_metrics(server, model)
@@ -42,5 +42,5 @@ def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
 
 
 def count_log_lines(server: TorchServe) -> int:
-    """Lines of all log files."""
+    """Counts the lines of all log files."""
     return sum(len(path.read_bytes().splitlines()) for path in server.log_dir.iterdir())

@@ -1,10 +1,10 @@
-"""For load that nobody looks on at."""
+"""A watcher of a load that does nothing."""
 
 from __future__ import annotations
 
 
 class SilentWatcher:
-    """See `offpath.profiling.load.plan.Watcher`."""
+    """Implements `Watcher` and ignores all calls."""
 
     windows = 0
 

@@ -40,7 +40,7 @@ def make_stock(
     if config is not None:
         (folder / "model-config.yaml").write_text(yaml.safe_dump(config))
         command += ["--config-file", str(folder / "model-config.yaml")]
-    # It empties $TMPDIR/<model name>.
+    # torch-model-archiver empties $TMPDIR/<model name>.
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     env = {**os.environ, "TMPDIR": str(scratch)}

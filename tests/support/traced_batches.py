@@ -1,4 +1,4 @@
-"""CPU a batch with tracing off, at one request in a hundred, and of every request, in turn."""
+"""CPU time per batch with tracing off, of one request in a hundred, and of every request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SHARES = (None, 0.01, 1.0)
 
 
 def measure(mar: Path, endpoint: str, rounds: int) -> list[list[float]]:
-    """Milliseconds of this process' CPU a batch of eight 500 x 333 JPEGs, a value a round.
+    """Returns this process's CPU ms per batch of eight 500 x 333 JPEGs, one value per round.
 
-    Of the whole process: the exporting thread counts too.
+    The whole process counts, including the exporting thread.
     """
     service = load_service(str(mar))
     handler = service._entry_point.__self__
@@ -37,7 +37,7 @@ def measure(mar: Path, endpoint: str, rounds: int) -> list[list[float]]:
             begin_s = time.process_time()
             for _ in range(BATCHES_A_ROUND):
                 predict(service, rows)
-            if number:  # the first one warms up
+            if number:  # the first round warms up
                 kept.append(1e3 * (time.process_time() - begin_s) / BATCHES_A_ROUND)
     handler._tracer = None
     for tracer in tracers:

@@ -1,4 +1,4 @@
-"""Clients that retry, each try of theirs noted."""
+"""Clients that retry and record each try."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRIES = 5
 
 @dataclass
 class Try:
-    """One request; status 0 where no answer came."""
+    """One request; status 0 means that no answer came."""
 
     began_s: float
     ended_s: float
@@ -25,27 +25,27 @@ class Try:
 
 @dataclass
 class Tries:
-    """All of them.
+    """All tries of a load.
 
     Attributes:
-        given_up: predictions that no try got.
+        given_up: predictions for which every try failed.
     """
 
     made: list[Try] = field(default_factory=list)
     given_up: int = 0
 
     def failed(self) -> list[Try]:
-        """Those not answered 200."""
+        """Returns the tries that were not answered with 200."""
         return [one for one in list(self.made) if one.status != 200]
 
     def rate(self, begin_s: float, end_s: float) -> float:
-        """Answers with 200 a second."""
+        """Returns the 200s per second."""
         good = [one for one in list(self.made) if one.status == 200]
         return sum(begin_s <= one.ended_s < end_s for one in good) / (end_s - begin_s)
 
 
 class Watched(Client):
-    """A client that notes each try."""
+    """A client that records each try."""
 
     def __init__(self, url: str, model: str, tries: Tries) -> None:
         super().__init__(url, model, retries=RETRIES)
@@ -71,7 +71,7 @@ def watched_load(
     pause_s: float,
     tries: Tries,
 ) -> Iterator[None]:
-    """Clients that send while the block runs, each after a pause."""
+    """Runs clients during the block; each pauses between two requests."""
     stopped = threading.Event()
 
     def send(turn: int) -> None:

@@ -1,4 +1,4 @@
-"""The checkout's wheel, installed into a fresh environment: what users have, and nothing else."""
+"""The checkout's wheel in a fresh environment, as users have it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUILD = "from setuptools import build_meta; build_meta.build_wheel({!r})"
 
 
 def run(*command: object, cwd: Path) -> str:
-    """A command's output; without an environment, so that nothing leads back to the clone."""
+    """Runs a command with an empty environment, so that nothing leads back to the clone."""
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env={}, capture_output=True, text=True
     )
@@ -25,7 +25,7 @@ def run(*command: object, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in a copy: setuptools leaves its scratch files beside setup.cfg."""
+    """Builds the wheel in a copy, because setuptools leaves scratch files beside setup.cfg."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     ignore = shutil.ignore_patterns(*NOT_COPIED)
@@ -37,11 +37,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path) -> Path:
-    """Python of a fresh environment with the wheel; its dependencies are this one's."""
+    """Returns the interpreter of a fresh environment with the wheel and this one's dependencies."""
     environment = wheel.parent / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=wheel.parent)
     python = environment / "bin" / "python"
-    # The .pth files in those folders are not read, and so no installed `offpath`.
+    # .pth files in those folders are ignored, and with them an installed `offpath`.
     (site,) = environment.glob("lib/python*/site-packages")
     folders = [entry for entry in sys.path if entry.endswith("-packages")]
     (site / "dependencies.pth").write_text("\n".join(folders))
