@@ -1,8 +1,8 @@
-"""Which kind of work a function is: file I/O, S3, decode, resize, tensor, forward, serialise,
-logging, other.
+"""Sorts functions into kinds of work: file I/O, S3, decode, resize, tensor, forward, and others.
 
-Rules over the function's file and name, first match wins. Functions that serve everybody (dict
-methods, `re`, `isinstance`) match none and count to the bucket of who called them most.
+Rules match the function's file and name, and the first match wins. Functions of general use (dict
+methods, `re`, `isinstance`) match no rule and count to the bucket of the caller that spends most
+time in them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ TENSOR, FORWARD, SERIALISE, LOGGING = "tensor", "forward", "serialise", "logging
 OTHER = "other"
 BUCKETS = (FILE_IO, S3, DECODE, RESIZE, TENSOR, FORWARD, SERIALISE, LOGGING, OTHER)
 
-# (bucket, file, name): regular expressions that must be found in both. Built-ins have no file.
+# (bucket, file, name): both regular expressions must be found. Built-ins have no file.
 _RULES = [
-    # S3: the client and everything below it.
+    # The S3 client and everything below it.
     (S3, r"^(boto3|botocore|aiobotocore|s3transfer|urllib3|aiohttp)/", r""),
     (S3, r"^(http/|socket\.py|ssl\.py|email/)", r""),
     (S3, r"^$", r"_socket|_ssl|select\.|'(poll|epoll)' objects|getaddrinfo"),
-    # Decoding: Pillow reads lazily, so its loaders belong here as well.
+    # Decoding. Pillow reads lazily, so its loaders belong here too.
     (
         DECODE,
         r"^$",
@@ -55,7 +55,7 @@ _RULES = [
     ),
     (RESIZE, r"^torch/nn/functional\.py", r"^interpolate$"),
     (RESIZE, r"^handler/(?:\w+/)*(resample|transform)\.py", r""),
-    # Pixels into tensors, and tensors about.
+    # Pixels become tensors, and tensors move.
     (
         TENSOR,
         r"^$",
@@ -108,7 +108,7 @@ _RULES = [
     ),
     (FILE_IO, r"^$", r"\b(posix|mmap|fcntl)\.(?!write>|fspath)|scandir"),
 ]
-# As above, for functions that count to their callers' bucket where that is one of theirs.
+# The same, for functions that count to their caller's bucket if `_TAKING` lists it.
 _BORROWED = [
     # The prediction log's append, like every other log's, is logging.
     (FILE_IO, r"^$", r"of '_io\.\w+' objects|\bposix\.write>"),
@@ -116,7 +116,7 @@ _BORROWED = [
     (TENSOR, r"^torch/", r""),
     (SERIALISE, r"^$", r"'decode' of|'encode' of"),
 ]
-# Buckets that take what they call with them: a socket's buffer is no file.
+# Buckets whose callers' buckets take precedence: a buffer of a socket is not file I/O.
 _TAKING = {
     FILE_IO: (S3, LOGGING, DECODE),
     TENSOR: (FORWARD, RESIZE, SERIALISE),
@@ -145,10 +145,10 @@ def _match(function: Function, rules: _Rules) -> str | None:
 
 
 def find_buckets(stats: Stats) -> dict[Function, str]:
-    """The bucket of each function; files must be shortened (`profiling.source_paths`)."""
+    """Returns the bucket of each function. Files must be shortened (`samples.make_shortener`)."""
     fixed = {function: _match(function, RULES) for function in stats}
     found = {function: bucket for function, bucket in fixed.items() if bucket}
-    # As many rounds as helpers call helpers; what then has no bucket works for nobody we know.
+    # One round for each level of helpers that call helpers. The rest has no known caller.
     for _ in range(8):
         learned = {
             function: bucket
@@ -168,14 +168,14 @@ def find_buckets(stats: Stats) -> dict[Function, str]:
 def _ask_callers(
     function: Function, stats: Stats, found: dict[Function, str]
 ) -> str | None:
-    """The bucket that a function without a rule has by most of its time, if it is known."""
+    """Returns the bucket whose callers spend most time in a function, if it is known."""
     own = _match(function, BORROWED)
     weights: dict[str, float] = {}
     for caller, (calls, _, own_s, _) in stats[function][4].items():
         bucket = found.get(caller)
         if bucket is None or (own is not None and bucket not in _TAKING[own]):
             bucket = own or OTHER
-        # Calls break the tie of functions that cost nothing measurable.
+        # Calls break the tie between functions whose time is too short to measure.
         weights[bucket] = weights.get(bucket, 0.0) + own_s + calls * 1e-9
     if not weights:
         return None

@@ -1,10 +1,10 @@
-"""Calls of all threads that work for a request, as the statistics that `pstats` reads.
+"""Statistics of calls for `pstats`, of all threads that work for a request.
 
-Up to Python 3.11 that is cProfile, one per thread. From 3.12 on cProfile listens to
-`sys.monitoring`, which calls it for every thread while it keeps one stack of calls: two threads'
-calls get mixed up, and a second cProfile is refused ("another profiling tool is already active").
-There `sys.setprofile`, which stays a thread's own, feeds `StackProfile`: the same figures, at about
-five times the cost a call (4 us instead of 0.8).
+Up to Python 3.11, each thread has a cProfile. From 3.12 on, cProfile listens to `sys.monitoring`,
+which reports every thread's calls to one stack: the calls of two threads get mixed up, and a second
+cProfile is refused ("another profiling tool is already active"). There, `sys.setprofile`, which
+observes one thread, feeds `StackProfile`. It gives the same figures at five times the cost per
+call (4 us instead of 0.8).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any, Union, cast
 Function = tuple[str, int, str]
 # Calls, primitive calls, own seconds, cumulative seconds.
 Figures = tuple[int, int, float, float]
-# As pstats has them: a function's primitive calls, calls and seconds, then Figures by caller.
+# pstats' format: primitive calls, calls, own and cumulative seconds, then Figures by caller.
 Stats = dict[Function, tuple[int, int, float, float, dict[Function, Figures]]]
 
-# Instead of a caller's number.
+# Stands for the number of a caller where there is none.
 NOBODY = -1
 
 
 class StackProfile:
-    """A profiler over `sys.setprofile`.
+    """A profiler that uses `sys.setprofile`.
 
     Args:
         clock: seconds.
@@ -39,24 +39,24 @@ class StackProfile:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        # Functions are numbered: hashing a code object or a name for each call would cost more
-        # than all the rest.
+        # Functions are numbered, because hashing a code object or a name for each call would cost
+        # more than all other steps.
         self._numbers: dict[Any, int] = {}
         self._names: dict[Function, int] = {}
         self._depths: list[int] = []
         self._kept: list[CodeType] = []
-        # [number, start, seconds of what it called], outermost first.
+        # [number, start, seconds of the functions it called], outermost first.
         self._stack: list[list[Any]] = []
         # (number, caller's number) -> [primitive calls, calls, own, cumulative].
         self._edges: dict[tuple[int, int], list[Any]] = {}
         self.stats: Stats = {}
 
     def enable(self) -> None:
-        """Starts on the calling thread."""
+        """Starts profiling the calling thread."""
         sys.setprofile(self._on_event)
 
     def disable(self) -> None:
-        """Stops on the calling thread."""
+        """Stops profiling the calling thread."""
         sys.setprofile(None)
         while self._stack:
             self._leave()
@@ -66,13 +66,13 @@ class StackProfile:
             code = frame.f_code
             number = self._numbers.get(id(code))
             if number is None:
-                # Kept alive, so that its id stays its own.
+                # Kept alive, so that no other code object gets its id.
                 self._kept.append(code)
                 number = self._add(id(code), name_code(code))
             self._enter(number)
         elif event == "c_call":
             owner = getattr(argument, "__self__", None)
-            # A method of an object is made anew for each call, a module's function is not.
+            # Each call makes a new object for a method, but not for a module's function.
             is_method = owner is not None and not isinstance(owner, ModuleType)
             key = (type(owner), argument.__name__) if is_method else argument
             number = self._numbers.get(key)
@@ -80,7 +80,7 @@ class StackProfile:
                 number = self._add(key, name_builtin(argument))
             self._enter(number)
         elif self._stack:
-            # The return of a function that was entered before the profiler has no partner.
+            # A function that was entered before the profiler started has no entry on the stack.
             self._leave()
 
     def _add(self, key: Any, function: Function) -> int:
@@ -109,12 +109,12 @@ class StackProfile:
         edge[2] += whole_s - called_s
         self._depths[number] -= 1
         if self._depths[number] == 0:
-            # A recursion's inner calls are inside the outermost one's time.
+            # The outermost call of a recursion contains the time of the inner calls.
             edge[0] += 1
             edge[3] += whole_s
 
     def create_stats(self) -> None:
-        """Puts what was seen so far into `stats`, as cProfile does for `pstats.Stats`."""
+        """Fills `stats` with all calls so far; `pstats.Stats` calls this method."""
         self.stats = {}
         functions = list(self._names)
         for (number, caller), figures in self._edges.items():
@@ -132,17 +132,17 @@ class StackProfile:
             )
 
 
-# Profiles the thread that enables it; `pstats.Stats` takes both.
+# Either profiles the thread that enables it, and `pstats.Stats` reads both.
 ThreadProfile = Union[StackProfile, cProfile.Profile]
 
 
 def name_code(code: CodeType) -> Function:
-    """As pstats names a Python function."""
+    """Returns pstats' name for a Python function."""
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
 def name_builtin(function: Any) -> Function:
-    """As pstats names a function written in C."""
+    """Returns pstats' name for a function written in C."""
     name = getattr(function, "__name__", repr(function))
     owner = getattr(function, "__self__", None)
     module = getattr(function, "__module__", None)
@@ -154,10 +154,10 @@ def name_builtin(function: Any) -> Function:
 
 
 class CallProfiler:
-    """One profile per thread that handles requests, merged at the end.
+    """One profile for each thread that handles requests, merged at the end.
 
     Args:
-        make_profile: by default the profiler that is right here.
+        make_profile: makes a thread's profile; by default, the kind that fits this Python.
     """
 
     def __init__(self, make_profile: Callable[[], ThreadProfile] | None = None) -> None:
@@ -168,7 +168,7 @@ class CallProfiler:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Profiles the calling thread; further blocks of the same thread add to its profile."""
+        """Profiles the calling thread. Further blocks on the same thread add to its profile."""
         thread = threading.get_ident()
         with self._lock:
             profile = self._profiles.get(thread)
@@ -181,15 +181,15 @@ class CallProfiler:
             profile.disable()
 
     def merge(self) -> pstats.Stats:
-        """All threads together."""
+        """Returns the statistics of all threads together."""
         return merge_profiles(list(self._profiles.values()))
 
 
 def merge_profiles(profiles: Sequence[ThreadProfile | str]) -> pstats.Stats:
-    """Profiles, or the files that they were saved in, function by function, caller by caller."""
+    """Adds up profiles, or files of saved profiles."""
     return pstats.Stats(*cast(Any, profiles))
 
 
 def read_stats(profile: pstats.Stats) -> Stats:
-    """Its figures; typeshed does not know of them."""
+    """Returns the figures of a profile, which typeshed does not declare."""
     return cast(Stats, vars(profile)["stats"])

@@ -1,4 +1,4 @@
-"""The calls behind a handler's batches: own and cumulative time per function, in buckets."""
+"""Own and cumulative time of each function that a handler's batches call, with its kind of work."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ from offpath.profiling.profilers.call_profiler import (
     Stats,
     read_stats,
 )
-from offpath.profiling.profilers.drive import Collector
+from offpath.profiling.profilers.handler_driver import Collector
 from offpath.profiling.profilers.samples import FUNCTIONS, FunctionSample
 from offpath.profiling.profilers.worker_threads import watching_threads
 
-# Functions below these shares of the whole are added up into one row per bucket.
+# Functions below these shares of the total are added up in one row per bucket.
 SMALL_OWN, SMALL_CUMULATIVE = 2e-4, 5e-3
 REST = "(smaller functions)"
-# What the profiler itself does inside the watched time.
+# Functions of the profiler itself, which run inside the watched time.
 INSTRUMENT = ("_lsprof", "sys.setprofile", "sys.monitoring")
 INSTRUMENT_FILES = {
     str(Path(__file__).with_name(name))
-    for name in ("call_profiler.py", "cprofile.py", "drive.py", "worker_threads.py")
+    for name in (
+        "call_profiler.py",
+        "cprofile.py",
+        "handler_driver.py",
+        "worker_threads.py",
+    )
 }
 
 
 class CallCollector(Collector):
-    """Profiles `handle` on the calling thread and the work of the handler's own threads."""
+    """A profiler of calls: `handle` on its thread, and the work of the handler's own threads."""
 
     def __init__(self, profiler: CallProfiler | None = None) -> None:
         self._profiler = profiler or CallProfiler()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `Collector`."""
         with watching_threads(self._profiler.watching), self._profiler.watching():
             yield
 
     def finish(
         self, shorten: Callable[[str], str], path: Path | None
     ) -> dict[str, list[dict[str, Any]]]:
-        """The .prof for snakeviz or pstats; all functions, whose own times add up to the whole."""
+        """Returns all functions. Writes the .prof file for snakeviz or pstats."""
         profile = self._profiler.merge()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +59,7 @@ class CallCollector(Collector):
 
 
 def shorten_stats(stats: Stats, shorten: Callable[[str], str]) -> Stats:
-    """The same with short files, without the profiler's own functions."""
+    """Returns the statistics with short file names and without the profiler's own functions."""
 
     def rename(function: Function) -> Function:
         file, line, name = function
@@ -72,13 +76,13 @@ def shorten_stats(stats: Stats, shorten: Callable[[str], str]) -> Stats:
 
 
 def is_instrument(function: Function) -> bool:
-    """Whether a function belongs to the profiler."""
+    """Tells whether a function belongs to the profiler."""
     file, _, name = function
     return file in INSTRUMENT_FILES or any(part in name for part in INSTRUMENT)
 
 
 def make_samples(stats: Stats) -> list[FunctionSample]:
-    """pstats' figures -> samples; what is too small to be looked at is one row per bucket."""
+    """Makes samples of pstats' figures. Small functions become one row per bucket."""
     buckets = find_buckets(stats)
     whole_s = sum(figures[2] for figures in stats.values())
     kept: list[FunctionSample] = []

@@ -1,7 +1,7 @@
 """A flame graph of `handle`: pyinstrument's samples of every thread that works for a request.
 
 pyinstrument samples the thread that starts it. Each batch, and each piece of work on the handler's
-own threads, is sampled by a sampler of its own, and all are laid over one another at the end.
+own threads, gets its own sampler. All samples are joined at the end.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offpath.profiling.profilers.drive import Collector
+from offpath.profiling.profilers.handler_driver import Collector
 from offpath.profiling.profilers.worker_threads import watching_threads
 
-# pyinstrument's page asks the network for its fonts; without them it takes the browser's own.
+# pyinstrument's page loads fonts from the network. Without them it uses the browser's own.
 FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
 EMPTY_STYLE = "data:text/css,"
 
 
 class FlameCollector(Collector):
-    """Samples stacks.
+    """A sampler of stacks.
 
     Args:
-        interval_s: between two samples.
-        title: of the page.
+        interval_s: time between two samples.
+        title: the page's title.
     """
 
     def __init__(self, interval_s: float, title: str) -> None:
@@ -36,7 +36,6 @@ class FlameCollector(Collector):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `Collector`."""
         with watching_threads(self._sampling), self._sampling():
             yield
 
@@ -56,7 +55,7 @@ class FlameCollector(Collector):
     def finish(
         self, shorten: Callable[[str], str], path: Path | None
     ) -> dict[str, list[dict[str, Any]]]:
-        """Writes one HTML page that needs nothing else."""
+        """Writes one self-contained HTML page."""
         from pyinstrument.renderers import HTMLRenderer
 
         if path is not None:
@@ -69,7 +68,7 @@ class FlameCollector(Collector):
 
 
 def join_sessions(sessions: list[Any]) -> Any:
-    """All samples as one session; one step, where `Session.combine` would copy for each."""
+    """Joins all samples in one session; `Session.combine` would copy them for each."""
     first = sessions[0]
     for other in sessions[1:]:
         first.frame_records.extend(other.frame_records)

@@ -1,7 +1,7 @@
-"""What is profiled: ours, the baselines, any archive, any class of the user's; made ready to load.
+"""The handlers that can be profiled: ours, the baselines, any archive, any class of the user's.
 
-Everything here runs in the profiler's own process. The handler itself is loaded by
-`loaded_handler.py`, in a process of its own.
+This module checks names and builds archives in the profiler's process. `handler_driver.py` loads
+the handler, in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DEFAULT_BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class HandlerChoice:
-    """A handler as the command line names it.
+    """A handler that the user chose.
 
     Attributes:
-        name: in the reports; unique in a run.
-        source: one of BUILT_IN, an archive's path, or `FILE:CLASS`.
-        is_archive: whether `source` is the path of a .mar.
+        name: its name in reports, unique in a run.
+        source: one of BUILT_IN, the path of an archive, or `FILE:CLASS`.
+        is_archive: true if `source` is the path of a .mar file.
     """
 
     name: str
@@ -39,16 +39,16 @@ class HandlerChoice:
 
 @dataclass(frozen=True)
 class HandlerSpec:
-    """All that a process needs to load one handler; goes there as JSON.
+    """Everything that a process needs to load one handler.
 
     Attributes:
         folder: the unzipped archive.
-        entry: the manifest's handler, as `ts.model_loader` takes it.
-        class_file, class_name: a class to be loaded from where it is, instead of `entry`.
-        batch_size: pictures a batch, which the context says as well.
-        threads: intra-op threads of torch, and decode threads of ours.
-        gpu_id: as TorchServe gives it to the worker; None for the CPU.
-        environ: for the process.
+        entry: the manifest's handler, in the form that `ts.model_loader` takes.
+        class_file, class_name: a class to load from its own file, instead of `entry`.
+        batch_size: images per batch; the context has the same number.
+        threads: intra-op threads of torch, and decode threads of our handler.
+        gpu_id: the GPU that TorchServe would give to the worker; None for the CPU.
+        environ: environment variables for the process.
     """
 
     name: str
@@ -64,12 +64,12 @@ class HandlerSpec:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What all handlers of a run have in common.
+    """The settings that all handlers of a run share.
 
     Attributes:
         batch_size: None for each handler's own default.
         prediction_log: our handler's `prediction_log:` section; None leaves the log off.
-        s3_environ: where the naive handler and our log find the S3 server.
+        s3_environ: tells the naive handler and our log where the S3 server is.
     """
 
     model: str
@@ -83,10 +83,10 @@ class Preparation:
 def choose_handlers(
     names: tuple[str, ...], mars: tuple[Path, ...]
 ) -> list[HandlerChoice]:
-    """Checks the names before anything is built; ours alone where none is given.
+    """Checks the names before anything is built. Without any name, our handler is chosen.
 
     Raises:
-        WrongOption: an unknown name, a file or class that is not there, one named twice.
+        WrongOption: a name is unknown or given twice, or a file or class does not exist.
     """
     if not names and not mars:
         names = (OFFPATH,)
@@ -98,7 +98,7 @@ def choose_handlers(
     for name in seen:
         if seen.count(name) > 1:
             raise WrongOption(
-                f"handler {name!r} is given {seen.count(name)} times; expected each one once"
+                f"handler {name!r} is given {seen.count(name)} times; expected each handler once"
             )
     return choices
 
@@ -110,7 +110,7 @@ def _choose(name: str) -> HandlerChoice:
     if not separator or not class_name.isidentifier():
         raise WrongOption(
             f"unknown handler {name!r}; expected {', '.join(BUILT_IN)}, or FILE.py:CLASS"
-            " for a class of your own (an archive goes to --mar)"
+            " for a class of your own"
         )
     if not Path(file).is_file():
         raise WrongOption(
@@ -120,12 +120,12 @@ def _choose(name: str) -> HandlerChoice:
 
 
 def check_archive(path: Path) -> None:
-    """Raises WrongOption when a .mar names no handler, or one that nobody could load."""
+    """Raises WrongOption if an archive names no handler, or a handler that cannot be loaded."""
     mar = read_mar(path)
     if not mar.handler:
         raise WrongOption(
-            f"archive {str(path)!r} has no handler in its manifest; make it with"
-            " `offpath archive`, or torch-model-archiver --handler"
+            f"archive {str(path)!r} has no handler in its manifest; build it with"
+            " `offpath archive`, or with torch-model-archiver and its option --handler"
         )
     file = mar.handler.split(":")[0].split("/")[-1]
     module = file.removesuffix(".py")
@@ -136,18 +136,18 @@ def check_archive(path: Path) -> None:
     if not is_inside and find_spec(f"ts.torch_handler.{module}") is None:
         raise WrongOption(
             f"archive {str(path)!r} names the handler {mar.handler!r}, which is neither in it"
-            " nor one of TorchServe's own; build the archive anew"
+            " nor one of TorchServe's own; build the archive again"
         )
 
 
 def batch_size_of(choice: HandlerChoice, common: Preparation) -> int:
-    """Requests a batch: as asked for, else as TorchServe would give them to the handler."""
+    """Returns the requests per batch: the chosen number, else what TorchServe would give."""
     default = 1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
     return common.batch_size or default
 
 
 def describe_handler(choice: HandlerChoice, common: Preparation) -> dict[str, Any]:
-    """How it is set up, for the result."""
+    """Returns the facts about a handler that a result keeps."""
     facts: dict[str, Any] = {
         "model": "the archive's own" if choice.is_archive else common.model,
         "batch_size": batch_size_of(choice, common),
@@ -159,7 +159,7 @@ def describe_handler(choice: HandlerChoice, common: Preparation) -> dict[str, An
         if common.batch_size is None:
             facts["batch_size_reason"] = (
                 "batch settings in config.properties are silently ignored: TorchServe gives"
-                " this handler one picture at a time"
+                " this handler one image at a time"
             )
     if choice.source == OFFPATH:
         facts["prediction_log"] = "off" if common.prediction_log is None else "s3"
@@ -169,9 +169,9 @@ def describe_handler(choice: HandlerChoice, common: Preparation) -> dict[str, An
 def prepare_handler(
     choice: HandlerChoice, common: Preparation, folder: Path
 ) -> HandlerSpec:
-    """Builds the handler's archive where it has none, and unzips it below `folder`.
+    """Builds the handler's archive if it has none, and unzips it below `folder`.
 
-    Cost: some seconds, mostly torch-model-archiver's.
+    Takes some seconds, mostly in torch-model-archiver.
     """
     folder.mkdir(parents=True)
     batch_size = batch_size_of(choice, common)
@@ -209,13 +209,13 @@ def build_handler(
     handler: Mapping[str, Any] = MappingProxyType({}),
     **server: Any,
 ) -> Path:
-    """The archive of one of BUILT_IN; anything else gets the stock one's weights and labels.
+    """Builds the archive of a handler of BUILT_IN; any other gets the stock weights and labels.
 
     Args:
-        handler: further settings of ours.
-        server: further ones of TorchServe's.
+        handler: further settings of our handler.
+        server: further settings of TorchServe.
     """
-    # Imported here: torch takes seconds, and a wrong name should be said before.
+    # Imported here: torch takes seconds to import, and a wrong name is reported before that.
     from offpath.profiling.load.model_under_test import load_model
     from offpath.profiling.servers import archives
 
@@ -230,9 +230,9 @@ def build_handler(
 
 
 def make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
-    """For the handler's process."""
+    """Returns environment variables for the handler's process."""
     environ = {"OMP_NUM_THREADS": str(common.threads), **common.s3_environ}
     if choice.source != OFFPATH or common.prediction_log is None:
-        # An archive of the user's may name a bucket of theirs: a profile must not write there.
+        # A user's archive may name the user's bucket, and a profile must not write there.
         environ["OFFPATH_PREDICTION_LOG"] = "off"
     return environ

@@ -1,4 +1,4 @@
-"""Seconds per source line, by line_profiler, of the functions that make a handler's stages."""
+"""Seconds per source line of a handler's stages, measured by line_profiler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from offpath.handler.errors import WrongOption
-from offpath.profiling.profilers.drive import Collector
-from offpath.profiling.profilers.loaded_handler import LoadedHandler
+from offpath.profiling.profilers.handler_driver import Collector, LoadedHandler
 from offpath.profiling.profilers.samples import LINES, LineSample
 from offpath.profiling.profilers.stages import (
     TORCHSERVE_STAGES,
@@ -28,10 +27,10 @@ OURS = "offpath.handler."
 
 
 class LineCollector(Collector):
-    """Watches functions line by line.
+    """A line profiler.
 
     Args:
-        functions: all that are to be watched.
+        functions: the functions to watch.
     """
 
     def __init__(self, functions: Sequence[FunctionType]) -> None:
@@ -47,7 +46,6 @@ class LineCollector(Collector):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `Collector`."""
         with watching_threads(self._watching_thread), self._watching_thread():
             yield
 
@@ -63,7 +61,7 @@ class LineCollector(Collector):
     def finish(
         self, shorten: Callable[[str], str], path: Path | None
     ) -> dict[str, list[dict[str, Any]]]:
-        """One sample per line that ran, in the order of the files."""
+        """Returns one sample per line that ran, in the order of the files."""
         stats = self._profiler.get_stats()
         samples = [
             LineSample(
@@ -83,19 +81,19 @@ class LineCollector(Collector):
 def choose_functions(
     handler: LoadedHandler, named: Sequence[str]
 ) -> list[FunctionType]:
-    """The functions to watch: those named, else the handler's stages.
+    """Returns the functions to watch: the named ones, else the handler's stages.
 
     Args:
-        named: `module:qualified.name` each.
+        named: each as `module:qualified.name`.
 
     Raises:
-        WrongOption: a name that leads to no Python function.
+        WrongOption: a name does not lead to a Python function.
     """
     if named:
         return [find_function(name) for name in named]
     functions = list_own_functions(handler)
     if is_offpath(handler.instance):
-        # As the worker loaded them; those that run for no request show no lines.
+        # The modules that the worker loaded. Functions that run for no request show no lines.
         loaded = [name for name in sys.modules if name.startswith(OURS)]
         for name in sorted(loaded):
             functions += list_module_functions(sys.modules[name], with_classes=True)
@@ -103,7 +101,7 @@ def choose_functions(
 
 
 def find_function(name: str) -> FunctionType:
-    """`module:qualified.name` -> the function."""
+    """Returns the function that `module:qualified.name` names."""
     module_name, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -121,7 +119,7 @@ def find_function(name: str) -> FunctionType:
 
 
 def unwrap(value: object) -> FunctionType | None:
-    """The function inside staticmethods, methods and decorators; None where there is none."""
+    """Returns the function inside staticmethods, methods and decorators, or None."""
     value = inspect.unwrap(getattr(value, "__func__", value))  # type: ignore[arg-type]
     if not isinstance(value, FunctionType):
         return None
@@ -134,7 +132,7 @@ def unwrap(value: object) -> FunctionType | None:
 
 
 def list_own_functions(handler: LoadedHandler) -> list[FunctionType]:
-    """What the handler's class and module define, and the stages that it inherits."""
+    """Returns the functions of the handler's class and module, and the stages that it inherits."""
     functions = []
     if handler.instance is not None:
         cls = type(handler.instance)
@@ -150,7 +148,7 @@ def list_own_functions(handler: LoadedHandler) -> list[FunctionType]:
 def list_module_functions(
     module: ModuleType, with_classes: bool = False
 ) -> list[FunctionType]:
-    """The functions that a module defines, and those of its classes."""
+    """Returns the functions that a module defines, and with `with_classes` its methods."""
     functions = []
     for value in vars(module).values():
         if getattr(value, "__module__", None) != module.__name__:
@@ -163,7 +161,7 @@ def list_module_functions(
 
 
 def list_class_functions(cls: type) -> list[FunctionType]:
-    """Its own methods, without those that run before the first request."""
+    """Returns a class's own methods, without those that run before the first request."""
     found = (unwrap(value) for value in vars(cls).values())
     return [
         function for function in found if function and function.__name__ != "initialize"

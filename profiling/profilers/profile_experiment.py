@@ -1,4 +1,4 @@
-"""Handlers in turns on the same photographs, as an experiment: each in a process of its own."""
+"""The experiment that profiles handlers: they take turns, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from offpath.profiling.profilers.samples import (
     read_samples,
 )
 
-# Handlers take turns this many times, so that a drift of the machine hits all of them.
+# Handlers take this many turns, so that a drift of the machine affects all of them.
 ROUNDS = 10
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 EXPERIMENT = "profile-"
@@ -53,13 +53,14 @@ EXPERIMENT = "profile-"
 
 @dataclass(frozen=True)
 class ProfileChoices:
-    """What the user asked for; see `offpath profile stages --help`.
+    """The choices for a profile of handlers.
 
     Attributes:
+        kind: STAGES, CPROFILE, LINES or FLAME.
         batch_size: None for each handler's own default.
-        functions: for `lines`; empty for the handler's stages.
-        output: folder for what is written beside the JSON.
-        trace: for `stages`: where the torch.profiler trace goes.
+        output: folder for files of single handlers.
+        functions: for LINES; empty for the handler's stages.
+        trace: for STAGES, the file for a torch.profiler trace.
     """
 
     kind: str
@@ -82,7 +83,7 @@ class ProfileChoices:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a result says was chosen."""
+        """Returns the choices that a result keeps."""
         kept = "model requests batch_size seed threads warm_up device".split()
         settings = {name: getattr(self, name) for name in kept}
         if self.kind == FLAME:
@@ -92,7 +93,7 @@ class ProfileChoices:
         return settings
 
     def name_file(self, handler: str) -> Path | None:
-        """What is written beside the JSON for one handler."""
+        """Returns the path of the file that is written for one handler, if any."""
         if self.kind in FILE_SUFFIXES:
             return self.output / f"{handler}{FILE_SUFFIXES[self.kind]}"
         if self.kind == STAGES and self.trace is not None:
@@ -103,10 +104,10 @@ class ProfileChoices:
 
 
 class HandlerTurns:
-    """The experiment: a variant is a handler, its one cell the photographs and its batch size.
+    """The experiment. A variant is a handler; its one cell is the images and the batch size.
 
     Args:
-        run: takes what is no figure: functions, lines, files.
+        run: receives everything that is not a figure: functions, lines, files.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class HandlerTurns:
 
     @contextlib.contextmanager
     def opened(self, turn: Turn) -> Iterator[tuple[HandlerProcess, Figures]]:
-        """The handler loaded and warm; what its collector found is fetched at the end."""
+        """Loads the handler and warms it up. At the end, fetches what its collector found."""
         name, choices = turn.variant.name, self._choices
         file = choices.name_file(name)
         spec = self._specs[name]
@@ -157,7 +158,7 @@ class HandlerTurns:
                 self._keep(turn.variant, process, file)
 
     def measure(self, target: HandlerProcess, cell: Cell, turn: Turn) -> Figures:
-        """The turn's share of the batches."""
+        """Handles the turn's share of the batches."""
         batches = self._count_batches(turn.variant)
         done, until = (batches * n // self.rounds for n in (turn.round, turn.round + 1))
         return list_batches(target.run(until - done))
@@ -177,20 +178,20 @@ class HandlerTurns:
             files[variant.name] = [show_path(file)]
         if found["refused"]:
             self._run.warnings.append(
-                f"{variant.name} refused {found['refused']} requests: their time says little"
+                f"{variant.name} refused {found['refused']} requests, whose time says little"
             )
 
 
 def run_profile(
     choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs a whole profile; a handler that fails is left out.
+    """Profiles handlers. A handler that fails is left out.
 
     Args:
-        save: called with what was measured so far, and with the whole.
+        save: called with everything measured so far, after each turn and at the end.
 
     Raises:
-        ExpectedError: wrong choices, or no handler could be profiled.
+        ExpectedError: the choices are wrong, or no handler could be profiled.
     """
     handlers = choose_handlers(choices.handlers, choices.mars)
     workload = load_workload(choices.images, choices.seed, observer.on_step)
@@ -221,9 +222,9 @@ def run_profile(
 def preparing(
     choices: ProfileChoices, handlers: Sequence[HandlerChoice], observer: Observer
 ) -> Iterator[Preparation]:
-    """What the handlers share; with the naive one among them, an S3 server that takes its time.
+    """Yields what the handlers share. For the naive handler, a slow S3 server runs meanwhile.
 
-    Ours then ships its prediction log to the same server: both keep every prediction in S3.
+    Our handler then ships its prediction log to the same server: both keep each prediction in S3.
     """
     common = Preparation(
         choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
@@ -239,10 +240,10 @@ def preparing(
 
 
 def find_gpu(device: str) -> int | None:
-    """The GPU's id as TorchServe would give it to a worker; None for the CPU.
+    """Returns the GPU's id as TorchServe would give it to a worker, or None for the CPU.
 
     Raises:
-        ExpectedError: asked for, and not there.
+        ExpectedError: CUDA was chosen, and no device is there.
     """
     if device == "cpu":
         return None
@@ -251,12 +252,12 @@ def find_gpu(device: str) -> int | None:
     if torch.cuda.is_available():
         return 0
     if device == "cuda":
-        raise ExpectedError("no CUDA device found; use --device cpu")
+        raise ExpectedError("no CUDA device found; choose the device cpu")
     return None
 
 
 def show_path(path: Path) -> str:
-    """As the user would type it: never with the machine's folders where that can be helped."""
+    """Returns a path as the user would type it, without folders of this machine if possible."""
     path = path.resolve()
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path.name)

@@ -1,15 +1,21 @@
-"""What the collectors find in a handler's process: batches, functions, lines; no statistics."""
+"""What collectors find in a handler's process: batches, functions, lines. No statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from offpath.profiling.core.run import Run
 
+# A run keeps a variant's functions, lines and written files in `details[...][variant]`.
+FUNCTIONS, LINES, FILES = "functions", "lines", "files"
 Sample = TypeVar("Sample", "FunctionSample", "LineSample")
 
 
@@ -18,9 +24,9 @@ class BatchSample:
     """One batch.
 
     Attributes:
-        total_s: `handle`, from call to return.
-        stages_s: stage -> seconds, in the order of the path; what they leave is `other`.
-        device_s: stage -> seconds of the accelerator, by its own events; empty without one.
+        total_s: duration of the call of `handle`.
+        stages_s: seconds by stage, in the order of the path. The rest of the total is `other`.
+        device_s: seconds by stage on the accelerator, by its own events; empty without one.
     """
 
     size: int
@@ -31,11 +37,11 @@ class BatchSample:
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """One function over all batches, all threads together.
+    """One function over all batches and all threads.
 
     Attributes:
-        bucket: the kind of work, see `buckets.py`.
-        own_s: without what it called; own times of all functions add up to the whole.
+        bucket: the kind of work, from `buckets.py`.
+        own_s: seconds without called functions. The own times of all functions add up to the total.
     """
 
     name: str
@@ -59,18 +65,40 @@ class LineSample:
     source: str
 
 
-# Where a run keeps a variant's functions, lines and written files: `details[...][variant]`.
-FUNCTIONS, LINES, FILES = "functions", "lines", "files"
-
-
 def read_samples(
     run: Run, kind: str, variant: str, sample: type[Sample]
 ) -> list[Sample]:
-    """A variant's functions or lines; none where the run has none."""
+    """Returns a variant's functions or lines."""
     rows = run.details.get(kind, {}).get(variant, [])
     return [msgspec.convert(row, sample) for row in rows]
 
 
 def list_files(run: Run, variant: str) -> list[str]:
-    """What was written beside the JSON for a variant."""
+    """Returns the files that were written for a variant beside the JSON."""
     return list(run.details.get(FILES, {}).get(variant, []))
+
+
+def make_shortener(folder: str) -> Callable[[str], str]:
+    """Returns a function that shortens source paths: reports name no folder of this machine.
+
+    Args:
+        folder: the unzipped archive. `<folder>/offpath/handler/pipeline.py` becomes
+            `handler/pipeline.py`.
+    """
+    paths = sysconfig.get_paths()
+    # Site-packages lies inside the standard library's folder, and the archive may lie anywhere.
+    roots = [
+        f"{folder}/offpath",
+        folder,
+        *(paths[name] for name in ("purelib", "platlib", "stdlib")),
+        str(Path(__file__).parents[2]),
+    ]
+    return cache(partial(shorten_path, roots=roots))
+
+
+def shorten_path(file: str, roots: Sequence[str]) -> str:
+    """Returns the path below the first root that holds it, else its last two parts."""
+    for root in roots:
+        if file.startswith(root.rstrip(os.sep) + os.sep):
+            return file[len(root.rstrip(os.sep)) + 1 :]
+    return os.sep.join(file.split(os.sep)[-2:]) if os.sep in file else file

@@ -1,8 +1,8 @@
-"""Seconds by stage of any handler's batches; stages are disjoint, what they leave is `other`.
+"""Seconds by stage for any handler. Stages are disjoint, and the rest of a batch is `other`.
 
-Our own handler times its stages itself and is asked for them. Every other one gets a clock around
-`preprocess`, `inference` and `postprocess`, and around each function that its own class and module
-define: a stage's time is its own, without the stages it called, so that all of them add up.
+Our own handler measures its stages itself. Every other handler gets a clock around `preprocess`,
+`inference` and `postprocess`, and around each function that its class and module define. A stage's
+time excludes the stages that it calls, so all stages add up.
 """
 
 from __future__ import annotations
@@ -11,33 +11,61 @@ import functools
 import inspect
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from offpath.profiling.profilers.drive import Collector, Seconds
-from offpath.profiling.profilers.loaded_handler import LoadedHandler
+from offpath.profiling.profilers.handler_driver import (
+    Collector,
+    Driver,
+    LoadedHandler,
+    Seconds,
+)
 
 TORCHSERVE_STAGES = ("preprocess", "inference", "postprocess")
 NOT_STAGES = ("handle", "initialize")
-# Methods of the naive handler by what they stand for.
+# Names in reports for two methods of the naive handler.
 STAGE_NAMES = {
     ("NaiveClassifier", "_read_config"): "config",
     ("NaiveClassifier", "_put"): "s3",
 }
 FOREIGN_PACKAGES = ("ts", "torch", "torchvision", "builtins", "abc")
+TRACED_BATCHES = 3
 
 Enter = Callable[[str], AbstractContextManager[object]]
 
 
-def no_range(name: str) -> AbstractContextManager[object]:
-    """Nobody else wants to know of the stages."""
-    return nullcontext()
+class StageCollector(Collector):
+    """A collector of stages."""
+
+    @abstractmethod
+    def marked_by(self, enter_range: Enter) -> AbstractContextManager[None]:
+        """Returns a context in which each stage also enters `enter_range(stage)`."""
 
 
-class StageClock:
-    """Adds up the own time of nested stages on the thread that made it.
+def collect_stages(handler: LoadedHandler) -> StageCollector:
+    """Returns the collector for a handler: its own timer if it is ours, else clocks around it."""
+    if is_offpath(handler.instance):
+        return OwnStages(handler.instance)
+    collector = ClockedStages()
+    clock_stages(handler, collector)
+    return collector
+
+
+def is_offpath(instance: object) -> bool:
+    """Tells whether an object is our handler, or an instance of a class that extends it."""
+    return any(
+        (cls.__module__, cls.__name__)
+        == ("offpath.handler.classifier", "OffpathClassifier")
+        for cls in type(instance).__mro__
+    )
+
+
+class ClockedStages(StageCollector):
+    """A clock for nested stages. It counts on the thread that made it.
 
     Args:
         clock: seconds.
@@ -48,20 +76,19 @@ class StageClock:
         self._thread = threading.get_ident()
         self._running: list[str] = []
         self._since = 0.0
-        self.seconds: dict[str, float] = {}
-        # Entered with each stage: a profiler that wants to mark them.
-        self.enter_range: Enter = no_range
+        self._seconds: Seconds = {}
+        self._enter_range: Enter = nullcontext
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the block's time to `name`, less the time of stages inside it.
+        """Adds the block's time to `name`, without the time of stages inside it.
 
-        Other threads' blocks are not counted: their time is inside the stage that waits for them.
+        Blocks on other threads are not counted: the stage that waits for them contains their time.
         """
         if threading.get_ident() != self._thread:
             yield
             return
-        with self.enter_range(name):
+        with self._enter_range(name):
             self._begin(name)
             try:
                 yield
@@ -69,70 +96,40 @@ class StageClock:
                 self._end()
 
     def _begin(self, name: str) -> None:
-        self.seconds.setdefault(name, 0.0)
+        self._seconds.setdefault(name, 0.0)
         now = self._clock()
         if self._running:
-            self.seconds[self._running[-1]] += now - self._since
+            self._seconds[self._running[-1]] += now - self._since
         self._running.append(name)
         self._since = now
 
     def _end(self) -> None:
         now = self._clock()
-        self.seconds[self._running.pop()] += now - self._since
+        self._seconds[self._running.pop()] += now - self._since
         self._since = now
 
-    def take(self) -> dict[str, float]:
-        """Seconds since the last call, in the order in which stages began."""
-        taken, self.seconds = self.seconds, {}
-        return taken
-
-
-class StageRecorder(Collector):
-    """The stages of one handler, whichever way they are had."""
-
-    def __init__(self, handler: LoadedHandler) -> None:
-        self._clock = StageClock()
-        self._tap: OwnStages | None = None
-        if is_offpath(handler.instance):
-            self._tap = OwnStages(handler.instance)
-        else:
-            clock_stages(handler, self._clock)
-
     def take_batch(self) -> tuple[Seconds, Seconds]:
-        """See `Collector`; the clocks are in the handler."""
-        return self._tap.take() if self._tap else (self._clock.take(), {})
+        """Returns the seconds since the last call, in the order in which stages began."""
+        taken, self._seconds = self._seconds, {}
+        return taken, {}
 
     @contextmanager
     def marked_by(self, enter_range: Enter) -> Iterator[None]:
-        """Enters `enter_range(stage)` with each stage while the block runs."""
-        if self._tap:
-            with self._tap.marked_by(enter_range):
-                yield
-            return
-        self._clock.enter_range = enter_range
+        self._enter_range = enter_range
         try:
             yield
         finally:
-            self._clock.enter_range = no_range
+            self._enter_range = nullcontext
 
 
-def is_offpath(instance: object) -> bool:
-    """Whether it is our handler or a class of the user's that extends it."""
-    return any(
-        (cls.__module__, cls.__name__)
-        == ("offpath.handler.classifier", "OffpathClassifier")
-        for cls in type(instance).__mro__
-    )
-
-
-class OwnStages:
-    """Takes what our handler's StageTimer measured, where the handler hands it to its metrics."""
+class OwnStages(StageCollector):
+    """What our handler's StageTimer measured, taken where the handler passes it to its metrics."""
 
     def __init__(self, instance: Any) -> None:
         from offpath.handler import stages
 
         self._stage = stages.Stage
-        # Any: mypy takes a method for something that is never assigned to.
+        # Any: mypy forbids assigning to a method.
         self._timer_class: Any = stages.StageTimer
         self._host_s: Seconds = {}
         self._device_s: Seconds = {}
@@ -140,8 +137,7 @@ class OwnStages:
         metrics.count_batch = self._tapped(metrics.count_batch)
         self._watch_device()
 
-    def take(self) -> tuple[Seconds, Seconds]:
-        """Seconds by stage since the last call: of the host, of the accelerator."""
+    def take_batch(self) -> tuple[Seconds, Seconds]:
         taken = self._host_s, self._device_s
         self._host_s, self._device_s = {}, {}
         return taken
@@ -156,7 +152,7 @@ class OwnStages:
         return count
 
     def _watch_device(self) -> None:
-        """Keeps the events' times: the engine hands them over as shares that include TRANSFER."""
+        """Keeps the times of CUDA events, which the engine reports as shares with TRANSFER."""
         shared, transfer = self._timer_class.shared, self._stage.TRANSFER
 
         @contextmanager
@@ -170,7 +166,7 @@ class OwnStages:
 
     @contextmanager
     def marked_by(self, enter_range: Enter) -> Iterator[None]:
-        """See `StageRecorder.marked_by`; stages that share a block make one range."""
+        """Stages that share a block make one range."""
         timer_class = self._timer_class
         stage, shared = timer_class.stage, timer_class.shared
 
@@ -192,11 +188,11 @@ class OwnStages:
             timer_class.stage, timer_class.shared = stage, shared
 
 
-def clock_stages(handler: LoadedHandler, clock: StageClock) -> None:
+def clock_stages(handler: LoadedHandler, clock: ClockedStages) -> None:
     """Puts a clock around the functions that are the handler's stages.
 
-    Classes and module are changed in place; the process is the handler's own. Generators and
-    coroutines are left alone: calling them is not running them.
+    Class and module are changed in place: the handler has the process to itself. Generators and
+    coroutines are left alone, because calling them does not run them.
     """
     if handler.instance is not None:
         _clock_class(type(handler.instance), clock)
@@ -204,7 +200,7 @@ def clock_stages(handler: LoadedHandler, clock: StageClock) -> None:
 
 
 def own_classes(cls: type) -> list[type]:
-    """The class and its bases as far as the user wrote them."""
+    """Returns the class and those of its bases that the user wrote."""
     return [
         base
         for base in cls.__mro__
@@ -212,7 +208,7 @@ def own_classes(cls: type) -> list[type]:
     ]
 
 
-def _clock_class(cls: type, clock: StageClock) -> None:
+def _clock_class(cls: type, clock: ClockedStages) -> None:
     for name in TORCHSERVE_STAGES:
         inherited = inspect.getattr_static(cls, name, None)
         is_own = any(name in vars(base) for base in own_classes(cls))
@@ -229,7 +225,7 @@ def _clock_class(cls: type, clock: StageClock) -> None:
                 setattr(base, name, clocked(value, clock, stage))
 
 
-def _clock_module(module: ModuleType, clock: StageClock) -> None:
+def _clock_module(module: ModuleType, clock: ClockedStages) -> None:
     if module.__name__.split(".")[0] in FOREIGN_PACKAGES:
         return
     for name, value in list(vars(module).items()):
@@ -239,7 +235,7 @@ def _clock_module(module: ModuleType, clock: StageClock) -> None:
 
 
 def is_stage(name: str, function: object) -> bool:
-    """Whether a function of the handler's can be timed, and is no frame around the stages."""
+    """Tells whether a function can be timed and is a stage, not a frame around stages."""
     if not isinstance(function, FunctionType) or name in NOT_STAGES:
         return False
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
@@ -248,9 +244,9 @@ def is_stage(name: str, function: object) -> bool:
 
 
 def clocked(
-    function: Callable[..., Any], clock: StageClock, stage: str
+    function: Callable[..., Any], clock: ClockedStages, stage: str
 ) -> Callable[..., Any]:
-    """The function with a clock around it."""
+    """Returns the function with a clock around it."""
 
     @functools.wraps(function)
     def run_stage(*args: Any, **kwargs: Any) -> Any:
@@ -259,3 +255,21 @@ def clocked(
 
     run_stage.__wrapped_stage__ = function  # type: ignore[attr-defined]
     return run_stage
+
+
+def save_trace(driver: Driver, collector: StageCollector, path: Path) -> None:
+    """Saves a torch.profiler trace of a few batches, with a range for each stage.
+
+    Perfetto shows the trace. The profiler slows the batches down.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as trace, collector.marked_by(record_function):
+        for _ in driver.run(TRACED_BATCHES, collector):
+            pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    trace.export_chrome_trace(str(path))

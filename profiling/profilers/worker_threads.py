@@ -1,8 +1,8 @@
-"""Watching what a handler's own threads do for a request, but not their waiting for work.
+"""Watches what a handler's own threads do for requests, without their waiting for work.
 
-A pool's thread is watched item by item; a thread that the handler starts for a request is watched
-from start to end. Threads that were there before (metrics, log shipping) work for no request and
-are left out.
+A pool's thread is watched during each work item. A thread that the handler starts for a request is
+watched from start to end. Threads that existed before (metrics, log shipping) do not work for
+requests and are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Watch = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def watching_threads(watch: Watch) -> Iterator[None]:
     """Enters `watch()` on every worker thread around its work, while the block runs."""
-    # Any: mypy takes a method for something that is never assigned to.
+    # Any: mypy forbids assigning to a method.
     item_class: Any = pool_module._WorkItem
     thread_class: Any = threading.Thread
     run_item, run_thread = item_class.run, thread_class.run
@@ -30,7 +30,7 @@ def watching_threads(watch: Watch) -> Iterator[None]:
             run_item(item, *args)
 
     def watch_thread(thread: threading.Thread) -> None:
-        # A pool's thread is born when its first item comes: its items are watched, not its life.
+        # A pool starts a thread with its first item: the items are watched, not the whole thread.
         if getattr(thread, "_target", None) is pool_module._worker:  # type: ignore[attr-defined]
             run_thread(thread)
             return

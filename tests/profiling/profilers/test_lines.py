@@ -9,11 +9,11 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.handler_driver import LoadedHandler
 from offpath.profiling.profilers.lines import choose_functions
-from offpath.profiling.profilers.loaded_handler import LoadedHandler
-from offpath.profiling.profilers.source_paths import shorten_path
+from offpath.profiling.profilers.samples import shorten_path
 
-DRIVE = "offpath.profiling.profilers.drive"
+DRIVER = "offpath.profiling.profilers.handler_driver"
 
 
 def choose(handler: type, *named: str) -> list[str]:
@@ -42,16 +42,16 @@ def test_ours_are_the_functions_of_the_request_path():
 
 
 def test_a_named_function_is_found_through_its_class():
-    assert "Driver.run" in choose(ImageClassifier, f"{DRIVE}:Driver.run")
+    assert "Driver.run" in choose(ImageClassifier, f"{DRIVER}:Driver.run")
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         pytest.param("no_such_module:f", "No module named", id="no-module"),
-        pytest.param(f"{DRIVE}:f", "no attribute 'f'", id="no-function"),
-        pytest.param(DRIVE, "expected module:qualified", id="no-colon"),
-        pytest.param(f"{DRIVE}:Driver", "a Python function", id="a-class"),
+        pytest.param(f"{DRIVER}:f", "no attribute 'f'", id="no-function"),
+        pytest.param(DRIVER, "expected module:qualified", id="no-colon"),
+        pytest.param(f"{DRIVER}:Driver", "a Python function", id="a-class"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_said(name, said):

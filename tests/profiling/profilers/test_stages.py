@@ -10,9 +10,18 @@ import pytest
 from ts.context import Context
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.profilers.drive import Driver, make_requests
-from offpath.profiling.profilers.loaded_handler import LoadedHandler, make_metrics
-from offpath.profiling.profilers.stages import StageClock, StageRecorder, clock_stages
+from offpath.profiling.profilers.handler_driver import (
+    Collector,
+    Driver,
+    LoadedHandler,
+    make_metrics,
+    make_requests,
+)
+from offpath.profiling.profilers.stages import (
+    ClockedStages,
+    clock_stages,
+    collect_stages,
+)
 from tests.support.clock import Clock
 
 
@@ -49,11 +58,10 @@ def make_handler(clock: Clock) -> LoadedHandler:
 def test_with_a_fake_clock_the_figures_are_exact():
     clock = Clock()
     handler = make_handler(clock)
-    recorder = StageRecorder.__new__(StageRecorder)
-    recorder._clock, recorder._tap = StageClock(clock), None
-    clock_stages(handler, recorder._clock)
+    stages = ClockedStages(clock)
+    clock_stages(handler, stages)
     driver = Driver(handler, [b"one", b"two"], 2, seed=0, clock=clock)
-    for sample in driver.run(3, recorder):
+    for sample in driver.run(3, stages):
         assert sample.size == 2
         assert sample.total_s == 1 + 2 + 2 * 4 + 16 + 32
         assert sample.stages_s == {
@@ -66,7 +74,7 @@ def test_with_a_fake_clock_the_figures_are_exact():
 
 def test_a_stage_on_another_thread_is_inside_the_stage_that_waits_for_it():
     clock = Clock()
-    stages = StageClock(clock)
+    stages = ClockedStages(clock)
 
     def work() -> None:
         with stages.stage("inner"):
@@ -74,23 +82,23 @@ def test_a_stage_on_another_thread_is_inside_the_stage_that_waits_for_it():
 
     with stages.stage("outer"), ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
-    assert stages.take() == {"outer": 5.0}
+    assert stages.take_batch()[0] == {"outer": 5.0}
 
 
 def test_a_stage_that_raises_is_closed():
     clock = Clock()
-    stages = StageClock(clock)
+    stages = ClockedStages(clock)
     with pytest.raises(ValueError, match="planted"), stages.stage("outer"):
         with stages.stage("inner"):
             clock.pass_s(3)
             raise ValueError("planted")
-    assert stages.take() == {"outer": 0.0, "inner": 3.0}
-    assert stages.take() == {}
+    assert stages.take_batch()[0] == {"outer": 0.0, "inner": 3.0}
+    assert stages.take_batch()[0] == {}
 
 
 def test_functions_of_the_handlers_module_are_stages_and_those_of_others_are_not():
     clock = Clock()
-    stages = StageClock(clock)
+    stages = ClockedStages(clock)
     module = ModuleType("users_module")
     source = (
         "from json import dumps\n"
@@ -101,7 +109,7 @@ def test_functions_of_the_handlers_module_are_stages_and_those_of_others_are_not
     handler = LoadedHandler(module.handle, None, None, module)
     clock_stages(handler, stages)
     module.handle(["a"], None)
-    assert list(stages.take()) == ["decode"]
+    assert list(stages.take_batch()[0]) == ["decode"]
 
 
 def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
@@ -119,14 +127,14 @@ def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
     instance._metrics = Metrics()  # type: ignore[assignment]
     handler = LoadedHandler(instance.handle, None, instance, ModuleType("handler"))
     try:
-        recorder = StageRecorder(handler)
+        collector = collect_stages(handler)
         shares: dict[Stage, float] = {}
         with StageTimer().shared(shares):
             # As handler/model/batch_runner.py does on CUDA: milliseconds by its events.
             shares.update({Stage.TRANSFER: 2.0, Stage.INFERENCE: 6.0})
         timings = BatchTimings({Stage.DECODE: 0.5, Stage.INFERENCE: 0.25}, 1.0)
         instance._metrics.count_batch(timings, 8, [])
-        assert recorder.take_batch() == (
+        assert collector.take_batch() == (
             {"decode": 0.5, "inference": 0.25},
             {"transfer": 0.002, "inference": 0.006},
         )
@@ -152,6 +160,5 @@ def test_replies_that_are_no_list_are_an_error():
     handler = make_handler(clock)
     handler.entry = lambda rows, context: "all"
     driver = Driver(handler, [b"one"], 2, seed=0)
-    recorder = StageRecorder(make_handler(clock))
     with pytest.raises(ExpectedError, match="2 requests with 'all'"):
-        list(driver.run(1, recorder))
+        list(driver.run(1, Collector()))
