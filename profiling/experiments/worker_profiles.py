@@ -16,8 +16,7 @@ import offpath
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.profilers.call_profiler import merge_profiles, read_stats
 from offpath.profiling.profilers.cprofile import make_samples, shorten_stats
-from offpath.profiling.profilers.samples import FunctionSample
-from offpath.profiling.profilers.samples import make_shortener
+from offpath.profiling.profilers.samples import FunctionSample, make_shortener
 from offpath.serving.mar_file import MANIFEST, read_mar
 
 ROOT = Path(offpath.__file__).parent
