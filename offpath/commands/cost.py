@@ -1,4 +1,4 @@
-"""`offpath cost`: what a month of serving costs, from measured rates or from numbers."""
+"""`offpath cost`: computes a month's cost of serving, from measured rates or from numbers."""
 
 from __future__ import annotations
 
@@ -13,50 +13,66 @@ from offpath.commands.showing import FILE
 from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:
-    from offpath.profiling.experiments.cost import Demand
-    from offpath.profiling.experiments.prices import Prices
+    from offpath.profiling.experiments.cost import Demand, Prices
     from offpath.profiling.report.document import Document
 
-# Name, default and help of numbers that are passed on as they are.
+# Name, default and help of numbers that are passed on unchanged.
 DEMAND_OPTIONS = (
-    ("head-room", 0.3, "Share of an instance's rate kept free at the peak."),
-    ("hours", 730.0, "Hours a month."),
-    ("min-instances", 1, "Never fewer; 2: one may fail."),
+    ("head-room", 0.3, "Share of an instance's rate that stays free at the peak."),
+    ("hours", 730.0, "Hours per month that the instances run."),
+    ("min-instances", 1, "Least number of instances; with 2, one may fail."),
 )
 LOG_OPTIONS = (
-    ("record-bytes", 700.0, "Size of a record of the prediction log."),
-    ("retention-days", 30.0, "How long records stay in S3; 0: storage is not counted."),
-    ("puts-per-record", 1.0, "S3 requests a prediction, put by put."),
-    ("compressed-share", 0.25, "Size of a record in a batched object over its own."),
-    ("workers", 2, "Workers of an instance; each fills its own objects."),
+    ("record-bytes", 700.0, "Size of one record of the prediction log."),
+    (
+        "retention-days",
+        30.0,
+        "Days that records stay in S3; 0: storage is not counted.",
+    ),
+    ("puts-per-record", 1.0, "S3 requests per record, without batching."),
+    (
+        "compressed-share",
+        0.25,
+        "Size of a record in a batched object relative to its uncompressed size.",
+    ),
+    ("workers", 2, "Workers of an instance; each fills objects of its own."),
 )
 
-# Of one picture, for the question of two kinds of hosts.
+# Figures of one image, for the question of two kinds of hosts.
 TIER_OPTIONS = (
-    ("gpu-rate", "Pictures a second that one GPU answers when nothing else limits it."),
-    ("cpu-ms", "CPU of a picture on a host that does everything, ms of a vCPU."),
-    ("decode-cpu-ms", "The same on a host that only decodes."),
-    ("model-cpu-ms", "The same on the host with the GPU when others decode."),
+    (
+        "gpu-rate",
+        "Images per second that one GPU answers when nothing else limits it.",
+    ),
+    (
+        "cpu-ms",
+        "CPU of one image on a host that does everything, in ms of one vCPU.",
+    ),
+    ("decode-cpu-ms", "CPU of one image on a host that only decodes."),
+    (
+        "model-cpu-ms",
+        "CPU of one image on the host with the GPU when other hosts decode.",
+    ),
 )
 
 
 def tier_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of two kinds of hosts."""
-    for name, said in reversed(TIER_OPTIONS):
-        command = click.option(f"--{name}", type=float, help=said)(command)
+    """Adds the options of two kinds of hosts."""
+    for name, text in reversed(TIER_OPTIONS):
+        command = click.option(f"--{name}", type=float, help=text)(command)
     return click.option(
         "--decode-instance",
         metavar="TYPE",
-        help="Asks for two kinds of hosts: --instance with a GPU alone, or with hosts of this type"
-        " that decode (offpath export ray --decode-replicas); needs the four options below.",
+        help="Compare hosts of type --instance alone with the same and hosts of this type that"
+        " decode for them (offpath export ray --decode-replicas). Needs the four options below.",
     )(command)
 
 
 def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options above."""
-    for name, default, said in reversed(DEMAND_OPTIONS + LOG_OPTIONS):
+    """Adds the options of demand and log."""
+    for name, default, text in reversed(DEMAND_OPTIONS + LOG_OPTIONS):
         option = click.option(
-            f"--{name}", default=default, show_default=True, help=said
+            f"--{name}", default=default, show_default=True, help=text
         )
         command = option(command)
     return command
@@ -67,59 +83,65 @@ def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--result",
     "result_path",
     type=FILE,
-    help="Saved run of `offpath bench` or `tune`: its median rates.",
+    help="Saved run of `offpath bench` or `tune` whose median rates are priced.",
 )
-@click.option("--workload", help="Which workload of --result, where it has several.")
+@click.option("--workload", help="Workload of --result, if it has several.")
 @click.option(
     "--rate-per-instance",
     "rates",
     multiple=True,
     metavar="NAME=RATE",
-    help="Requests a second that one instance answers; repeatable.",
+    help="Requests per second that one instance answers. Can be repeated.",
 )
-@click.option("--peak-per-s", type=float, help="Highest rate to serve, a second.")
-@click.option("--peak-per-minute", type=float, help="The same, a minute.")
+@click.option("--peak-per-s", type=float, help="Peak rate in requests per second.")
+@click.option("--peak-per-minute", type=float, help="Peak rate in requests per minute.")
 @click.option(
-    "--mean-per-s", type=float, help="Mean rate, for the log.  [default: the peak]"
+    "--mean-per-s",
+    type=float,
+    help="Mean rate in requests per second, for the log.  [default: the peak]",
 )
 @click.option(
     "--paid-instances",
     "paid",
     multiple=True,
     metavar="NAME=N",
-    help="Instances on your bill, where they are not what is needed; repeatable.",
+    help="Instances on your bill, if they differ from those needed. Can be repeated.",
 )
-@click.option("--hourly-price", type=float, help="Dollars an hour of one instance.")
+@click.option("--hourly-price", type=float, help="Dollars per hour of one instance.")
 @click.option(
-    "--instance", help="Instance type of the price file instead, e.g. g4dn.xlarge."
+    "--instance",
+    help="Instance type of the price file instead of --hourly-price, e.g. g4dn.xlarge.",
 )
 @click.option(
     "--allow-mixed",
     is_flag=True,
-    help="Price rates measured on a CPU as a GPU instance's, or the other way round; it is said.",
+    help="Price rates measured on a CPU for a GPU instance, or the reverse, with a warning.",
 )
 @number_options
 @tier_options
 @click.option(
     "--records-per-object",
     type=float,
-    help="Of batched objects.  [default: what the spool's 8 MiB and 60 s make of the mean rate]",
+    help="Records in a batched object.  [default: what the spool's 8 MiB and 60 s make of the mean"
+    " rate]",
 )
 @click.option(
     "--prices",
     "prices_path",
     type=FILE,
-    help="Your price file instead of ours (profiling/experiments/prices.yaml, us-east-1).",
+    help="Your price file instead of profiling/experiments/prices.yaml (us-east-1).",
 )
 @click.option(
     "--example",
     type=click.Choice(["published"]),
-    help="The published $803 against $384, from its inputs.",
+    help="Compute the published $803 against $384 from its inputs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", is_flag=True, help="Tables for a README or an issue.")
+@click.option("--markdown", is_flag=True, help="Print tables for a README or an issue.")
 def command(as_json: bool, markdown: bool, **options: Any) -> None:
-    """Instances, $/month and $/million predictions per server, log put by put and batched.
+    """Compute instances, $/month and $/million predictions of each server.
+
+    The prediction log is priced twice: with one S3 put per record, and in batched objects.
 
     \b
     Examples:
@@ -132,19 +154,19 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
     """
     from rich.console import Console
 
-    from offpath.profiling.experiments import cost_published
-    from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
+    from offpath.profiling.experiments import cost_report
+    from offpath.profiling.experiments.cost import PRICES_FILE, load_prices
     from offpath.profiling.report.markdown import format_markdown
     from offpath.profiling.report.terminal import print_document
 
     prices = load_prices(options["prices_path"] or PRICES_FILE)
     if options["example"]:
-        document = cost_published.published_document(prices)
-        content = cost_published.published_json(prices)
+        document = cost_report.published_document(prices)
+        content = cost_report.published_json(prices)
     elif options["decode_instance"]:
         document, content = compute_tiers(options, prices)
     else:
-        document, content = compute(options, prices)
+        document, content = compute_month(options, prices)
     if as_json:
         click.echo(json.dumps(content, indent=1))
     elif markdown:
@@ -153,41 +175,41 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
         print_document(document, Console())
 
 
-def compute(
+def compute_month(
     options: Mapping[str, Any], prices: Prices
 ) -> tuple[Document, dict[str, Any]]:
-    """What the options ask for, shown and as plain data."""
+    """Returns the costs of the servers as a document and as plain data."""
     from offpath.profiling.experiments import cost, cost_report
 
     demand = read_demand(options)
     shape = cost.LogShape(
         records_per_object=options["records_per_object"], **pick(options, LOG_OPTIONS)
     )
-    paid = read_pairs("--paid-instances", options["paid"])
-    for name, count in paid.items():
-        if not (count.is_integer() and count >= 1):
-            raise WrongOption(
-                f"--paid-instances {name}={count:g}: expected a whole number from 1"
-            )
-    rates, mixture = read_rates(options, prices)
+    rates, warnings = read_rates(options, prices)
+    if not rates:
+        raise WrongOption(
+            "no server's rate: expected --rate-per-instance NAME=RATE, or --result FILE"
+        )
     costs = cost.cost_all(
         rates,
         read_hourly_usd(options, prices),
         demand,
         shape,
         prices,
-        {name: int(count) for name, count in paid.items()},
+        read_paid(options, rates),
     )
-    warnings = [] if mixture is None else [mixture]
-    document = cost_report.document_of(costs, demand, prices, warnings)
-    return document, cost_report.as_json(costs, demand, warnings)
+    month = cost_report.Month(costs, demand, prices)
+    return (
+        cost_report.document_of(month, warnings),
+        cost_report.as_json(month, warnings),
+    )
 
 
 def compute_tiers(
     options: Mapping[str, Any], prices: Prices
 ) -> tuple[Document, dict[str, Any]]:
-    """GPU hosts alone, or with hosts that decode for them."""
-    from offpath.profiling.experiments import cost_tiers
+    """Returns GPU hosts alone and with hosts that decode, as a document and as plain data."""
+    from offpath.profiling.experiments import cost, cost_report
 
     given = {name: options[name.replace("-", "_")] for name, _ in TIER_OPTIONS}
     missing = [f"--{name}" for name, value in given.items() if value is None]
@@ -195,30 +217,33 @@ def compute_tiers(
         missing.insert(0, "--instance")
     if missing:
         raise WrongOption(f"--decode-instance needs {', '.join(missing)} too")
-    picture = cost_tiers.Picture(*given.values())
-    demand = read_demand(options)
-    fleets = cost_tiers.compute_fleets(
-        picture, options["instance"], options["decode_instance"], demand, prices
+    image, demand = cost.ImageCost(*given.values()), read_demand(options)
+    fleets = cost.compute_fleets(
+        image, options["instance"], options["decode_instance"], demand, prices
     )
-    return (
-        cost_tiers.document_of(fleets, demand, prices),
-        cost_tiers.as_json(fleets, picture, demand),
-    )
+    tiers = cost_report.Tiers(fleets, image, demand, prices)
+    return cost_report.tiers_document(tiers), cost_report.tiers_json(tiers)
 
 
 def pick(
     options: Mapping[str, Any], table: tuple[tuple[str, float, str], ...]
 ) -> dict[str, Any]:
-    """The options of a table, by their names in Python."""
+    """Returns the options of a table, by their names in Python."""
     names = [name.replace("-", "_") for name, _, _ in table]
     return {name: options[name] for name in names}
 
 
 def read_demand(options: Mapping[str, Any]) -> Demand:
-    """What has to be served."""
+    """Returns the load to serve."""
     from offpath.profiling.experiments.cost import Demand
 
-    peak_per_s, mean_per_s = read_peak(options), options["mean_per_s"]
+    per_s, per_minute = options["peak_per_s"], options["peak_per_minute"]
+    if (per_s is None) == (per_minute is None):
+        raise WrongOption(
+            "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
+        )
+    peak_per_s = per_minute / 60 if per_s is None else per_s
+    mean_per_s = options["mean_per_s"]
     return Demand(
         peak_per_s,
         peak_per_s if mean_per_s is None else mean_per_s,
@@ -228,41 +253,45 @@ def read_demand(options: Mapping[str, Any]) -> Demand:
 
 def read_rates(
     options: Mapping[str, Any], prices: Prices
-) -> tuple[dict[str, float], str | None]:
-    """Rates by server: from the result file, then those given by hand; and a doubt about them."""
+) -> tuple[dict[str, float], list[str]]:
+    """Returns the rates by server, of the result file and given, and the doubts about them."""
     rates: dict[str, float] = {}
-    mixture: str | None = None
+    doubts: list[str] = []
     path: Path | None = options["result_path"]
     if path is not None:
-        # Imported here: rates that are given need no polars.
-        from offpath.profiling.experiments import cost_rates
+        from offpath.profiling.experiments import cost_report
 
-        rates, on_gpu = cost_rates.read_rates(path, options["workload"])
-        mixture = prices.find_mixture(on_gpu, options["instance"])
-        if mixture is not None and not options["allow_mixed"]:
-            raise WrongOption(
-                f"{mixture}; measure on that instance, or say --allow-mixed"
-            )
+        measured = cost_report.read_rates(path, options["workload"])
+        rates, doubts = measured.rates, measured.doubts
+        mixture = prices.find_mixture(measured.on_gpu, options["instance"])
+        if mixture is not None:
+            if not options["allow_mixed"]:
+                raise WrongOption(
+                    f"{mixture}; measure on that instance, or pass --allow-mixed"
+                )
+            doubts = [mixture, *doubts]
     elif options["workload"]:
         raise WrongOption("--workload chooses from a --result FILE: name the file too")
-    return rates | read_pairs("--rate-per-instance", options["rates"]), mixture
+    return rates | read_pairs("--rate-per-instance", options["rates"]), doubts
 
 
-def read_peak(options: Mapping[str, Any]) -> float:
-    """Requests a second."""
-    per_s: float | None = options["peak_per_s"]
-    per_minute: float | None = options["peak_per_minute"]
-    if per_s is not None and per_minute is None:
-        return per_s
-    if per_minute is not None and per_s is None:
-        return per_minute / 60
-    raise WrongOption(
-        "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
-    )
+def read_paid(options: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, int]:
+    """Returns the instances on the user's bill by server."""
+    paid = read_pairs("--paid-instances", options["paid"])
+    for name, count in paid.items():
+        if not (count.is_integer() and count >= 1):
+            raise WrongOption(
+                f"--paid-instances {name}={count:g}: expected a whole number from 1"
+            )
+        if name not in rates:
+            raise WrongOption(
+                f"--paid-instances names {name!r}: expected one of {', '.join(rates)}"
+            )
+    return {name: int(count) for name, count in paid.items()}
 
 
 def read_hourly_usd(options: Mapping[str, Any], prices: Prices) -> float:
-    """Dollars an hour of one instance."""
+    """Returns the dollars per hour of one instance."""
     price, instance = options["hourly_price"], options["instance"]
     if (price is None) == (instance is None):
         raise WrongOption(
@@ -273,7 +302,7 @@ def read_hourly_usd(options: Mapping[str, Any], prices: Prices) -> float:
 
 
 def read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, float]:
-    """NAME=NUMBER options."""
+    """Reads the values of a NAME=NUMBER option."""
     pairs: dict[str, float] = {}
     for text in texts:
         name, _, value = text.rpartition("=")

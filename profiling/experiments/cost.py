@@ -1,22 +1,26 @@
-"""What serving costs a month: instances for a peak rate, and the prediction log's S3 bill.
+"""Arithmetic of what a month of serving costs: instances for a peak rate, and the log's S3 bill.
 
-Pure functions of rates and prices; nothing is measured here. The log is priced twice for each
-server: as one put per record, the naive way, and as batched objects, the way of our spool.
+Nothing is measured here. The log is priced twice for each server: as one put per record, the naive
+way, and as batched objects, the way of offpath's spool.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.profiling.experiments.prices import Prices
 
-HOURS_A_MONTH = 730.0
-DAYS_A_MONTH = HOURS_A_MONTH / 24
+HOURS_PER_MONTH = 730.0
+DAYS_PER_MONTH = HOURS_PER_MONTH / 24
 GB = 2**30
+PRICES_FILE = Path(__file__).with_name("prices.yaml")
 
 
 def check_above(name: str, value: float) -> None:
@@ -32,21 +36,119 @@ def check_from(name: str, value: float, least: float) -> None:
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What has to be served.
+class Prices:
+    """List prices in US dollars.
 
     Attributes:
-        peak_per_s: requests a second that the instances are counted for.
-        mean_per_s: over the hours; what S3 is paid for.
-        head_room: share of an instance's rate that is kept free at the peak, in [0, 1).
-        hours: that the instances run in a month.
-        min_instances: never fewer, for instance 2 for one to fail.
+        as_of, region, sources: date, region and pages of the figures.
+        instances: type -> dollars per hour.
+        gpus: type -> its GPU; None where the file does not list GPUs.
+        vcpus: type -> number of vCPUs; empty where the file does not list them.
+        put_per_1000: dollars for 1,000 put requests.
+        storage_per_gb_month: dollars for a GB (2^30 bytes, as S3 bills) kept for a month.
+    """
+
+    as_of: str
+    region: str
+    sources: dict[str, str]
+    instances: dict[str, float]
+    put_per_1000: float
+    storage_per_gb_month: float
+    gpus: dict[str, str] | None = None
+    vcpus: dict[str, float] = field(default_factory=dict)
+
+    def hourly(self, instance: str) -> float:
+        """Returns the price of one instance in dollars per hour.
+
+        Raises:
+            WrongOption: the file has no such type.
+        """
+        if instance not in self.instances:
+            raise WrongOption(
+                f"no price for instance {instance!r}: expected one of"
+                f" {', '.join(self.instances)}"
+            )
+        return self.instances[instance]
+
+    def count_vcpus(self, instance: str) -> float:
+        """Returns the number of vCPUs of one instance.
+
+        Raises:
+            WrongOption: the file does not list it.
+        """
+        if not self.vcpus.get(instance):
+            raise WrongOption(
+                f"no number of vCPUs for instance {instance!r}: expected it under `vcpus` in the"
+                f" price file, which has {', '.join(self.vcpus) or 'none'}"
+            )
+        return self.vcpus[instance]
+
+    def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
+        """Explains why rates with or without a GPU do not hold for an instance; None if they do."""
+        if self.gpus is None or instance is None:
+            return None
+        gpu = self.gpus.get(instance)
+        if on_gpu == (gpu is not None):
+            return None
+        measured = "with a GPU" if on_gpu else "on a CPU"
+        has = "has none" if gpu is None else f"has a {gpu}"
+        return f"the rates were measured {measured}, {instance} {has}: its own rates are unknown"
+
+
+def load_prices(path: Path = PRICES_FILE) -> Prices:
+    """Reads a price file.
+
+    Raises:
+        WrongOption: no such file, a missing key, or a price that is not a number from 0.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        gpus = content.get("gpus")
+        return Prices(
+            as_of=str(content["as_of"]),
+            region=str(content["region"]),
+            sources={str(k): str(v) for k, v in content["sources"].items()},
+            instances=read_amounts(content["instances"]),
+            put_per_1000=read_amounts(content["s3"])["put_per_1000"],
+            storage_per_gb_month=read_amounts(content["s3"])["storage_per_gb_month"],
+            gpus=None if gpus is None else {str(k): str(v) for k, v in gpus.items()},
+            vcpus=read_amounts(content.get("vcpus") or {}),
+        )
+    except KeyError as error:
+        raise WrongOption(
+            f"prices {str(path)!r} lack {error}: expected the keys of {PRICES_FILE}"
+        ) from error
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise WrongOption(
+            f"cannot read {str(path)!r} as prices ({error}): expected the keys of {PRICES_FILE}"
+        ) from error
+
+
+def read_amounts(section: Mapping[str, Any]) -> dict[str, float]:
+    """Returns names and dollars; raises ValueError for anything but numbers from 0."""
+    for name, value in section.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} is {value!r}, not a price from 0")
+    return {str(name): float(value) for name, value in section.items()}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The load to serve.
+
+    Attributes:
+        peak_per_s: requests per second at the peak; the number of instances follows from it.
+        mean_per_s: requests per second over all hours; the S3 bill follows from it.
+        head_room: share of an instance's rate that stays free at the peak, in [0, 1).
+        hours: hours per month that the instances run.
+        min_instances: least number of instances, for instance 2 so that one may fail.
     """
 
     peak_per_s: float
     mean_per_s: float
     head_room: float = 0.3
-    hours: float = HOURS_A_MONTH
+    hours: float = HOURS_PER_MONTH
     min_instances: int = 1
 
     def __post_init__(self) -> None:
@@ -56,8 +158,8 @@ class Demand:
         check_from("minimum of instances", self.min_instances, 1)
         if self.mean_per_s > self.peak_per_s:
             raise WrongOption(
-                f"the mean rate {self.mean_per_s:g} a second is above the peak"
-                f" {self.peak_per_s:g}: expected at most the peak"
+                f"the mean rate is {self.mean_per_s:g} per second: expected at most the peak,"
+                f" {self.peak_per_s:g}"
             )
         if not 0 <= self.head_room < 1:
             raise WrongOption(
@@ -66,8 +168,18 @@ class Demand:
 
     @property
     def predictions(self) -> float:
-        """Predictions a month."""
+        """Predictions per month."""
         return self.mean_per_s * 3600 * self.hours
+
+    def count_needed(self, rate_per_s: float) -> int:
+        """Returns the instances of one rate that serve the peak with the head-room left."""
+        # Slightly less, because 10 * 0.7 is not exactly 7 in floating point.
+        share = self.peak_per_s / (rate_per_s * (1 - self.head_room)) - 1e-9
+        return max(1, math.ceil(share))
+
+    def count_paid(self, rate_per_s: float) -> int:
+        """Returns the instances of one rate on the bill: those needed, or the minimum."""
+        return max(self.count_needed(rate_per_s), math.ceil(self.min_instances))
 
 
 @dataclass(frozen=True)
@@ -75,12 +187,12 @@ class LogShape:
     """How the prediction log is kept.
 
     Attributes:
-        record_bytes: one record, uncompressed.
-        retention_days: how long it stays in the bucket; 0: storage is not counted.
-        puts_per_record: of the naive way; 0 when it logs nothing to S3.
-        records_per_object: of the batched way; None: what our spool's defaults make of the rate.
-        compressed_share: size of a batched record over an uncompressed one.
-        workers: of one instance; each fills objects of its own.
+        record_bytes: size of one record, uncompressed.
+        retention_days: days that a record stays in the bucket; 0: storage is not counted.
+        puts_per_record: put requests per record of the naive way; 0: it logs nothing to S3.
+        records_per_object: records in a batched object; None: as the spool's defaults fill it.
+        compressed_share: size of a batched record relative to an uncompressed one.
+        workers: workers of one instance; each fills objects of its own.
     """
 
     record_bytes: float = 700.0
@@ -100,7 +212,7 @@ class LogShape:
             check_from("records per object", self.records_per_object, 1)
 
     def fill_objects(self, mean_per_s: float, instances: int) -> float:
-        """Records in a batched object: as given, else as our spool seals, by size or by age."""
+        """Returns the records in a batched object, which the spool seals by size or by age."""
         if self.records_per_object is not None:
             return self.records_per_object
         worker_per_s = mean_per_s / (instances * self.workers)
@@ -111,7 +223,7 @@ class LogShape:
 
 @dataclass(frozen=True)
 class LogCost:
-    """The log's S3 bill, dollars a month in the steady state, when old records expire."""
+    """The log's S3 bill in dollars per month, in the steady state when old records expire."""
 
     puts: float
     requests_usd: float
@@ -119,19 +231,20 @@ class LogCost:
 
     @property
     def usd(self) -> float:
-        """Requests and storage."""
+        """Dollars for requests and storage."""
         return self.requests_usd + self.storage_usd
 
 
 @dataclass(frozen=True)
 class ServerCost:
-    """One server's month.
+    """The month of one server.
 
     Attributes:
-        rate_per_s: of one instance.
-        needed: instances for the peak at the head-room; paid: instances on the bill.
+        rate_per_s: requests per second that one instance answers.
+        needed: instances for the peak at the head-room.
+        paid: instances on the bill.
         peak_share: share of the paid instances' rate that the peak takes.
-        log_each, log_batched: one put per record; batched objects.
+        log_each, log_batched: the log with one put per record, and in batched objects.
     """
 
     name: str
@@ -145,18 +258,12 @@ class ServerCost:
     log_batched: LogCost
 
     def total_usd(self, log: LogCost) -> float:
-        """Month's total with the log kept one way."""
+        """Returns the month's total with the log kept one way."""
         return self.compute_usd + log.usd
 
     def per_million_usd(self, log: LogCost) -> float:
-        """The same, for a million predictions."""
+        """Returns the total per million predictions."""
         return self.total_usd(log) / self.predictions * 1e6
-
-
-def count_instances(peak_per_s: float, rate_per_s: float, head_room: float) -> int:
-    """Instances that serve the peak with `head_room` of their rate left."""
-    # A hair less: 7 a second on instances with 10 and 0.3 is one, whatever floats make of 10 * 0.7.
-    return max(1, math.ceil(peak_per_s / (rate_per_s * (1 - head_room)) - 1e-9))
 
 
 def cost_server(
@@ -168,24 +275,24 @@ def cost_server(
     prices: Prices,
     paid: int | None = None,
 ) -> ServerCost:
-    """One server's month.
+    """Returns the month of one server.
 
     Args:
-        rate_per_s: what one instance answers.
-        paid: instances on the bill; by default as many as are needed.
+        rate_per_s: requests per second that one instance answers.
+        paid: instances on the bill; None for as many as are needed.
 
     Raises:
         WrongOption: a rate, price or count that is not above 0.
     """
     check_above(f"rate of {name!r}", rate_per_s)
     check_above("hourly price", hourly_usd)
-    needed = count_instances(demand.peak_per_s, rate_per_s, demand.head_room)
-    count = max(needed, demand.min_instances) if paid is None else paid
+    needed = demand.count_needed(rate_per_s)
+    count = demand.count_paid(rate_per_s) if paid is None else paid
     check_from(f"instances of {name!r}", count, 1)
 
     def cost_log(puts_per_record: float, record_bytes: float) -> LogCost:
         puts = demand.predictions * puts_per_record
-        kept_months = shape.retention_days / DAYS_A_MONTH
+        kept_months = shape.retention_days / DAYS_PER_MONTH
         kept_gb = demand.predictions * record_bytes / GB * kept_months
         return LogCost(
             puts=puts,
@@ -202,7 +309,7 @@ def cost_server(
         peak_share=demand.peak_per_s / (rate_per_s * count),
         compute_usd=count * hourly_usd * demand.hours,
         predictions=demand.predictions,
-        # Whoever puts nothing stores nothing.
+        # Without puts there is nothing to store.
         log_each=cost_log(
             shape.puts_per_record, shape.record_bytes if shape.puts_per_record else 0
         ),
@@ -218,21 +325,78 @@ def cost_all(
     prices: Prices,
     paid: Mapping[str, int],
 ) -> list[ServerCost]:
-    """Every server's month, in order.
+    """Returns the month of every server, in order.
 
     Raises:
-        WrongOption: no server, or `paid` names one that is not among them.
+        WrongOption: a rate, price or count that is not above 0.
     """
-    if not rates:
-        raise WrongOption(
-            "no server's rate: expected --rate-per-instance NAME=RATE, or --result FILE"
-        )
-    for name in paid:
-        if name not in rates:
-            raise WrongOption(
-                f"--paid-instances names {name!r}: expected one of {', '.join(rates)}"
-            )
     return [
         cost_server(name, rate, hourly_usd, demand, shape, prices, paid.get(name))
         for name, rate in rates.items()
     ]
+
+
+@dataclass(frozen=True)
+class ImageCost:
+    """What one image takes.
+
+    Attributes:
+        gpu_per_s: images per second that one GPU answers when nothing else limits it.
+        cpu_ms: milliseconds of one vCPU on a host that does everything.
+        decode_cpu_ms, model_cpu_ms: the same on a host that only decodes, and on the host with the
+            GPU when others decode for it.
+    """
+
+    gpu_per_s: float
+    cpu_ms: float
+    decode_cpu_ms: float
+    model_cpu_ms: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            check_above(name, value)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Hosts that serve the peak.
+
+    Attributes:
+        gpu_per_s, cpu_per_s: requests per second of a host of each kind; 0 where there is none.
+        gpu_share: share of the GPUs' own rate that the peak uses.
+    """
+
+    name: str
+    gpu_per_s: float
+    gpu_hosts: int
+    cpu_per_s: float
+    cpu_hosts: int
+    gpu_share: float
+    usd: float
+
+
+def compute_fleets(
+    image: ImageCost, gpu_type: str, cpu_type: str, demand: Demand, prices: Prices
+) -> tuple[Fleet, Fleet]:
+    """Returns GPU hosts alone, and GPU hosts with CPU hosts that decode for them.
+
+    Raises:
+        WrongOption: a type without a price or a number of vCPUs.
+    """
+    vcpus, gpu_usd = prices.count_vcpus(gpu_type), prices.hourly(gpu_type)
+    decoders, cpu_usd = prices.count_vcpus(cpu_type), prices.hourly(cpu_type)
+    alone = min(image.gpu_per_s, vcpus * 1e3 / image.cpu_ms)
+    model = min(image.gpu_per_s, vcpus * 1e3 / image.model_cpu_ms)
+    decode = decoders * 1e3 / image.decode_cpu_ms
+
+    def make(name: str, gpu_per_s: float, cpu_per_s: float) -> Fleet:
+        gpus = demand.count_paid(gpu_per_s)
+        cpus = demand.count_paid(cpu_per_s) if cpu_per_s else 0
+        share = demand.peak_per_s / (gpus * image.gpu_per_s)
+        usd = demand.hours * (gpus * gpu_usd + cpus * cpu_usd)
+        return Fleet(name, gpu_per_s, gpus, cpu_per_s, cpus, share, usd)
+
+    return (
+        make(f"{gpu_type} alone", alone, 0.0),
+        make(f"{gpu_type} and {cpu_type}", model, decode),
+    )

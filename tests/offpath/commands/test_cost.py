@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from offpath.commands.cost import command
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from tests.profiling.runs import make_compare
 
 RATE = ("--rate-per-instance", "ours=100")
@@ -40,7 +40,7 @@ def test_the_published_example_prints_both_totals_and_its_assumptions():
     rows = [line.split() for line in text.splitlines()]
     assert ["torchserve", "803.08", "803"] in rows
     assert ["triton", "384.44", "384"] in rows
-    assert "assumed" in text and "would have done" in text
+    assert "assumed" in text and "is enough for" in text
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,11 @@ def test_the_published_example_prints_both_totals_and_its_assumptions():
             id="half-an-instance",
         ),
         pytest.param(
+            (*RATE, *PEAK, *PRICE, "--paid-instances", "theirs=2"),
+            "names 'theirs': expected one of ours",
+            id="paid-for-an-unknown-server",
+        ),
+        pytest.param(
             (*RATE, *PEAK, *PRICE, "--workload", "photos"),
             "name the file too",
             id="workload-without-result",
@@ -95,3 +100,20 @@ def test_a_cpus_rates_are_a_gpu_instances_only_where_that_is_said(tmp_path):
     assert "has a T4" in json.loads(said)["warnings"][0]
     shown = run(*options, "--instance", "g4dn.xlarge", "--allow-mixed")
     assert "has a T4" in " ".join(shown.split())
+
+
+def test_a_result_is_priced_with_the_doubts_about_its_figures(tmp_path):
+    make_compare().save(tmp_path / "result.json")
+    shown = run("--result", str(tmp_path / "result.json"), *PEAK, *PRICE)
+    assert "spread: the rounds of offpath" in " ".join(shown.split())
+
+
+def test_two_kinds_of_hosts_need_the_figures_of_an_image():
+    hosts = ("--instance", "g4dn.xlarge", "--decode-instance", "c7i.xlarge")
+    asked = (*hosts, "--peak-per-s", "1400", "--gpu-rate", "1500")
+    image = ("--cpu-ms", "20", "--decode-cpu-ms", "20", "--model-cpu-ms", "2")
+    answer = json.loads(run(*asked, *image, "--json"))
+    assert [fleet["gpu_hosts"] for fleet in answer["fleets"]] == [10, 2]
+    assert "not measured here" in answer["warnings"][0]
+    with pytest.raises(WrongOption, match="needs --cpu-ms, --model-cpu-ms too"):
+        run(*asked, "--decode-cpu-ms", "20")

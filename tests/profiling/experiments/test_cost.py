@@ -1,4 +1,4 @@
-"""Instances and dollars from rates and prices; the published bill out of its inputs."""
+"""Instances and dollars from rates and prices; the published bill; one kind of host or two."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import pytest
 from rich.console import Console
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.experiments import cost_published
 from offpath.profiling.experiments.cost import (
     GB,
+    PRICES_FILE,
     Demand,
+    ImageCost,
     LogShape,
+    compute_fleets,
     cost_all,
     cost_server,
-    count_instances,
+    load_prices,
 )
-from offpath.profiling.experiments.cost_rates import read_rates
-from offpath.profiling.experiments.cost_report import document_of, draw_conclusions
-from offpath.profiling.experiments.prices import PRICES_FILE, load_prices
+from offpath.profiling.experiments.cost_report import (
+    Month,
+    PublishedBill,
+    compare_fleets,
+    document_of,
+    draw_conclusions,
+    read_rates,
+)
 from offpath.profiling.report.terminal import print_document
 from tests.profiling.runs import PHOTOS, make_compare, make_window
 
@@ -40,11 +47,13 @@ PRICES = load_prices()
     ],
 )
 def test_instances_leave_the_head_room(peak, rate, head_room, expected):
-    assert count_instances(peak, rate, head_room) == expected
+    demand = Demand(peak, peak, head_room, min_instances=2)
+    assert demand.count_needed(rate) == expected
+    assert demand.count_paid(rate) == max(2, expected)
 
 
 def test_the_published_bill_comes_out_of_its_inputs():
-    totals = cost_published.compute_totals(cost_published.compute_costs(PRICES))
+    totals = PublishedBill(PRICES).compute_totals()
     assert {name: round(usd) for name, usd in totals.items()} == {
         "torchserve": 803,
         "triton": 384,
@@ -53,21 +62,20 @@ def test_the_published_bill_comes_out_of_its_inputs():
 
 def test_the_published_bill_follows_the_price_of_the_instance():
     dearer = replace(PRICES, instances={"g4dn.xlarge": 2 * 0.526})
-    costs = cost_published.compute_costs(dearer)
-    totals = cost_published.compute_totals(costs)
+    totals = PublishedBill(dearer).compute_totals()
     assert totals["torchserve"] == pytest.approx(803.08 + 2 * 383.98, abs=0.01)
     assert totals["triton"] == pytest.approx(384.44 + 383.98, abs=0.01)
 
 
-def test_the_published_example_says_that_a_single_instance_would_have_done():
-    costs = cost_published.compute_costs(PRICES)
-    lines = draw_conclusions(costs, cost_published.DEMAND)
-    assert lines[0].startswith("torchserve: a single instance would have done")
-    assert "120 requests a minute are 2 a second" in lines[0]
-    assert "$384 a month" in lines[0]
+def test_the_published_example_says_that_a_single_instance_is_enough():
+    month = PublishedBill(PRICES).month
+    lines = draw_conclusions(month.costs, month.demand)
+    assert lines[0].startswith("torchserve: a single instance is enough")
+    assert "120 requests per minute (2 per second" in lines[0]
+    assert "$384 per month" in lines[0]
 
 
-def test_puts_and_storage_are_priced_by_hand():
+def test_puts_and_storage_are_priced_as_worked_out_manually():
     demand = Demand(peak_per_s=10, mean_per_s=1, hours=730)
     shape = LogShape(
         record_bytes=1000,
@@ -128,14 +136,6 @@ def test_paid_instances_replace_the_needed_ones():
             lambda: cost_server("x", 1, -1, Demand(1, 1), LogShape(), PRICES),
             id="negative-price",
         ),
-        pytest.param(
-            lambda: cost_all({}, 1, Demand(1, 1), LogShape(), PRICES, {}),
-            id="no-server",
-        ),
-        pytest.param(
-            lambda: cost_all({"a": 1}, 1, Demand(1, 1), LogShape(), PRICES, {"b": 1}),
-            id="paid-for-an-unknown-server",
-        ),
     ],
 )
 def test_what_cannot_be_priced_is_refused(make):
@@ -149,8 +149,11 @@ def test_rates_come_from_a_result_file(tmp_path):
     run.variants["dead"] = {}
     run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
     run.save(path)
-    rates = {"torchserve-stock": 11.0, "offpath": 121.0}
-    assert read_rates(path, None) == (rates, False)
+    measured = read_rates(path, None)
+    assert measured.rates == {"torchserve-stock": 11.0, "offpath": 121.0}
+    assert not measured.on_gpu
+    # The doubts of the run go with its rates.
+    assert any(it.startswith("spread: the rounds of offpath") for it in measured.doubts)
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         read_rates(path, "photos-55k")
 
@@ -210,7 +213,7 @@ def test_the_tables_fit_80_columns_with_every_figure():
     rates = {"triton-offpath-decode": 796.2, "torchserve-stock": 83.4}
     costs = cost_all(rates, 0.085, demand, LogShape(), PRICES, {})
     console = Console(width=80, file=io.StringIO())
-    print_document(document_of(costs, demand, PRICES), console)
+    print_document(document_of(Month(costs, demand, PRICES)), console)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     rows = [line.split() for line in text.splitlines() if "torchserve-stock" in line]
@@ -232,3 +235,39 @@ def test_the_plain_question_needs_neither_torch_nor_polars():
         subprocess.run([sys.executable, "-c", code], capture_output=True).returncode
         == 0
     )
+
+
+# GPU hosts alone, or with CPU hosts that decode
+
+# 20 ms of the GPU host's 4 vCPUs are 200 a second; 2 ms leave the GPU's own 1500.
+LARGE = ImageCost(gpu_per_s=1500, cpu_ms=20, decode_cpu_ms=20, model_cpu_ms=2)
+SMALL = ImageCost(gpu_per_s=1500, cpu_ms=2, decode_cpu_ms=4, model_cpu_ms=2)
+
+
+def compare(image: ImageCost, peak: float):
+    demand = Demand(peak, peak, head_room=0)
+    return compute_fleets(image, "g4dn.xlarge", "c7i.xlarge", demand, PRICES)
+
+
+def test_hosts_are_counted_by_what_limits_each_of_them():
+    alone, tiers = compare(LARGE, 1400)
+    assert (alone.gpu_per_s, alone.gpu_hosts, alone.cpu_hosts) == (200, 7, 0)
+    assert (tiers.gpu_per_s, tiers.gpu_hosts) == (1500, 1)
+    assert (tiers.cpu_per_s, tiers.cpu_hosts) == (200, 7)
+    assert alone.usd == pytest.approx(730 * 7 * 0.526)
+    assert tiers.usd == pytest.approx(730 * (0.526 + 7 * 0.1785))
+    assert "52 % less than g4dn.xlarge alone" in compare_fleets(alone, tiers)
+
+
+def test_small_images_leave_the_gpu_host_alone_the_cheaper_one():
+    alone, tiers = compare(SMALL, 1400)
+    assert alone.usd < tiers.usd
+    assert compare_fleets(alone, tiers).startswith("g4dn.xlarge alone")
+
+
+def test_a_host_without_a_number_of_vcpus_and_a_time_of_nothing_are_refused():
+    demand = Demand(1, 1)
+    with pytest.raises(ExpectedError, match="no number of vCPUs for instance 'x1'"):
+        compute_fleets(LARGE, "g4dn.xlarge", "x1", demand, PRICES)
+    with pytest.raises(ExpectedError, match="cpu_ms is 0"):
+        ImageCost(1500, 0, 20, 2)
