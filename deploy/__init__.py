@@ -1,1 +1,1 @@
-"""The same archive elsewhere: what `offpath export` writes, and files for containers and hosts."""
+"""Runs the same archive elsewhere: exports to other servers, files for containers and hosts."""

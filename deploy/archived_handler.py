@@ -1,10 +1,10 @@
-"""An unpacked .mar outside TorchServe: its own handler, called with plain requests.
+"""Calls the handler of an unpacked .mar outside TorchServe, with plain requests.
 
-The handler is the one in the archive, with its settings, parity gate, errors, metrics and
-prediction log: what another server adds is only how requests come in and answers go out. Of the
-package `torchserve` it needs the Python classes that a handler derives from; Java never starts.
+The handler comes from the archive, with its settings, parity gate, errors, metrics and prediction
+log. Another server only adds how requests arrive and how answers leave. The package `torchserve`
+is needed for the Python classes that a handler derives from; Java never starts.
 
-This file is copied into each export and imports nothing of ours but what is in the archive.
+Each export gets a copy of this file. It imports nothing of offpath except what is in the archive.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ ENTRY = "offpath_archive_entry"
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture that another process has decoded (archived_decoder.py), in plain values.
+class DecodedImage:
+    """An image that another process has decoded (archived_decoder.py), as plain values.
 
     Attributes:
         pixels: uint8 [size, size, channels].
-        payload_bytes, payload_hash: of its file.
+        payload_bytes: size of the encoded file.
+        payload_hash: hash of the encoded file; None if the log records no hash.
         stage_s: seconds by the name of the stage.
         target: the class that an explanation is asked for.
     """
@@ -45,51 +46,52 @@ class Picture:
 
 @dataclass(frozen=True)
 class Request:
-    """One picture to classify.
+    """One image to classify.
 
     Attributes:
-        body: the file's bytes, or a thin client's npy; or what was decoded elsewhere.
+        body: an image file, the .npy of a thin client, or an image decoded by another process.
         request_id: the prediction log's `event_id`; unique.
-        headers: as the client sent them.
+        headers: headers as the client sent them.
     """
 
-    body: bytes | Picture
+    body: bytes | DecodedImage
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What TorchServe would have sent."""
+    """The reply that TorchServe would have sent."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Series(Protocol):
-    """One metric of the server at hand, all its label values."""
+class ServerMetric(Protocol):
+    """One metric of the surrounding server, for all its label values."""
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
         """Adds to a counter, or sets a gauge."""
 
 
-class MakeSeries(Protocol):
-    """Makes a metric of the server at hand."""
+class MakeMetric(Protocol):
+    """Makes a metric of the surrounding server, under one of the names that TorchServe shows."""
 
-    def __call__(self, name: str, labels: Sequence[str], is_counter: bool) -> Series:
-        """A metric under one of the names that TorchServe shows."""
+    def __call__(
+        self, name: str, labels: Sequence[str], is_counter: bool
+    ) -> ServerMetric: ...
 
 
 class ArchivedHandler:
     """The handler of an unpacked archive.
 
     Args:
-        folder: where the archive's content lies.
+        folder: the unpacked archive.
         batch_size: the largest batch that will come; None for the archive's own setting.
         gpu: index of the CUDA device; None for the CPU.
-        threads: of this process; None for the archive's own setting.
-        make_series: where the handler's metrics go; None for nowhere.
+        threads: threads of this process; None for the archive's own setting.
+        make_metric: publishes the handler's metrics; None drops them.
 
     Raises:
         OSError: the folder holds no archive.
@@ -101,9 +103,9 @@ class ArchivedHandler:
         batch_size: int | None = None,
         gpu: int | None = None,
         threads: int | None = None,
-        make_series: MakeSeries | None = None,
+        make_metric: MakeMetric | None = None,
     ) -> None:
-        self._context = make_context(folder, batch_size, gpu, make_series)
+        self._context = make_context(folder, batch_size, gpu, make_metric)
         if threads is not None:
             config = self._context.model_yaml_config
             config["handler"] = {**(config.get("handler") or {}), "threads": threads}
@@ -112,7 +114,7 @@ class ArchivedHandler:
         self._handler.initialize(self._context)
 
     def handle(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers a batch, one answer a request in order; a bad picture has a 4xx of its own."""
+        """Answers a batch, one answer per request, in order; a bad image gets its own 4xx."""
         context = self._context
         context.request_ids = {
             idx: request.request_id for idx, request in enumerate(requests)
@@ -132,11 +134,11 @@ class ArchivedHandler:
         ]
 
     def close(self) -> None:
-        """Writes the last metrics; the prediction log ships what it can in a few seconds."""
+        """Writes the last metrics; the prediction log uploads what it can in a few seconds."""
         self._handler.close()
 
     def describe(self) -> dict[str, Any]:
-        """Device, engine, precision and the like; see docs/reference.md."""
+        """Returns device, engine, precision and more; docs/reference.md lists the keys."""
         described: dict[str, Any] = self._handler.describe_handle()
         return described
 
@@ -145,9 +147,9 @@ def make_context(
     folder: Path,
     batch_size: int | None = None,
     gpu: int | None = None,
-    make_series: MakeSeries | None = None,
+    make_metric: MakeMetric | None = None,
 ) -> Context:
-    """What TorchServe would tell the handler of an unpacked archive."""
+    """Makes the context that TorchServe would pass to the handler of this archive."""
     manifest = json.loads((folder / MANIFEST).read_text())
     model = manifest["model"]
     config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
@@ -158,20 +160,20 @@ def make_context(
         batch_size or config.get("batchSize", 1),
         gpu,
         None,
-        metrics=MetricsCache(make_series),
+        metrics=MetricsCache(make_metric),
         model_yaml_config=config,
     )
 
 
 def make_row(request: Request) -> dict[str, Any]:
-    """The row that TorchServe would have made of a request."""
-    # The archive's own copy, which is there once its entry was loaded.
+    """Makes the row that TorchServe would have made of a request."""
+    # The archive's own copy, which can be imported once its entry was loaded.
     from offpath.handler.image.decoded import Decoded
     from offpath.handler.request.body_from_front_door import FORM, MULTIPART, HandedOver
     from offpath.handler.stages import Stage
 
     body = request.body
-    if isinstance(body, Picture):
+    if isinstance(body, DecodedImage):
         stage_s = {Stage(name): value for name, value in body.stage_s.items()}
         decoded = Decoded(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
         return {"body": decoded, "target": body.target}
@@ -183,12 +185,13 @@ def make_row(request: Request) -> dict[str, Any]:
 
 
 def load_entry(path: Path) -> Any:
-    """The archive's entry module; it makes `offpath.handler` the archive's own copy."""
+    """Loads the archive's entry module, which makes `offpath.handler` the archive's own copy."""
     loaded = sys.modules.get(ENTRY)
     if loaded is not None and loaded.__file__ == str(path):
-        # Once a process: it would take the place of what is in use.
+        # Once per process: a second load would replace modules that are in use.
         return loaded
-    # Behind what is installed: an installed offpath gets the archive's handler by the entry.
+    # Behind the installed packages: the entry makes even an installed offpath use the archive's
+    # handler.
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(ENTRY, path)
     if spec is None or spec.loader is None:
@@ -200,16 +203,19 @@ def load_entry(path: Path) -> Any:
 
 
 class MetricsCache:
-    """Stands where the handler expects TorchServe's metrics cache."""
+    """Replaces TorchServe's metrics cache, which the handler expects."""
 
-    def __init__(self, make_series: MakeSeries | None) -> None:
-        self._make_series = make_series
+    def __init__(self, make_metric: MakeMetric | None) -> None:
+        self._make_metric = make_metric
         self._metrics: dict[str, Metric] = {}
 
     def get_metric(self, name: str, kind: Any = None) -> Metric:
-        """A metric that was added before; MetricsCacheKeyError for another.
+        """Returns a metric that was added before.
 
-        Without a kind somebody asks whether the server takes that name: this one takes all.
+        A call without a kind asks whether the server accepts the name; here every name is accepted.
+
+        Raises:
+            MetricsCacheKeyError: there is a kind, and no metric of that name.
         """
         if name not in self._metrics and kind is not None:
             raise MetricsCacheKeyError(name)
@@ -218,22 +224,22 @@ class MetricsCache:
     def add_metric_to_cache(
         self, name: str, unit: str, labels: Sequence[str], kind: Any
     ) -> Metric:
-        """A new metric."""
-        series = None
-        if self._make_series is not None:
-            series = self._make_series(name, labels, kind.value == "counter")
-        self._metrics[name] = metric = Metric(labels, series)
+        """Adds a metric and returns it."""
+        published = None
+        if self._make_metric is not None:
+            published = self._make_metric(name, labels, kind.value == "counter")
+        self._metrics[name] = metric = Metric(labels, published)
         return metric
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric with the names of its labels."""
+    """The names of a metric's labels, and the server's metric; None drops the values."""
 
     labels: Sequence[str]
-    series: Series | None
+    published: ServerMetric | None
 
     def add_or_update(self, value: float, label_values: Sequence[str]) -> None:
         """Adds to a counter, or sets a gauge."""
-        if self.series is not None:
-            self.series.add(dict(zip(self.labels, label_values)), value)
+        if self.published is not None:
+            self.published.add(dict(zip(self.labels, label_values)), value)

@@ -1,1 +1,1 @@
-"""A Ray Serve application from a .mar."""
+"""Makes a Ray Serve application from a .mar."""

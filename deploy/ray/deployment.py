@@ -1,9 +1,9 @@
-"""A Ray Serve application: HTTP in, batches to the archive beside this file, HTTP out.
+"""A Ray Serve application that answers HTTP requests with the archive beside this file.
 
-The event loop only receives and sends; decoding and the model run in the one thread of `Batches`.
+The event loop only receives and sends. Decoding and the model run in the thread of `BatchQueue`.
 """
 
-# What it imports is installed where Ray is.
+# Its imports exist only where Ray is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import ray
-from batches import Batches
-from edge import FOLDER, SETTINGS, make_response, read_request
+from batch_queue import BatchQueue
 from ray import serve
-from series import RaySeries
+from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from torchserve_http import FOLDER, SETTINGS, make_response, read_request
 
 if TYPE_CHECKING:
     from offpath.deploy.archived_handler import Answer, Request
@@ -25,50 +25,51 @@ if TYPE_CHECKING:
 
 @serve.deployment
 class Classifier:
-    """A replica; how many, and on what, stands in config.yaml."""
+    """A replica with the model; config.yaml sets the number of replicas and their resources."""
 
     def __init__(self) -> None:
-        # Here: whoever only reads the configuration needs neither torch nor the archive.
+        # Imported here, because Ray's controller reads the configuration without torch.
         from archived_handler import ArchivedHandler
 
         gpus = ray.get_gpu_ids()
         self._handler = ArchivedHandler(
             FOLDER / "archive",
             batch_size=SETTINGS["batch_size"],
-            # Ray shows a replica its own devices alone, numbered from 0.
+            # Ray shows a replica only its own devices, numbered from 0.
             gpu=0 if gpus else None,
             threads=SETTINGS["threads"],
-            make_series=RaySeries,
+            make_metric=RayMetric,
         )
-        # One thread: the handler takes a batch at a time, and decodes in threads of its own.
-        self._batches = Batches(
+        # The handler takes one batch at a time, and decodes in its own threads.
+        self._batches = BatchQueue(
             self._handler.handle,
             SETTINGS["batch_size"],
             SETTINGS["max_batch_delay_ms"] / 1000,
         )
 
     async def __call__(self, http: HttpRequest) -> Response:
-        """Answers one request."""
+        """Answers one HTTP request."""
         request = await read_request(http)
         if isinstance(request, Response):
             return request
         return make_response(await self.answer(request))
 
     async def answer(self, request: Request) -> Answer:
-        """One request in a batch with others; from a decoder (two_tiers.py) too."""
+        """Answers one request in a batch with others; decoders (two_tiers.py) call this too."""
         return await self._batches.answer(request)
 
     async def check_health(self) -> None:
-        """Ray asks every few seconds, and ends a replica that raises three times.
+        """Raises if a batch takes longer than TorchServe's response time-out would allow.
 
-        The event loop goes on answering while the model hangs: TorchServe's bound holds here too.
+        Ray calls this every few seconds, and ends a replica after three errors. The event loop
+        keeps running while the model hangs, so Ray would not notice otherwise.
         """
         running_s = self._batches.running_s
         if running_s > SETTINGS["response_timeout_s"]:
             raise RuntimeError(f"a batch has been running for {running_s:.0f} s")
 
     async def __del__(self) -> None:
-        """Ray calls this at a graceful end: the prediction log ships what it has."""
+        """Uploads the rest of the prediction log; Ray calls this at a graceful stop."""
         if hasattr(self, "_batches"):
             await asyncio.to_thread(self._close)
 

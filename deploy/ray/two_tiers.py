@@ -1,11 +1,11 @@
-"""A Ray Serve application of two tiers: decoders on CPUs before the model's replicas.
+"""A Ray Serve application in two tiers: decoders on CPUs, then the replicas with the model.
 
-A decoder receives the file and makes the model's square of it (150 kB where a photograph has a
-megabyte), or refuses it; a model's replica (deployment.py) gathers squares into batches. Each
-answer is recorded once, where it is made.
+A decoder receives the file, and refuses it or makes the model's input from it (150 kB for a
+photograph of a megabyte). A replica with the model (deployment.py) collects these inputs into
+batches. The tier that makes an answer also records it, once.
 """
 
-# What it imports is installed where Ray is.
+# Its imports exist only where Ray is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from deployment import Classifier
-from edge import FOLDER, SETTINGS, make_response, read_request, refuse
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
-from series import RaySeries
+from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from torchserve_http import (
+    FOLDER,
+    SETTINGS,
+    make_response,
+    read_request,
+    refuse,
+)
 
 
 @serve.deployment
@@ -29,18 +35,18 @@ class Decoder:
     """A replica without the model.
 
     Args:
-        models: the replicas with it.
+        models: handle of the replicas with the model.
     """
 
     def __init__(self, models: DeploymentHandle) -> None:
         from archived_decoder import ArchivedDecoder
 
         self._models = models
-        self._decoder = ArchivedDecoder(FOLDER / "archive", make_series=RaySeries)
+        self._decoder = ArchivedDecoder(FOLDER / "archive", make_metric=RayMetric)
         self._threads = ThreadPoolExecutor(SETTINGS["decode_threads"], "decode")
 
     async def __call__(self, http: HttpRequest) -> Response:
-        """Answers one request."""
+        """Answers one HTTP request."""
         from archived_handler import Answer
 
         request = await read_request(http)
@@ -53,12 +59,12 @@ class Decoder:
         try:
             answer = await self._models.answer.remote(replace(request, body=made))
         except RayError:
-            # Its replica died. Not sent again: it may have been recorded already.
+            # The replica died. A second attempt could record the request twice.
             return refuse(503, "ModelGone", "the model's process ended; send it again")
         return make_response(answer)
 
     async def __del__(self) -> None:
-        """Ray calls this at a graceful end: the prediction log ships what it has."""
+        """Uploads the rest of the prediction log; Ray calls this at a graceful stop."""
         if hasattr(self, "_decoder"):
             await asyncio.to_thread(self._decoder.close)
 

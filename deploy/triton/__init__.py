@@ -1,1 +1,1 @@
-"""A model repository for Triton Inference Server from a .mar."""
+"""Makes a model repository for Triton Inference Server from a .mar."""

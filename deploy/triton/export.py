@@ -1,4 +1,4 @@
-"""`offpath export triton`: a .mar -> a model repository for Triton's python backend.
+"""Makes a model repository for Triton's python backend from a .mar: `offpath export triton`.
 
 REPOSITORY/NAME/config.pbtxt
 REPOSITORY/NAME/1/model.py, archived_handler.py, archive/
@@ -12,18 +12,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.deploy.exported import (
-    count_workers,
-    list_requirements,
+from offpath.deploy.exportable import (
+    Exportable,
     make_folder,
     read_exportable,
-    read_handler_config,
     unpack,
-    wants_gpu,
     write_mark,
 )
 from offpath.handler.errors import WrongOption
-from offpath.serving.mar_file import MarFile
 
 MODEL_FILE = Path(__file__).with_name("model.py")
 
@@ -41,23 +37,24 @@ output [
   {{ name: "PROBABILITY", data_type: TYPE_FP32, dims: [ -1 ] }},
   {{ name: "REPLY", data_type: TYPE_STRING, dims: [ 1 ] }}
 ]
-# One process each. {instances_note}
+# Each instance is one process. {instances_note}
 instance_group [ {{ kind: {kind}, count: {instances} }} ]
 # The archive's maxBatchDelay, {delay_ms} ms.
 dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
-# No model_warmup: the handler runs every batch size before it is ready, and Triton's own requests
-# would stand in the prediction log.
+# No model_warmup: the handler runs every batch size before it is ready, and Triton's warm-up
+# requests would appear in the prediction log.
 """
 
 
 @dataclass(frozen=True)
 class TritonChoices:
-    """What the user asked for.
+    """The options of `offpath export triton`.
 
     Attributes:
-        name: of the model; None for the archive's.
+        name: the model's name; None for the name in the archive.
         instances: processes; None for the archive's workers.
-        is_thin: the input is the model's pixels, uint8 [size, size, 3], instead of a file.
+        is_thin: whether the input is the model's pixels, uint8 [size, size, channels], instead of
+            an image file.
     """
 
     archive: Path
@@ -72,34 +69,34 @@ def export_triton(choices: TritonChoices) -> list[str]:
     """Writes the repository.
 
     Returns:
-        what to do with it, a line each.
+        What the user can do with the repository, one line each.
 
     Raises:
-        WrongOption: no archive of ours, or a folder that is not empty.
+        WrongOption: the archive is not ours, the name is bad, or the folder is not empty.
     """
     archive = read_exportable(choices.archive)
-    name = choices.name or archive.model_name
+    name = choices.name or archive.name
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise WrongOption(f"--name {name!r}: expected letters, digits, '-', '_', '.'")
+        raise WrongOption(
+            f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'"
+        )
     make_folder(choices.output, choices.force)
     model = choices.output / name
-    unpack(archive, model / "1")
+    unpack(archive.path, model / "1")
     shutil.copy(MODEL_FILE, model / "1")
     (model / "config.pbtxt").write_text(
         make_config(archive, choices, name), encoding="utf-8"
     )
-    requirements = "".join(f"{one}\n" for one in list_requirements(archive))
+    requirements = "\n".join(archive.list_requirements()) + "\n"
     (choices.output / "requirements.txt").write_text(requirements, encoding="utf-8")
-    write_mark(choices.output, archive)
+    write_mark(choices.output, archive.path)
+    lines = [f"{model}: {archive.path.name} for Triton's python backend"]
+    if archive.handler.explanations:
+        lines.append(
+            "not exported: explanations, which this archive answers under TorchServe and Ray"
+        )
     return [
-        f"{model}: {archive.path.name} for Triton's python backend",
-        *(
-            [
-                "not carried: explanations, which this archive answers under TorchServe and Ray"
-            ]
-            if read_handler_config(archive).explanations
-            else []
-        ),
+        *lines,
         "pip install -r"
         f" {choices.output / 'requirements.txt'}  # in the first python3 on the server's PATH",
         f"tritonserver --model-repository={choices.output} --http-address=127.0.0.1"
@@ -109,32 +106,30 @@ def export_triton(choices: TritonChoices) -> list[str]:
     ]
 
 
-def make_config(archive: MarFile, choices: TritonChoices, name: str) -> str:
-    """The model's config.pbtxt."""
-    config = archive.model_config or {}
-    handler = read_handler_config(archive)
-    shape = ", ".join(map(str, handler.square.shape))
-    is_gpu = wants_gpu(archive)
-    workers = count_workers(archive)
-    image = (
-        f"data_type: TYPE_UINT8, dims: [ {shape} ]"
-        if choices.is_thin
-        else "data_type: TYPE_STRING, dims: [ 1 ]"
-    )
-    delay_ms = config.get("maxBatchDelay", 1)
+def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
+    """Writes the text of the model's config.pbtxt."""
+    shape = ", ".join(map(str, archive.handler.square.shape))
+    if choices.is_thin:
+        image = f"data_type: TYPE_UINT8, dims: [ {shape} ]"
+        image_note = "The pixels of a thin client."
+    else:
+        image = "data_type: TYPE_STRING, dims: [ 1 ]"
+        image_note = (
+            "The bytes of a file: JPEG, PNG, ..., or the .npy of a thin client."
+        )
+    if archive.wants_gpu:
+        kind, instances_note = "KIND_GPU", "This many run on each GPU."
+    else:
+        kind, instances_note = "KIND_CPU", f"Exported on {os.cpu_count()} cores."
     return CONFIG.format(
         archive=archive.path.name,
         name=name,
-        batch_size=config.get("batchSize", 1),
-        image_note=(
-            "A thin client's pixels."
-            if choices.is_thin
-            else "A file's bytes: JPEG, PNG, ..., or a thin client's npy."
-        ),
+        batch_size=archive.batch_size,
+        image_note=image_note,
         image=image,
-        kind="KIND_GPU" if is_gpu else "KIND_CPU",
-        instances_note="On each GPU." if is_gpu else f"Here: {os.cpu_count()} cores.",
-        instances=choices.instances or workers,
-        delay_ms=delay_ms,
-        delay_us=1000 * delay_ms,
+        kind=kind,
+        instances_note=instances_note,
+        instances=choices.instances or archive.workers,
+        delay_ms=archive.max_batch_delay_ms,
+        delay_us=1000 * archive.max_batch_delay_ms,
     )

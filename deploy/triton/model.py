@@ -1,7 +1,7 @@
-"""The model.py of Triton's python backend: hands each request to the archive beside it.
+"""Answers requests of Triton's python backend with the archive beside this file.
 
-https://github.com/triton-inference-server/python_backend: `execute` gets what the dynamic batcher
-collected, one response for each request.
+https://github.com/triton-inference-server/python_backend: `execute` receives the requests that the
+dynamic batcher collected, and returns one response per request.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ UNAVAILABLE = 503
 
 
 class TritonPythonModel:
-    """Classifies photographs, or a thin client's pixels."""
+    """A model that classifies image files, or the pixels of a thin client."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Loads and warms up the archive's handler, once for each instance."""
+        """Loads and warms up the archive's handler; Triton calls this once per instance."""
         config = json.loads(args["model_config"])
         is_gpu = args["model_instance_kind"] == "GPU"
         self._handler = ArchivedHandler(
             Path(__file__).parent / ARCHIVE,
             batch_size=config["max_batch_size"],
             gpu=int(args["model_instance_device_id"]) if is_gpu else None,
-            make_series=TritonSeries,
+            make_metric=TritonMetric,
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answers a batch; a request may hold several pictures, and has one status for them."""
-        pictures = [list(read_requests(request)) for request in requests]
-        answers = iter(self._handler.handle([one for many in pictures for one in many]))
-        return [make_response([next(answers) for _ in many]) for many in pictures]
+        """Answers a batch; a request may hold several images, and has one status for all."""
+        images = [list(read_images(request)) for request in requests]
+        answers = iter(self._handler.handle([one for many in images for one in many]))
+        return [make_response([next(answers) for _ in many]) for many in images]
 
     def finalize(self) -> None:
-        """The model is unloaded, or the server ends."""
+        """Ends the handler; Triton calls this when it unloads the model or stops."""
         self._handler.close()
 
 
-def read_requests(request: Any) -> Iterator[Request]:
-    """The pictures of a BYTES tensor [n, 1], or the pixels of a UINT8 tensor [n, size, size, 3]."""
+def read_images(request: Any) -> Iterator[Request]:
+    """Yields the files of a BYTES tensor [n, 1], or the pixels of a UINT8 [n, size, size, 3]."""
     array = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy()
-    # What `--http-header-forward-pattern` lets through.
+    # Headers that `--http-header-forward-pattern` lets through.
     headers = {
         name: value
         for name, value in json.loads(request.parameters() or "{}").items()
@@ -71,16 +71,16 @@ def read_requests(request: Any) -> Iterator[Request]:
 
 
 def to_npy(pixels: Any) -> bytes:
-    """The file that a thin client would have sent."""
+    """Makes the .npy file that a thin client would have sent."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.ascontiguousarray(pixels), allow_pickle=False)
     return file.getvalue()
 
 
 def make_response(answers: Sequence[Answer]) -> Any:
-    """Labels and probabilities, best first, and each reply as TorchServe would have sent it.
+    """Makes a response with labels and probabilities, best first, and the replies of TorchServe.
 
-    A picture with fewer labels than its neighbours in one request gets empty ones at the end.
+    An image with fewer labels than its neighbours in one request gets empty ones at the end.
     """
     failed = next((answer for answer in answers if answer.status != 200), None)
     if failed is not None:
@@ -104,7 +104,7 @@ def make_response(answers: Sequence[Answer]) -> Any:
 
 
 def read_labels(body: bytes) -> dict[str, float]:
-    """Label -> probability; empty for the reply of a handler that answers something else."""
+    """Reads label -> probability; returns an empty dict if a custom handler answers otherwise."""
     reply = json.loads(body)
     is_plain = isinstance(reply, dict) and all(
         isinstance(value, (int, float)) for value in reply.values()
@@ -113,7 +113,7 @@ def read_labels(body: bytes) -> dict[str, float]:
 
 
 def make_error(answer: Answer) -> Any:
-    """Triton has few codes: a client's fault is INVALID_ARG (400); the message is our reply."""
+    """Makes an error with our reply as its message; every 4xx becomes INVALID_ARG (400)."""
     code = pb_utils.TritonError.INTERNAL
     if answer.status == UNAVAILABLE:
         code = pb_utils.TritonError.UNAVAILABLE
@@ -122,8 +122,8 @@ def make_error(answer: Answer) -> Any:
     return pb_utils.TritonError(answer.body.decode(), code)
 
 
-class TritonSeries:
-    """A metric on Triton's own /metrics page."""
+class TritonMetric:
+    """One metric on Triton's /metrics page."""
 
     def __init__(self, name: str, labels: Sequence[str], is_counter: bool) -> None:
         self._is_counter = is_counter

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-ARCHIVE = click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
-OUTPUT = click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Folder to write; it must be empty, or an export that --force replaces.",
-)
-FORCE = click.option("--force", is_flag=True, help="Replace an earlier export.")
+
+def export_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the argument ARCHIVE and the options that every export has."""
+    for option in (
+        click.option("--force", is_flag=True, help="Replace an earlier export."),
+        click.option(
+            "--output",
+            type=click.Path(path_type=Path),
+            required=True,
+            help="Folder to write to. It must be empty, or hold an export that --force replaces.",
+        ),
+        click.argument("archive", type=click.Path(path_type=Path, dir_okay=False)),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group("export")
 def command() -> None:
-    """Write an archive (.mar) as another server takes it.
+    """Export an archive (.mar) for another server.
 
-    The archive's own handler answers there too: the same settings, parity gate, errors, metrics
-    and prediction log. docs/after-torchserve.md says which server to choose.
+    The archive's own handler answers there too, with the same settings, parity gate, errors,
+    metrics and prediction log. docs/after-torchserve.md helps to choose a server.
     """
 
 
 @command.command("triton")
-@ARCHIVE
-@OUTPUT
-@FORCE
-@click.option("--name", help="Of the model.  [default: the archive's]")
+@export_options
+@click.option(
+    "--name", help="Name of the model.  [default: the model's name in the archive]"
+)
 @click.option(
     "--instances",
     type=click.IntRange(1),
-    help="Processes, on each GPU where the archive asks for one.  [default: the archive's workers]",
+    help="Number of processes, per GPU if the archive asks for a GPU.  [default: the archive's "
+    "number of workers]",
 )
 @click.option(
     "--thin",
     "is_thin",
     is_flag=True,
-    help="The input is the model's pixels, uint8 [size, size, 3], instead of a file.",
+    help="Take the model's pixels, uint8 [size, size, channels], instead of an image file.",
 )
-def triton(**asked: Any) -> None:
-    """A model repository for Triton Inference Server's python backend.
+def triton(**options: Any) -> None:
+    """Write a model repository for the python backend of Triton Inference Server.
 
     \b
     Example:
@@ -52,47 +61,52 @@ def triton(**asked: Any) -> None:
     """
     from offpath.deploy.triton.export import TritonChoices, export_triton
 
-    for line in export_triton(TritonChoices(**asked)):
+    for line in export_triton(TritonChoices(**options)):
         click.echo(line)
 
 
 @command.command("ray")
-@ARCHIVE
-@OUTPUT
-@FORCE
+@export_options
 @click.option(
     "--replicas",
     metavar="N|LOW-HIGH",
-    help="Fixed, or scaled by what is in flight.  [default: the archive's workers]",
+    help="Number of replicas; with a range, Ray follows the requests in flight.  [default: the "
+    "archive's number of workers]",
 )
 @click.option(
     "--cpus",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Of each replica that decodes: what Ray reserves, and its threads.",
+    help="Cores that Ray reserves for each replica that decodes; also its decode threads.",
 )
 @click.option(
     "--decode-replicas",
     metavar="N|LOW-HIGH",
-    help="Two tiers: replicas that only decode, on any node's CPUs, before the model's.  "
-    "[default: the model's replicas decode]",
+    help="Decode in separate replicas, which need no GPU and may run on any node.  [default: the "
+    "replicas with the model decode]",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where HTTP listens; Ray's own control ports listen on all addresses.",
+    help="Address on which HTTP listens. Ray's control ports listen on all addresses.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    show_default=True,
+    help="Port on which HTTP listens.",
+)
 @click.option(
     "--image",
     default="REGISTRY/offpath-ray:TAG",
     show_default=True,
-    help="Container image that rayservice.yaml names.",
+    help="Container image named in rayservice.yaml.",
 )
-def ray(replicas: str | None, decode_replicas: str | None, **asked: Any) -> None:
-    """A Ray Serve application: for `serve run`, and a manifest for KubeRay.
+def ray(replicas: str | None, decode_replicas: str | None, **options: Any) -> None:
+    """Write a Ray Serve application for `serve run`, with a manifest for KubeRay.
 
     \b
     Example:
@@ -102,21 +116,27 @@ def ray(replicas: str | None, decode_replicas: str | None, **asked: Any) -> None
     """
     from offpath.deploy.ray.export import RayChoices, export_ray
 
-    chosen = RayChoices(
-        **asked,
+    choices = RayChoices(
+        **options,
         replicas=read_replicas("--replicas", replicas),
         decoders=read_replicas("--decode-replicas", decode_replicas),
     )
-    for line in export_ray(chosen):
+    for line in export_ray(choices):
         click.echo(line)
 
 
 def read_replicas(option: str, text: str | None) -> tuple[int, int] | None:
-    """`3` or `1-4`."""
+    """Reads `3` or `1-4`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
     if text is None:
         return None
     low, _, high = text.partition("-")
     try:
         return int(low), int(high or low)
     except ValueError as error:
-        raise click.UsageError(f"{option} {text!r}: expected 3 or 1-4") from error
+        raise click.UsageError(
+            f"{option} {text!r}: expected a number like 3, or a range like 1-4"
+        ) from error

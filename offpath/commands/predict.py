@@ -1,4 +1,4 @@
-"""`offpath predict`: send files to a running server and show what it answers."""
+"""`offpath predict`: sends image files to a running server and shows its answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.commands.bar import counting_bar
-from offpath.commands.shared_options import read_settings
+from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
@@ -37,47 +37,47 @@ BODY_SHOWN = 60
     multiple=True,
     default=("http://127.0.0.1:8080",),
     show_default=True,
-    help="TorchServe's inference address; repeatable: with --retries, the next host is asked where "
-    "one fails.",
+    help="The server's inference address. Can be repeated: with --retries, the next address is "
+    "tried when one fails.",
 )
 @click.option(
     "--retries",
     default=0,
     show_default=True,
     type=click.IntRange(0, 20),
-    help="Ask so often again where no answer came, or 429, 500, 502, 503 or 504.",
+    help="How often to try again after no answer, or after 429, 500, 502, 503 or 504.",
 )
-@click.option("--model", help="Model name [default: the server's only one].")
-@click.option("--thin", is_flag=True, help="Decode and resize here; send uint8 pixels.")
+@click.option("--model", help="Model name [default: the server's only model].")
 @click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="For --thin, a setting of the model's input as its archive has it: image_size, "
-    "resize_size, resize, interpolation, channels, fill; repeatable.",
+    "--thin",
+    is_flag=True,
+    help="Decode and resize on this machine, and send uint8 pixels.",
+)
+@settings_option(
+    "With --thin: a setting of the model's input, with the value that its archive has: image_size, "
+    "resize_size, resize, interpolation, channels or fill."
 )
 @click.option(
     "--clients",
     default=1,
     show_default=True,
     type=click.IntRange(1, 256),
-    help="Concurrent requests.",
+    help="Number of concurrent requests.",
 )
 @click.option(
     "--top",
     default=1,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="Labels of each answer that the table shows; --json has all.",
+    help="Number of labels per answer in the table; --json prints all of them.",
 )
-@click.option("--token", help="Inference token, where the server asks for one.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--token", help="Inference token, if the server asks for one.")
+@json_option("Print one JSON object per line.")
 def command(images: tuple[str, ...], **options: Any) -> None:
-    """Classify pictures with a running server.
+    """Classify images with a running server.
 
-    IMAGE is a file, a folder (its pictures, recursively) or a quoted glob. Exits with 1 when any
-    picture was not classified.
+    IMAGE is a file, a folder (all images in it, recursively) or a quoted glob. Exits with 1 if any
+    image was not classified.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     results = _send_all(paths, square, options)
     failed = 0
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for head in ("picture", "label", "p", "ms", "server ms by stage"):
+    for head in ("image", "label", "p", "ms", "server ms by stage"):
         table.add_column(head, no_wrap=head in ("p", "ms"), overflow="fold")
     for path, outcome in results:
         failed += not (isinstance(outcome, Prediction) and outcome.is_ok)
@@ -100,27 +100,27 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         else:
             _add_row(table, path, outcome, options["top"])
     if not options["as_json"]:
-        # No markup: a file or a label may hold brackets.
+        # Without markup, because a file name or a label may hold brackets.
         Console(markup=False).print(table)
     if failed:
-        raise ExpectedError(f"{failed} of {len(paths)} pictures were not classified")
+        raise ExpectedError(f"{failed} of {len(paths)} images were not classified")
 
 
 def read_square(texts: tuple[str, ...]) -> Square:
-    """What a thin client makes of each picture.
+    """Reads the shape that a thin client gives to each image.
 
     Raises:
-        WrongOption: a setting that is none of the input's, or a wrong value.
+        WrongOption: a setting is not one of the model's input, or has a wrong value.
     """
     settings = read_settings(texts)
     for key in settings:
         if key not in INPUT_SETTINGS:
             raise WrongOption(
-                f"--set {key}: not a setting of the model's input; accepted: "
+                f"--set {key}: this is not a setting of the model's input; accepted: "
                 f"{', '.join(INPUT_SETTINGS)}"
             )
     if settings.get("channels") == 1:
-        # The server normalises; the section is not complete without.
+        # The server normalises; these values only complete the section.
         settings = {"mean": 0.5, "std": 0.5, **settings}
     try:
         return HandlerConfig.from_mapping(settings, environ={}).square
@@ -129,10 +129,10 @@ def read_square(texts: tuple[str, ...]) -> Square:
 
 
 def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
-    """Files, folders and globs -> files, in a stable order.
+    """Yields the files that paths, folders and globs name, in a stable order.
 
     Raises:
-        WrongOption: a name that matches nothing.
+        WrongOption: a name matches nothing.
     """
     for pattern in patterns:
         path = Path(pattern)
@@ -148,14 +148,14 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
                 Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()
             )
         if not found:
-            raise WrongOption(f"{pattern!r}: no such file, or no picture in it")
+            raise WrongOption(f"{pattern!r}: no such file, or a folder without images")
         yield from found
 
 
 def _send_all(
     paths: list[Path], square: Square, options: dict[str, Any]
 ) -> list[tuple[Path, Prediction | str]]:
-    """Sends all pictures; an outcome that is a text says why a picture was not sent."""
+    """Sends all images; a text instead of a prediction says why an image was not sent."""
     headers = (
         {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     )
@@ -191,7 +191,7 @@ def _send_all(
                 raise ExpectedError(f"{error}; is `offpath serve` running?") from error
             except ModelNotNamed as error:
                 pool.shutdown(cancel_futures=True)
-                raise WrongOption(f"{error} (--model)") from error
+                raise WrongOption(f"{error} (pass --model)") from error
     return list(zip(paths, outcomes))
 
 
@@ -224,7 +224,7 @@ def _add_row(table: Table, path: Path, outcome: Prediction | str, top: int) -> N
             "",
         )
         return
-    # Another kind of model answers with something else: shown as it came.
+    # A custom handler may answer in another form, which is shown unchanged.
     body = outcome.body.decode("utf-8", "replace")
     shown = outcome.labels[:top]
     labels = "\n".join(label for label, _ in shown) or body[:BODY_SHOWN]

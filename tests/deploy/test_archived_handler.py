@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.deploy.exported import ARCHIVED_DECODER, read_exportable, unpack
+from offpath.deploy.exportable import ARCHIVED_DECODER, unpack
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
 
-# Answers a batch of the files that it is told, and says what it saw.
+# Answers the files of its command line as one batch, and prints what it saw.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -24,23 +24,23 @@ folder = Path(sys.argv[1])
 sys.path.insert(0, str(folder))
 from archived_handler import ArchivedHandler, Request
 
-class Series:
+class Sums:
     sums = {}
     def __init__(self, name, labels, is_counter):
         self.name, self.is_counter = name, is_counter
     def add(self, labels, value):
         assert labels["ModelName"]
         key = " ".join([self.name, *list(labels.values())[1:]])
-        Series.sums[key] = value + (Series.sums.get(key, 0) if self.is_counter else 0)
+        Sums.sums[key] = value + (Sums.sums.get(key, 0) if self.is_counter else 0)
 
-handler = ArchivedHandler(folder / "archive", make_series=Series)
+handler = ArchivedHandler(folder / "archive", make_metric=Sums)
 bodies = [Path(path).read_bytes() for path in sys.argv[2:]]
 answers = handler.handle([Request(b, f"id-{n}") for n, b in enumerate(bodies)])
 handler.close()
 import offpath.handler
 print(json.dumps({
     "answers": [[a.status, dict(a.headers), a.body.decode()] for a in answers],
-    "metrics": Series.sums, "described": handler.describe(),
+    "metrics": Sums.sums, "described": handler.describe(),
     "handler": offpath.handler.__file__,
 }))
 """
@@ -49,7 +49,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def folder(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "1"
-    unpack(read_exportable(model_store / "near-free.mar"), folder)
+    unpack(model_store / "near-free.mar", folder)
     return folder
 
 
@@ -65,9 +65,8 @@ def run(folder: Path, files: list[Path], log: Path, program: str = PROGRAM):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert (
-        "offpath check" not in done.stderr
-    )  # nothing is missed that only TorchServe has
+    # Outside TorchServe the handler does not ask for TorchServe's metrics file.
+    assert "offpath check" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -111,7 +110,7 @@ def test_answers_are_torchserves_own_and_each_is_in_the_log_once(
     assert sorted(logged) == [f"id-{number}" for number in range(8)]
 
 
-# Decodes the files that it is told as two tiers do, and asks to explain the first.
+# Decodes the files of its command line in two tiers, and asks to explain the first.
 TWO_TIERS = """
 import json, sys
 from dataclasses import replace

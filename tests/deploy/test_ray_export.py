@@ -156,7 +156,7 @@ def refuse_unknown(schema):
 
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
 def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
-    with pytest.raises(click.UsageError, match="expected 3 or 1-4"):
+    with pytest.raises(click.UsageError, match="expected a number like 3, or a range like 1-4"):
         read_replicas("--replicas", text)
 
 
@@ -164,7 +164,7 @@ def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
 def test_replicas_out_of_order_are_refused_before_anything_is_written(
     replicas, archive, tmp_path
 ):
-    with pytest.raises(ExpectedError, match="expected 1 or more, ascending"):
+    with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
         export_ray(RayChoices(archive, tmp_path / "app", replicas=replicas))
     assert not (tmp_path / "app").exists()
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
 from offpath.commands.export import command
+from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import TritonChoices, export_triton, make_config
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
@@ -45,7 +46,8 @@ def test_the_repository_has_what_triton_and_its_owner_need(archive, tmp_path):
 
 
 def test_the_configuration_says_what_the_archive_says(archive, tmp_path):
-    text = make_config(read_mar(archive), TritonChoices(archive, tmp_path), "net")
+    exportable = read_exportable(archive)
+    text = make_config(exportable, TritonChoices(archive, tmp_path), "net")
     config = read_mar(archive).model_config
     assert f"max_batch_size: {config['batchSize']}" in text
     delay_us = config["maxBatchDelay"] * 1000
@@ -62,28 +64,25 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
         "deviceType": "gpu",
         "handler": {"image_size": 96},
     }
-    mar = read_mar(write_archive(tmp_path, settings))
-    text = make_config(
-        mar, TritonChoices(mar.path, tmp_path, instances=3, is_thin=True), "net"
-    )
-    assert "kind: KIND_GPU, count: 3" in text and "On each GPU" in text
+    archive = write_archive(tmp_path, settings)
+    choices = TritonChoices(archive, tmp_path, instances=3, is_thin=True)
+    text = make_config(read_exportable(archive), choices, "net")
+    assert "kind: KIND_GPU, count: 3" in text and "on each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 96, 3 ]" in text
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_explanations_that_are_not_carried_are_said(is_open, tmp_path):
+def test_explanations_that_are_not_exported_are_said(is_open, tmp_path):
     settings = {"batchSize": 1, "handler": {"explanations": is_open}}
     archive = write_archive(tmp_path, settings)
-    with zipfile.ZipFile(archive, "a") as mar:
-        mar.writestr(OUR_HANDLER, "")
     lines = export_triton(TritonChoices(archive, tmp_path / "out"))
-    assert any("not carried: explanations" in line for line in lines) == is_open
+    assert any("not exported: explanations" in line for line in lines) == is_open
 
 
 def test_settings_that_a_worker_would_refuse_are_refused_at_the_export(tmp_path):
     archive = write_archive(tmp_path, {"handler": {"image_size": "large"}})
     with pytest.raises(ExpectedError, match="handler.image_size"):
-        make_config(read_mar(archive), TritonChoices(archive, tmp_path), "net")
+        read_exportable(archive)
 
 
 def write_archive(folder: Path, settings: dict) -> Path:
@@ -92,6 +91,7 @@ def write_archive(folder: Path, settings: dict) -> Path:
     with zipfile.ZipFile(path, "w") as mar:
         mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": model}))
         mar.writestr("c.yaml", json.dumps(settings))
+        mar.writestr(OUR_HANDLER, "")
     return path
 
 
@@ -103,7 +103,7 @@ def write_archive(folder: Path, settings: dict) -> Path:
         pytest.param(
             lambda out: (out.mkdir(), (out / "thesis.tex").touch()),
             ["--force"],
-            "holds something that is no export",
+            "holds files that are no export",
             id="somebodys-folder",
         ),
     ],
@@ -132,7 +132,7 @@ def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
 
 def test_an_archive_of_another_handler_is_refused(tmp_path):
     mar = write_mar(tmp_path, "echo")
-    with pytest.raises(ExpectedError, match="another handler than ours"):
+    with pytest.raises(ExpectedError, match="another handler than offpath's"):
         export_triton(TritonChoices(mar, tmp_path / "out"))
 
 

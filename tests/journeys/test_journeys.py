@@ -246,7 +246,7 @@ def test_tokens_are_asked_for_and_the_printed_curl_has_one(
             assert line, printed
             printed += line
         shell.run("predict", "part.jpg", *url, code=1)
-        assert "1 of 1 pictures were not classified" in shell.said
+        assert "1 of 1 images were not classified" in shell.said
         (curl,) = re.findall(r"^curl -T photo\.jpg .*$", printed, re.MULTILINE)
         said = shell.execute("bash", "-c", curl.replace("photo.jpg", "part.jpg"))
         assert_as_torch(json.loads(said), "net", photograph)

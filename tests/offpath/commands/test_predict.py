@@ -102,7 +102,7 @@ def test_refused_picture_is_shown_and_exits_with_1(
     code, out, err = predict(photo, "--url", answers.url)
     assert code == 1
     assert "422: broken [/b] data" in out
-    assert "1 of 1 pictures were not classified" in err
+    assert "1 of 1 images were not classified" in err
 
 
 def test_picture_that_cannot_be_sent_does_not_stop_the_others(
@@ -119,7 +119,7 @@ def test_picture_that_cannot_be_sent_does_not_stop_the_others(
     for name in ("broken.png", "folder.jpg"):
         assert lines[name]["status"] is None
         assert lines[name]["error"]
-    assert "2 of 3 pictures" in err
+    assert "2 of 3 images" in err
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_name_that_matches_nothing_is_said(predict: Predict, tmp_path: Path) -> 
     for name in (tmp_path / "missing.jpg", tmp_path, tmp_path / "*.jpg"):
         code, _, err = predict(name)
         assert code == 2
-        assert "no such file, or no picture in it" in err
+        assert "no such file, or a folder without images" in err
 
 
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:

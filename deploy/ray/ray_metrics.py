@@ -1,6 +1,6 @@
-"""The handler's metrics on Ray's own metrics page, with the deployment's and replica's names."""
+"""Publishes the handler's metrics on Ray's metrics page, labelled with deployment and replica."""
 
-# What it imports is installed where Ray is.
+# Its imports exist only where Ray is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from ray.serve.metrics import Counter, Gauge
 
 
-class RaySeries:
-    """A metric on Ray's own metrics page."""
+class RayMetric:
+    """One metric on Ray's metrics page."""
 
     def __init__(self, name: str, labels: Sequence[str], is_counter: bool) -> None:
-        # Ray adds `_total` to a counter's name, and `ray_` before it.
+        # Ray appends `_total` to the name of a counter, and prepends `ray_`.
         make = Counter if is_counter else Gauge
         self._metric = make(
             name.removesuffix("_total") if is_counter else name,
@@ -26,7 +26,7 @@ class RaySeries:
     def add(self, labels: Mapping[str, str], value: float) -> None:
         """Adds to a counter, or sets a gauge."""
         if self._is_counter:
-            # Ray refuses a 0, by which other servers show a counter from the start.
+            # Ray refuses the 0 that makes a counter visible from the start elsewhere.
             if value > 0:
                 self._metric.inc(value, tags=dict(labels))
         else:

@@ -1,8 +1,8 @@
-"""Requests gathered into batches for the one thread that answers them.
+"""Collects requests into batches for one thread, in the way of TorchServe.
 
-As TorchServe gathers: whatever waits when the thread is free, and for the first of a batch a short
-wait for more. `serve.batch` closes a batch by its clock while the one before still runs, so that
-under load the next is small: docs/research/2026-11-22-ray-serve.md has the figures.
+Whatever waits when the thread is free becomes a batch; the first request of a batch waits briefly
+for more. `serve.batch` instead closes a batch by its clock while the previous one still runs, so
+that batches are small under load: docs/research/2026-11-22-ray-serve.md has the figures.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 Waiting = tuple[Any, "asyncio.Future[Any]"]
 
 
-class Batches:
-    """A thread that answers batches.
+class BatchQueue:
+    """A queue of requests, and the thread that answers them in batches.
 
     Args:
-        handle: requests -> as many answers; runs in the thread.
-        most: requests in a batch.
-        delay_s: how long the first one waits for others while the thread has nothing else to do.
+        handle: takes the requests of a batch and returns as many answers; runs in the thread.
+        most: the most requests in a batch.
+        delay_s: how long the first request of a batch waits for others while the thread is idle.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class Batches:
         self._thread.start()
 
     async def answer(self, request: Any) -> Any:
-        """One request's answer; raises what `handle` raised for its batch."""
+        """Returns the answer to one request; raises what `handle` raised for its batch."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.put((request, future))
         return await future
 
     @property
     def running_s(self) -> float:
-        """How long the thread has been at its batch."""
+        """Seconds since the thread began its current batch; 0 while it is idle."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def close(self) -> None:
-        """Answers what waits, and ends the thread."""
+        """Answers the requests that wait, then ends the thread."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -63,7 +63,7 @@ class Batches:
                 self._answer(batch)
 
     def _gather(self) -> tuple[list[Waiting], bool]:
-        """The next batch, and whether another may come."""
+        """Returns the next batch, and False after the last one."""
         batch: list[Waiting] = []
         first = self._waiting.get()
         end = time.monotonic() + self._delay_s
@@ -78,20 +78,22 @@ class Batches:
         return batch, False
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
-        # Who has hung up is left out.
-        alive = [one for one in batch if not one[1].cancelled()]
-        if not alive:
+        # Requests of clients that have hung up are not computed.
+        waiting = [
+            (request, future) for request, future in batch if not future.cancelled()
+        ]
+        if not waiting:
             return
-        futures = [future for _, future in alive]
+        futures = [future for _, future in waiting]
         answers: Sequence[Any] = ()
         failure: Exception | None = None
         self._since_s = time.monotonic()
         try:
-            answers = self._handle([request for request, _ in alive])
+            answers = self._handle([request for request, _ in waiting])
         except Exception as error:
             failure = error
         self._since_s = None
-        # Once for the batch: each wakes the event loop.
+        # One call for the whole batch, because each call wakes the event loop.
         loop = futures[0].get_loop()
         loop.call_soon_threadsafe(settle, futures, answers, failure)
 
@@ -101,7 +103,7 @@ def settle(
     answers: Sequence[Any],
     failure: Exception | None,
 ) -> None:
-    """In the event loop: hands the answers to those who wait."""
+    """Sets the results of a batch; runs in the event loop."""
     for idx, future in enumerate(futures):
         if future.done():
             continue

@@ -1,4 +1,4 @@
-"""How requests become batches in an exported Ray application; without Ray."""
+"""Batches of an exported Ray application, without Ray."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from offpath.deploy.ray.batches import Batches
+from offpath.deploy.ray.batch_queue import BatchQueue
 
 
 def gather(handle, count: int, most: int = 4, delay_s: float = 0.0):
-    """What `count` concurrent requests get, failures among it."""
+    """Answers of `count` concurrent requests; an exception stands for a failure."""
 
     async def ask():
-        batches = Batches(handle, most, delay_s)
+        batches = BatchQueue(handle, most, delay_s)
         waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(count)]
         try:
             return await asyncio.gather(*waiting, return_exceptions=True)
@@ -46,7 +46,7 @@ def test_a_batch_that_hangs_is_seen_until_it_ends():
         return requests
 
     async def ask():
-        batches = Batches(handle, 1, 0.0)
+        batches = BatchQueue(handle, 1, 0.0)
         lasted_s.append(batches.running_s)
         waiting = asyncio.ensure_future(batches.answer(1))
         await asyncio.sleep(0.1)
@@ -82,7 +82,7 @@ def test_who_has_hung_up_is_not_computed_and_an_end_answers_what_waits():
         return requests
 
     async def ask():
-        batches = Batches(handle, 1, 0.0)
+        batches = BatchQueue(handle, 1, 0.0)
         waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(3)]
         await asyncio.sleep(0.01)
         waiting[1].cancel()

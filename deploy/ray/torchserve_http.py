@@ -1,6 +1,6 @@
-"""HTTP as TorchServe has it: POST or PUT /predictions/NAME and /explanations/NAME, GET /ping."""
+"""Speaks TorchServe's HTTP: POST or PUT /predictions/NAME and /explanations/NAME, GET /ping."""
 
-# What it imports is installed where Ray is.
+# Its imports exist only where Ray is installed.
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from offpath.deploy.archived_handler import Answer, Request
 
 FOLDER = Path(__file__).parent
-# name, batch_size, max_batch_delay_ms, max_payload_bytes, threads: from the archive.
+# Written by the export from the archive: name, batch_size, max_payload_bytes and more.
 SETTINGS = json.loads((FOLDER / "settings.json").read_text(encoding="utf-8"))
 PREDICTIONS = f"/predictions/{SETTINGS['name']}"
 EXPLANATIONS = f"/explanations/{SETTINGS['name']}"
-# A form's own text around the picture.
+# Room for the text of a form around the image.
 ENVELOPE_BYTES = 65_536
 JSON_TYPE = "application/json"
 ID_HEADER = "x-request-id"
@@ -31,8 +31,8 @@ HEALTHY = b'{"status":"Healthy"}'
 
 
 async def read_request(http: HttpRequest) -> Request | Response:
-    """The picture to classify, or at once the answer to anything else."""
-    # Here: whoever only reads the configuration needs neither torch nor the archive.
+    """Returns the image to classify, or the response to any other request."""
+    # Imported here, because Ray's controller reads the configuration without torch.
     from archived_handler import Request
 
     path = http.scope["path"]
@@ -41,29 +41,29 @@ async def read_request(http: HttpRequest) -> Request | Response:
     if path not in (PREDICTIONS, EXPLANATIONS):
         return refuse(404, "NotFound", "no such path; POST /predictions/NAME")
     if http.method not in ("POST", "PUT"):
-        return refuse(405, "MethodNotAllowed", "send the picture by POST or PUT")
+        return refuse(405, "MethodNotAllowed", "send the image by POST or PUT")
     body = await read_body(http, SETTINGS["max_payload_bytes"] + ENVELOPE_BYTES)
     if body is None:
         limit = SETTINGS["max_payload_bytes"]
         return refuse(413, "PayloadTooLarge", f"at most {limit} bytes are accepted")
     headers = dict(http.headers)
     if path == EXPLANATIONS:
-        # TorchServe's own word to a handler (explain in ts/torch_handler/base_handler.py).
+        # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
         headers["explain"] = "True"
     return Request(body, make_event_id(headers.get(ID_HEADER, "")), headers)
 
 
 def make_event_id(given: str) -> str:
-    """The reply's `x-request-id`, which Ray gives or takes from the client, and a word of ours.
+    """Makes a unique event id from the `x-request-id`, which Ray makes or takes from the client.
 
-    A client's could repeat, and the prediction log keeps one of each.
+    A client could repeat its id, and the prediction log keeps one record per id.
     """
-    own = uuid.uuid4()
-    return f"{given}.{own.hex[:12]}" if ID_FORM.fullmatch(given) else str(own)
+    unique = uuid.uuid4()
+    return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
 
 
 async def read_body(http: HttpRequest, max_bytes: int) -> bytes | None:
-    """The body; None as soon as it is longer than it may be."""
+    """Reads the body; returns None as soon as the body exceeds `max_bytes`."""
     parts, size = [], 0
     async for part in http.stream():
         size += len(part)
@@ -74,11 +74,11 @@ async def read_body(http: HttpRequest, max_bytes: int) -> bytes | None:
 
 
 def make_response(answer: Answer) -> Response:
-    """An archive's answer."""
+    """Converts an answer of the archive."""
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
 def refuse(status: int, kind: str, message: str) -> Response:
-    """An error of our shape."""
+    """Makes an error response in the form of the archive's own."""
     content = json.dumps({"code": status, "type": kind, "message": message})
     return Response(content, status, media_type=JSON_TYPE)

@@ -1,0 +1,138 @@
+"""Holds the steps that every export shares: read the archive, make the folder, unpack."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError, WrongOption
+from offpath.serving.mar_file import read_mar
+
+ARCHIVED_HANDLER = Path(__file__).with_name("archived_handler.py")
+ARCHIVED_DECODER = Path(__file__).with_name("archived_decoder.py")
+# A file in every export that names its archive; --force replaces only folders that hold it.
+MARK = "offpath-export.json"
+# Packages that the archive's handler imports. Its classes derive from classes of torchserve.
+REQUIREMENTS = (
+    "torch",
+    "torchvision",
+    "torchserve",
+    "numpy",
+    "Pillow",
+    "simplejpeg",
+    "PyYAML",
+    "orjson",
+    "xxhash",
+    "zstandard",
+    "aiobotocore",
+    "captum",
+)
+# Values of the setting `engine` that are also the name of a package; docs/engines.md.
+ENGINES = ("openvino", "onnxruntime", "tensorrt")
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """An archive of `offpath archive`, with its settings.
+
+    Attributes:
+        path: the .mar.
+        name: the model's name.
+        server: TorchServe's settings of its model-config.yaml.
+        handler: the checked `handler:` section.
+    """
+
+    path: Path
+    name: str
+    server: Mapping[str, Any]
+    handler: HandlerConfig
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.server.get("batchSize", 1))
+
+    @property
+    def max_batch_delay_ms(self) -> int:
+        return int(self.server.get("maxBatchDelay", 1))
+
+    @property
+    def workers(self) -> int:
+        return int(self.server.get("maxWorkers") or self.server.get("minWorkers") or 1)
+
+    @property
+    def wants_gpu(self) -> bool:
+        return self.server.get("deviceType") == "gpu"
+
+    def list_requirements(self) -> list[str]:
+        """Lists the packages that the archive's handler imports, as pip takes them."""
+        engine = self.handler.engine
+        if engine == "auto":
+            # Used if it is installed and the archive holds its graph.
+            engine = "openvino"
+        return [*REQUIREMENTS, *([engine] if engine in ENGINES else [])]
+
+
+def read_exportable(path: Path) -> Exportable:
+    """Reads the archive to export.
+
+    Raises:
+        WrongOption: the file is no archive, `offpath archive` did not build it, or a worker would
+            refuse its settings.
+    """
+    archive = read_mar(path)
+    if not archive.has_our_handler or archive.model_config is None:
+        raise WrongOption(
+            f"{path} has another handler than offpath's, which only TorchServe can run; build the "
+            "archive with `offpath archive`"
+        )
+    try:
+        handler = HandlerConfig.from_mapping(
+            archive.model_config.get("handler"), environ={}
+        )
+    except ConfigError as error:
+        raise WrongOption(f"{path}: {error}") from error
+    return Exportable(path, archive.model_name, archive.model_config, handler)
+
+
+def make_folder(output: Path, force: bool) -> None:
+    """Makes an empty folder for an export.
+
+    Raises:
+        WrongOption: the folder holds an export and `force` is not set, or holds anything else.
+    """
+    if output.exists() and not output.is_dir():
+        raise WrongOption(f"--output {str(output)!r} is a file; expected a folder")
+    if output.is_dir() and any(output.iterdir()):
+        # Never delete a folder with the user's own files.
+        if not (output / MARK).is_file():
+            raise WrongOption(
+                f"--output {str(output)!r} holds files that are no export; choose an empty folder"
+            )
+        if not force:
+            raise WrongOption(
+                f"--output {str(output)!r} holds an export; pass --force to replace it"
+            )
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Writes the archive's content to `folder/archive`, with the module that calls its handler."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive) as content:
+        content.extractall(folder / "archive")
+    shutil.copy(ARCHIVED_HANDLER, folder)
+
+
+def write_mark(output: Path, archive: Path) -> None:
+    """Records what the folder was made from; the last step of an export."""
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    made_from = {"archive": archive.name, "sha256": digest}
+    (output / MARK).write_text(json.dumps(made_from) + "\n", encoding="utf-8")
