@@ -156,7 +156,9 @@ def refuse_unknown(schema):
 
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
 def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
-    with pytest.raises(click.UsageError, match="expected a number like 3, or a range like 1-4"):
+    with pytest.raises(
+        click.UsageError, match="expected a number like 3, or a range like 1-4"
+    ):
         read_replicas("--replicas", text)
 
 
