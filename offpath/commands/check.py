@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
@@ -38,7 +39,7 @@ INDENT = " " * (2 + STATE_WIDTH)
     "[default: the one TorchServe on this host, where no files are named].",
 )
 @click.option("--token", help="Management key, where the server asks for one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 def command(
     files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool
 ) -> None:

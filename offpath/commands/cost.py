@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.shared_options import json_option
 from offpath.commands.showing import FILE
 from offpath.handler.errors import WrongOption
 
@@ -136,7 +137,7 @@ def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(["published"]),
     help="Compute the published $803 against $384 from its inputs.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 @click.option("--markdown", is_flag=True, help="Print tables for a README or an issue.")
 def command(as_json: bool, markdown: bool, **options: Any) -> None:
     """Compute instances, $/month and $/million predictions of each server.

@@ -10,6 +10,7 @@ import click
 from offpath.commands.front_options import DEFAULTS, DOOR_OPTIONS, add_options
 from offpath.commands.serve import DEFAULT_LOG_DIR, check_host
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.door_settings import FrontSettings
 from offpath.serving.front.hosts import serve_hosts
@@ -86,7 +87,7 @@ def door_options(command: Any) -> Any:
     help=f"Folder for nginx's logs [default: {DEFAULT_LOG_DIR}/PORT; with port 0 none stays].",
 )
 @click.option("--verbose", is_flag=True, help="A log line for every request.")
-@click.option("--json", "as_json", is_flag=True, help="Print where it listens as JSON.")
+@json_option("Print where it listens as JSON.")
 @door_options
 def command(
     hosts: tuple[str, ...],

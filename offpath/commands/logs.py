@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpath.commands.bar import counting_bar
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -74,7 +75,7 @@ def _store_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="JSON to stdout.")
+_json_option = json_option("JSON to stdout.")
 
 
 @command.command("ship")

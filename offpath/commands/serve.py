@@ -13,6 +13,7 @@ import click
 
 from offpath.commands.front_options import DEFAULTS, front_options, make_front
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -145,7 +146,7 @@ def _port_option(name: str, default: int, text: str) -> Decorator:
 @click.option(
     "--once", is_flag=True, help="Stop as soon as it was READY (and sampled)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what is in force as JSON.")
+@json_option("Print what is in force as JSON.")
 @front_options
 def command(
     models: tuple[str, ...],
