@@ -18,7 +18,7 @@ is_archive_current() {
     -not -path '*/__pycache__/*' -print -quit)" ]
 }
 
-# 16 bodies of the largest size, see serving/front/bodies.py.
+# 16 bodies of the largest size (serving/front/bodies.py).
 SHM_MB=512
 
 has_room_for_bodies() {

@@ -1,1 +1,1 @@
-"""TorchServe written, started, verified, stopped; the fork server; the log's tools; the client."""
+"""Starts, verifies and stops TorchServe; fork server, front door, log tools and client."""

@@ -1,4 +1,4 @@
-"""The client's side: sends pictures, returns predictions. Needs neither torch nor TorchServe.
+"""A client: sends images, returns predictions. It needs neither torch nor TorchServe.
 
 from offpath.client import Client
 
@@ -26,49 +26,47 @@ from offpath.serving.prediction import Prediction, parse_reply
 INVOCATIONS = "/invocations"
 NPY_CONTENT_TYPE = "application/x-npy"
 IMAGE_CONTENT_TYPE = "application/octet-stream"
-
-
-# The name of archives that were given none, and behind what does not know `/invocations`.
+# Name of an archive that was given none; tried on servers that do not know `/invocations`.
 DEFAULT_MODEL = "classifier"
 # TorchServe's answer to `/invocations` unless it was started with exactly one model.
 NO_MODEL_NAMED = "model_name is required"
 MANAGEMENT_PORT = 8081
 LOOK_UP_TIMEOUT_S = 5.0
-# Somebody else, or the same one later, may answer. A worker that died is a 500 under TorchServe,
-# and Ray Serve's proxy says 500 where others say 502 to 504.
+# Statuses after which another host, or the same host later, may answer. TorchServe says 500 when a
+# worker dies, and Ray Serve's proxy says 500 where others say 502 to 504.
 PASSING = (429, 500, 502, 503, 504)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class ServerUnreachable(Exception):
-    """No answer came: nothing listens there, or it took too long."""
+    """No answer arrived: nothing listens at the address, or the answer took too long."""
 
 
 class ModelNotNamed(Exception):
-    """No model was named, and the server has not exactly one, or does not say which.
+    """No model was named, and the server has several or does not list them.
 
     Attributes:
-        names: those that it has; empty where nobody says.
+        names: names of the server's models; empty if the server does not list them.
     """
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(
-            f"the server has several models, name one: {', '.join(names)}"
+            f"the server has several models; name one of {', '.join(names)}"
             if names
-            else "the server does not say which models it has (a front door never does), and "
-            f"none is called {DEFAULT_MODEL!r}: name one"
+            else "the server does not list its models (a front door never does) and has none named "
+            f"{DEFAULT_MODEL!r}; name the model"
         )
         self.names = names
 
 
 class ServerError(Exception):
-    """The server answered with something else than a prediction.
+    """The server answered with an error instead of a prediction.
 
     Attributes:
         code: HTTP status.
-        type: the error's, for instance `UndecodableImage` (docs/reference.md); empty where the
-            server, or something before it, gave none.
-        message: what was wrong.
+        type: type of the error, such as `UndecodableImage` (docs/reference.md); empty if the
+            server, or a proxy in front of it, gave none.
+        message: text of the error.
         prediction: the whole answer.
     """
 
@@ -79,19 +77,20 @@ class ServerError(Exception):
 
 
 class Client:
-    """Sends pictures to one model over a kept connection.
+    """Sends images to one model over a kept connection.
 
     Args:
-        base_url: TorchServe's inference address; of several hosts, the next is asked where one
-            fails, and stays the one that is asked.
-        model: its name; None: the server's only one.
-        thin: decode and resize here and send uint8 pixels (150 kB for 224 px) instead of the file.
+        base_url: TorchServe's inference address. With several addresses, the next one is asked
+            when one fails, and stays in use.
+        model: name of the model; None takes the server's only model.
+        thin: decode and resize here, and send uint8 pixels (150 kB for 224 px) instead of the file.
         square: the model's preprocessing, for `thin`.
-        timeout_s: for one answer.
-        headers: sent with each request, for instance an authorization.
-        verify: whether a TLS certificate must be trusted and fit the host.
-        retries: how often a prediction that got no answer, or one of PASSING, is asked for again:
-            it changes nothing on the server. At once of another host, after a pause of the same.
+        timeout_s: time-out of one answer.
+        headers: headers of each request, such as an authorization.
+        verify: check that a TLS certificate is trusted and fits the host.
+        retries: number of further attempts when no answer, or a status of PASSING, arrives. Another
+            host is asked at once, the same host after a pause. Repeating a prediction is safe: it
+            changes nothing on the server.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Client:
         urls = [base_url] if isinstance(base_url, str) else base_url
         self._urls = [httpx.URL(url.rstrip("/")) for url in urls]
         self._turn = 0
-        # SageMaker's path: TorchServe takes the model that it was started with.
+        # SageMaker's path, which TorchServe leads to the model that it was started with.
         self._path = f"/predictions/{model}" if model else INVOCATIONS
         self._http = httpx.Client(
             timeout=timeout_s, headers=headers, trust_env=False, verify=verify
@@ -127,17 +126,17 @@ class Client:
         self._http.close()
 
     def predict(self, image: str | Path | bytes) -> Prediction:
-        """Classifies one picture.
+        """Classifies one image.
 
         Args:
-            image: a file's path or its bytes.
+            image: path of a file, or its bytes.
 
         Raises:
-            ServerError: the server refused the picture or failed, with code, type and message.
+            ServerError: the server refused the image or failed.
             OSError: the file cannot be read.
-            ServerUnreachable: no answer.
-            ModelNotNamed: the server has several models, or does not say which it has.
-            offpath.handler.errors.ItemError: with `thin`, a picture that cannot be decoded.
+            ServerUnreachable: no answer arrived.
+            ModelNotNamed: the server has several models, or does not list them.
+            offpath.handler.errors.ItemError: the image cannot be decoded (only with `thin`).
         """
         prediction = self.try_predict(image)
         if not prediction.is_ok:
@@ -145,7 +144,7 @@ class Client:
         return prediction
 
     def try_predict(self, image: str | Path | bytes) -> Prediction:
-        """The same, with a refusal as a value: `Prediction.status`, `error_type`, `error`."""
+        """Classifies one image like `predict`, but returns an error as a Prediction."""
         payload = image if isinstance(image, bytes) else Path(image).read_bytes()
         content_type = IMAGE_CONTENT_TYPE
         if self.thin:
@@ -153,13 +152,13 @@ class Client:
         prediction = self._send(self._path, payload, content_type)
         if self._path != INVOCATIONS or prediction.status not in (400, 404):
             return prediction
-        if prediction.status == 404:  # the front door, or another server
+        if prediction.status == 404:  # a front door, or another kind of server
             path = f"/predictions/{DEFAULT_MODEL}"
         elif NO_MODEL_NAMED in (prediction.error or ""):
             names = self._find_models()
             if len(names) != 1:
                 raise ModelNotNamed(names)
-            path = f"/predictions/{names[0]}"  # registered after the start
+            path = f"/predictions/{names[0]}"  # a model that was registered after the start
         else:
             return prediction
         named = self._send(path, payload, content_type)
@@ -170,7 +169,7 @@ class Client:
         return named
 
     def _send(self, path: str, payload: bytes, content_type: str) -> Prediction:
-        """Asks until somebody answers for good, or for the last time."""
+        """Sends a request until it is answered with a final status, or the tries are used up."""
         tries = 1
         while True:
             turn = self._turn
@@ -181,7 +180,7 @@ class Client:
             except ServerUnreachable:
                 if tries > self.retries:
                     raise
-            # Not counted up: another thread may have met the same failure.
+            # Set, not incremented: another thread may have met the same failure.
             self._turn = turn + 1
             if tries % len(self._urls) == 0:
                 time.sleep(make_pause_s(tries // len(self._urls)))
@@ -189,7 +188,7 @@ class Client:
 
     @property
     def url(self) -> httpx.URL:
-        """The host that is asked next."""
+        """Address of the host that is asked next."""
         return self._urls[self._turn % len(self._urls)]
 
     def _ask(
@@ -205,7 +204,7 @@ class Client:
         return parse_reply(response, (time.perf_counter() - start) * 1e3, tries)
 
     def _find_models(self) -> list[str]:
-        """The models' names, where the management API can be reached on its usual ports."""
+        """Returns the models' names if the management API can be reached on its usual ports."""
         base = self.url
         for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
             url = base.copy_with(port=port, path="/models")
@@ -216,13 +215,13 @@ class Client:
 
 
 def make_pause_s(rounds: int) -> float:
-    """Twice as long each time, and no two clients alike: they do not come back all at once."""
+    """Returns a random pause that doubles with each round, so that clients spread out."""
     longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (rounds - 1))
     return longest_s * random.uniform(0.5, 1.0)
 
 
 def make_npy(payload: bytes, square: Square = Square()) -> bytes:
-    """Preprocesses as the server would, to a uint8 [size, size, channels] npy file.
+    """Preprocesses an image as the server would, to an npy file of uint8 [size, size, channels].
 
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """

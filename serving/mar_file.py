@@ -1,4 +1,4 @@
-"""Reading a .mar file: its manifest and its model-config.yaml."""
+"""Reads a .mar file: its manifest and its model-config.yaml."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ HAND_OVER = "offpath/handler/request/body_from_front_door.py"
 
 @dataclass(frozen=True)
 class MarFile:
-    """What an archive says about itself.
+    """Metadata of an archive.
 
     Attributes:
-        model_config: content of its model-config.yaml, None when it has none.
-        has_our_handler: whether `offpath archive` put our handler in.
-        takes_names: whether that handler takes bodies by name from the front door.
+        path: the file.
+        model_name: name under which TorchServe serves it by default.
+        model_version: version of the model.
+        handler: entry point of the handler.
+        model_config: content of its model-config.yaml; None without one.
+        has_our_handler: the archive contains offpath's handler.
+        takes_names: its handler accepts the name of a body's file from the front door.
     """
 
     path: Path
@@ -41,7 +45,7 @@ def read_mar(path: Path) -> MarFile:
     """Reads an archive's manifest and model config.
 
     Raises:
-        WrongOption: the file is missing, no .mar, or its YAML is no mapping.
+        WrongOption: the file is missing or not a .mar, or its YAML is not a mapping.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -51,7 +55,7 @@ def read_mar(path: Path) -> MarFile:
             names = archive.namelist()
     except FileNotFoundError as error:
         raise WrongOption(
-            f"no archive at {path}; `offpath archive` makes one"
+            f"there is no archive at {path}; `offpath archive` makes one"
         ) from error
     except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
         raise WrongOption(
@@ -79,7 +83,7 @@ def read_archives(
         entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
 
     Raises:
-        WrongOption: one is missing or no archive.
+        WrongOption: a file is missing or not an archive.
     """
     archives = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What a server answered, read from its HTTP reply."""
+"""The answer of a server, read from its HTTP reply."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import httpx
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer.
+    """One answer of a server.
 
     Attributes:
         status: HTTP status.
         labels: (label, probability), best first; empty unless the status is 200 and the body is
             a classifier's.
         error: the server's message; None with status 200.
-        error_type: the error's type, where the server gives one.
-        latency_ms: from sending to the last byte of the answer, preprocessing not included.
+        error_type: type of the error, if the server gives one.
+        latency_ms: time from sending to the last byte of the answer, without preprocessing.
         server_timing: milliseconds per stage of the batch; empty where the server sends none.
         request_id: TorchServe's id, the prediction log's `event_id`.
-        body: the answer as it came.
-        tries: how often it was asked for; each try has an id, and answered a record, of its own.
+        body: the unchanged body of the answer.
+        tries: number of times that the request was sent. Each try has its own request id, and its
+            own record if the server answered it.
     """
 
     status: int
@@ -41,7 +42,7 @@ class Prediction:
 
 
 def parse_server_timing(header: str) -> dict[str, float]:
-    """`decode;dur=11.2, total;dur=15` -> milliseconds by name.
+    """Parses `decode;dur=11.2, total;dur=15` into milliseconds by name.
 
     Syntax: https://www.w3.org/TR/server-timing/#the-server-timing-header-field
     """
@@ -51,15 +52,13 @@ def parse_server_timing(header: str) -> dict[str, float]:
         for parameter in parameters:
             key, _, value = parameter.partition("=")
             if key == "dur":
-                with contextlib.suppress(
-                    ValueError
-                ):  # not ours: proxies add metrics too
+                with contextlib.suppress(ValueError):  # a metric that a proxy has added
                     timings[name] = float(value)
     return timings
 
 
 def _parse_labels(value: object) -> list[tuple[str, float]]:
-    """`{label: probability}`; another model's answer has no labels, see `Prediction.body`."""
+    """Reads `{label: probability}`; the answer of another kind of model has no labels."""
     if not isinstance(value, dict):
         return []
     if not all(isinstance(p, (int, float)) for p in value.values()):

@@ -1,13 +1,13 @@
-"""Text that somebody else wrote, made harmless for a terminal."""
+"""Makes foreign text safe to print on a terminal."""
 
 from __future__ import annotations
 
 import re
 
-# All but the tab: a terminal obeys them, and a line's end forges a line.
+# All control characters but the tab: a terminal obeys them, and a line break forges a line.
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    r"""Control characters as `\x1b`."""
+    r"""Replaces each control character by an escape such as `\x1b`."""
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -12,9 +12,9 @@ from offpath.commands.serve import DEFAULT_LOG_DIR, check_host
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.hosts import serve_hosts
-from offpath.serving.front.upstream import Behind
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.several_hosts import serve_hosts
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
 # A host's own door lets one address have 512 at a time.
@@ -114,7 +114,7 @@ def command(
       offpath front --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
     # No port of its own for metrics: the hosts have theirs.
-    settings = FrontSettings(
+    settings = DoorSettings(
         host, port, metrics_port=0, verbose=verbose, drain_s=drain_s, **door
     )
     check_host(host, False, settings, behind_proxy)

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from offpath.handler.errors import WrongOption
-from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.front.door_settings import DoorSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-DEFAULTS = FrontSettings()
-# In the order of `--help`; the names are those of FrontSettings, but for `front` itself.
+DEFAULTS = DoorSettings()
+# In the order of `--help`; the names are those of DoorSettings, but for `front` itself.
 FRONT = click.option(
     "--front/--no-front",
     help="Put nginx before TorchServe: megabyte bodies never pass through Java "
@@ -107,7 +107,7 @@ def add_options(
     return command
 
 
-def make_front(options: dict[str, Any], **common: Any) -> FrontSettings | None:
+def make_front(options: dict[str, Any], **common: Any) -> DoorSettings | None:
     """The door that the options ask for; None without `--front`.
 
     Args:
@@ -119,7 +119,7 @@ def make_front(options: dict[str, Any], **common: Any) -> FrontSettings | None:
     """
     options = dict(options)
     if options.pop("front"):
-        return FrontSettings(**common, **options)
+        return DoorSettings(**common, **options)
     for name, value in options.items():
         if value != getattr(DEFAULTS, name):
             option = "front-memory" if name == "memory" else name.replace("_", "-")

@@ -19,8 +19,8 @@ from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
     default_spool_dir,
 )
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.session import serve_front
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models
 from offpath.serving.torchserve.properties import read_properties
@@ -249,7 +249,7 @@ def wants_tokens(config: Path | None) -> bool:
 def check_host(
     host: str,
     token_auth: bool,
-    front: FrontSettings | None = None,
+    front: DoorSettings | None = None,
     behind_proxy: bool = False,
 ) -> None:
     """Refuses to listen beyond this machine without tokens.

@@ -18,18 +18,18 @@ from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
 from offpath.profiling.servers.torchserve_variants import make_offpath_direct
-from offpath.serving.front.binary import find_nginx
+from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.hosts import HostsSession
-from offpath.serving.front.session import FrontSession
-from offpath.serving.front.upstream import Behind
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.one_host import OneHostSession
+from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.session import View
 
 # Free ports; every client of a benchmark is one address.
-DOOR = FrontSettings(port=0, metrics_port=0, client_connections=10_000)
-# What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of FrontSettings, TLS,
+DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
+# What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of DoorSettings, TLS,
 # and the number of hosts on this machine behind `offpath front`.
 FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
 # Group of the door's processes; counted with the front end, and shown alone.
@@ -125,20 +125,20 @@ class BehindDoorUnderTest(TorchServeUnderTest):
             hosts = [stack.enter_context(self._run(DOOR, n)) for n in range(count)]
             names = [urlsplit(host.predict_url).netloc for host in hosts]
             behind = replace(HOSTS, hosts=tuple(names))
-            session = HostsSession(door, behind, View())
+            session = SeveralHostsSession(door, behind, View())
             stack.callback(session.stop)
             session.start()
             yield RunningHosts(session.door, hosts)
 
     @contextmanager
-    def _run(self, door: FrontSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
+    def _run(self, door: DoorSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
         """One host: TorchServe and its door."""
         store = self._store or Path()
         began_s = time.perf_counter()
         with self.beside() as beside:
             settings = self._make_settings(store, beside)
             settings = replace(settings, log_dir=store / f"logs-{number}")
-            session = FrontSession(lambda: settings, door, View())
+            session = OneHostSession(lambda: settings, door, View())
             try:
                 session.start()
                 server = session.rotation.current
@@ -146,7 +146,7 @@ class BehindDoorUnderTest(TorchServeUnderTest):
             finally:
                 session.stop()
 
-    def _make_door(self, stack: ExitStack) -> FrontSettings:
+    def _make_door(self, stack: ExitStack) -> DoorSettings:
         own = {k: v for k, v in self.front.items() if k not in ("tls", "hosts")}
         door = replace(DOOR, **own)
         if not self.front.get("tls"):

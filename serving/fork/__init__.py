@@ -1,1 +1,1 @@
-"""The fork server: workers forked from one process that has imported torch."""
+"""The fork server: TorchServe's workers are forked from one process that has imported torch."""

@@ -1,8 +1,8 @@
-"""Runs in place of Python for TorchServe's workers: asks the fork server for one, and waits for it.
+"""Stands in for Python when TorchServe starts a worker: has the fork server fork one, and waits.
 
-TorchServe holds this process for its worker: killing it kills the worker (the fork server sees to
-that), and when the worker ends this process ends with its status. The first launcher starts the
-fork server, so that it belongs to Java's session as the workers do.
+TorchServe treats this process as its worker. When TorchServe kills it, the fork server kills the
+worker; when the worker ends, this process ends with the worker's status. The first launcher starts
+the fork server, which thus belongs to Java's session like the workers.
 
 usage: python -IS fork_launcher.py SOCKET SCRIPT [ARGUMENT]...
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-# The folder that holds the package `offpath`: this file is offpath/serving/fork/fork_launcher.py.
+# The folder with the package `offpath`; this file is offpath/serving/fork/fork_launcher.py.
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 sys.path.insert(0, ROOT)
 
@@ -28,24 +28,24 @@ POLL_S = 0.01
 
 
 def main(path: str, argv: list[str]) -> int:
-    """Starts what TorchServe asked for.
+    """Starts a worker, or any other script that TorchServe runs with Python.
 
     Returns:
-        the worker's exit status.
+        exit status of the worker.
     """
     if argv and argv[0].endswith(WORKER_SCRIPT):
         status = run_forked(path, argv)
         if status is not None:
             return status
-    # pip, a metrics collector; or there is no fork server to be had.
+    # pip, the metrics collector, or a worker without a fork server.
     os.execv(sys.executable, [sys.executable, *argv])
 
 
 def run_forked(path: str, argv: list[str]) -> int | None:
-    """A worker from start to end.
+    """Has a worker forked and waits until it ends.
 
     Returns:
-        its exit status; None when it was never forked.
+        exit status of the worker; None if none was forked.
     """
     try:
         with connect(path) as server:
@@ -54,20 +54,23 @@ def run_forked(path: str, argv: list[str]) -> int | None:
                 return None
             status = receive_number(server)
     except OSError as error:
-        print(f"no fork server, a plain worker starts: {error!r}", file=sys.stderr)
+        print(
+            f"the fork server cannot be reached ({error!r}); starting a plain worker",
+            file=sys.stderr,
+        )
         return None
-    # Without a status the fork server has ended, and the worker with it.
+    # No status means that the fork server has ended, and the worker with it.
     return 1 if status is None else status
 
 
 def receive_number(server: socket.socket) -> int | None:
-    """The worker's process id, later its status; None when the fork server has ended."""
+    """Receives the worker's process id or exit status; None if the fork server has ended."""
     message = server.recv(LENGTH.size)
     return LENGTH.unpack(message)[0] if len(message) == LENGTH.size else None
 
 
 def connect(path: str) -> socket.socket:
-    """A connection to the fork server, which is started where there is none."""
+    """Connects to the fork server, and starts it if there is none."""
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         server = try_connect(path)
@@ -76,14 +79,16 @@ def connect(path: str) -> socket.socket:
             deadline = time.monotonic() + START_TIMEOUT_S
             while server is None:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise ConnectionError(f"it did not start; see {path}.log")
+                    raise ConnectionError(
+                        f"the fork server did not start; read {path}.log"
+                    )
                 time.sleep(POLL_S)
                 server = try_connect(path)
     return server
 
 
 def try_connect(path: str) -> socket.socket | None:
-    """A connection; None when nobody listens."""
+    """Connects to the fork server; None if nothing listens."""
     server = socket.socket(socket.AF_UNIX)
     try:
         server.connect(path)
@@ -94,7 +99,7 @@ def try_connect(path: str) -> socket.socket | None:
 
 
 def start_server(path: str) -> subprocess.Popen[bytes]:
-    """Starts the fork server; TorchServe waits for the end of a worker's streams, not of its."""
+    """Starts the fork server, without the streams on whose end TorchServe waits."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server.py")
     with open(f"{path}.log", "ab") as log:
         return subprocess.Popen(

@@ -1,6 +1,6 @@
-"""What a worker's launcher tells the fork server, over a Unix socket: what to run and with what.
+"""The message from a launcher to the fork server over a Unix socket: what to run, and how.
 
-The launcher runs as TorchServe's Python, once a worker: it imports as little as it can.
+A launcher runs for each worker, so this module imports as little as it can.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import struct
 from dataclasses import asdict, dataclass
 
 LENGTH = struct.Struct("!I")
-# The worker's standard streams: TorchServe's pipes.
+# The worker's standard streams, which are TorchServe's pipes.
 STREAMS = 3
 
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """A worker to be started.
+    """A worker to start.
 
     Attributes:
         argv: the script and its arguments.
-        environment, folder: as TorchServe set them for this worker.
+        environment: environment that TorchServe set for this worker.
+        folder: working folder that TorchServe set for this worker.
     """
 
     argv: list[str]
@@ -30,17 +31,17 @@ class ForkRequest:
     folder: str
 
     def send(self, connection: socket.socket) -> None:
-        """Sends it with this process's standard streams."""
+        """Sends the request together with this process's standard streams."""
         body = json.dumps(asdict(self)).encode()
         socket.send_fds(connection, [LENGTH.pack(len(body))], list(range(STREAMS)))
         connection.sendall(body)
 
 
 def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
-    """A request and the worker's standard streams, which are the caller's to close.
+    """Receives a request and the worker's standard streams, which the caller must close.
 
     Raises:
-        OSError: the launcher ended in the middle of it; nothing is left open.
+        OSError: the launcher ended in the middle of the request; no stream is left open.
     """
     head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     try:
@@ -53,10 +54,10 @@ def receive_request(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
 
 def _read_request(connection: socket.socket, head: bytes) -> ForkRequest:
     if len(head) != LENGTH.size:
-        raise ConnectionError("the launcher ended before it said anything")
+        raise ConnectionError("the launcher ended before it sent a request")
     with connection.makefile("rb") as file:
         body = file.read(*LENGTH.unpack(head))
     try:
         return ForkRequest(**json.loads(body))
     except (ValueError, TypeError) as error:
-        raise ConnectionError(f"not what a launcher says: {error}") from error
+        raise ConnectionError(f"not a launcher's request: {error}") from error

@@ -1,12 +1,12 @@
-"""Forks TorchServe's workers from one process that has imported torch: they share its pages.
+"""Forks TorchServe's workers from one process that has imported torch, whose pages they share.
 
-Importing torch takes a worker two seconds and 280 MB of its own (85 MB of them tables that CUDA's
-libraries fill in, 110 MB torch's operators, 90 MB Python's objects), the same in every worker.
-Forked workers have all that at once, and copy only the pages that they write to. Nothing that a
-worker does with its model happens before the fork; CUDA is not touched.
+Importing torch takes every worker two seconds and 280 MB of private memory (85 MB are tables that
+CUDA's libraries fill in, 110 MB torch's operators, 90 MB Python's objects). Forked workers start
+with all of that and copy only the pages that they write to. Models are loaded after the fork, and
+nothing touches CUDA before it.
 
 usage: python fork_server.py SOCKET OWNER
-It ends, with all workers, when the process OWNER (TorchServe's Java) does.
+The fork server ends, with all workers, when the process OWNER (TorchServe's Java) ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-# Not this script's folder, whose modules have everyday names.
+# Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
 from offpath.serving.fork.fork_request import (  # noqa: E402
@@ -43,8 +43,9 @@ class Worker:
     """A forked worker.
 
     Attributes:
-        launcher: the connection to its launcher; closed from there when the worker shall end.
-        pidfd: readable when the worker has ended.
+        pid: its process id.
+        launcher: connection to its launcher; the launcher's end means that the worker must end.
+        pidfd: becomes readable when the worker has ended.
     """
 
     pid: int
@@ -53,11 +54,11 @@ class Worker:
 
 
 class ForkServer:
-    """Forks a worker a request, until the owner ends.
+    """Forks one worker per request until its owner ends.
 
     Args:
-        listener: listens before `run`.
-        owner: process id.
+        listener: socket that must listen before `run`.
+        owner: process id of the owner.
     """
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
@@ -69,10 +70,10 @@ class ForkServer:
         self._workers: dict[int, Worker] = {}
 
     def run(self) -> tuple[ForkRequest, list[int]] | None:
-        """Serves.
+        """Serves requests until the owner ends.
 
         Returns:
-            in a forked worker: what it shall run and its streams. In the server: None, at its end.
+            the request to run and its streams in a forked worker; None in the server, at its end.
         """
         while True:
             for key, _ in self._selector.select():
@@ -81,24 +82,24 @@ class ForkServer:
                     if forked is not None:
                         return forked
                 elif key.fd == self._owner:
-                    # The workers get their PR_SET_PDEATHSIG.
+                    # The kernel ends the workers (PR_SET_PDEATHSIG).
                     return None
                 elif self._workers.get(key.fd) is key.data is not None:
-                    # Else it has been attended to just now, and the number may be another's.
+                    # Otherwise the worker has just been attended to, and the descriptor may be reused.
                     self._attend(key.data, key.fd)
 
     def _accept(self) -> tuple[ForkRequest, list[int]] | None:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            # No descriptor is left for it: it waits, and so do we.
-            print(f"a launcher cannot be heard: {error!r}", flush=True)
+            # No descriptor is left: wait until one is free.
+            print(f"cannot accept a launcher: {error!r}", flush=True)
             time.sleep(RETRY_S)
             return None
         try:
             request, streams = receive_request(connection)
         except OSError as error:
-            print(f"a launcher's request was lost: {error!r}", flush=True)
+            print(f"cannot read a launcher's request: {error!r}", flush=True)
             connection.close()
             return None
         server = os.getpid()
@@ -110,7 +111,9 @@ class ForkServer:
             return request, streams
         for stream in streams:
             os.close(stream)
-        with contextlib.suppress(OSError):  # the launcher is gone: `_attend` sees it
+        with contextlib.suppress(
+            OSError
+        ):  # the launcher is gone, which `_attend` handles
             connection.sendall(LENGTH.pack(pid))
         self._watch(Worker(pid, connection, os.pidfd_open(pid)))
         return None
@@ -121,13 +124,13 @@ class ForkServer:
             self._selector.register(fd, selectors.EVENT_READ, worker)
 
     def _attend(self, worker: Worker, fd: int) -> None:
-        """A worker has ended, or its launcher was killed: the other one follows."""
+        """Ends a launcher whose worker has ended, or a worker whose launcher was killed."""
         if fd != worker.pidfd:
             signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
         _, status = os.waitpid(worker.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         with contextlib.suppress(OSError):  # the launcher is gone
-            # A shell's way to tell a signal.
+            # As a shell reports a signal.
             worker.launcher.sendall(LENGTH.pack(code if code >= 0 else 128 - code))
         for fd in (worker.launcher.fileno(), worker.pidfd):
             self._selector.unregister(fd)
@@ -136,7 +139,7 @@ class ForkServer:
         os.close(worker.pidfd)
 
     def _close(self) -> None:
-        """In a worker: lets go of what belongs to the server."""
+        """Closes the server's descriptors in a forked worker."""
         self._selector.close()
         self._listener.close()
         os.close(self._owner)
@@ -147,10 +150,10 @@ class ForkServer:
 
 
 def import_shared() -> None:
-    """Imports what every worker imports: torch with TorchServe's worker, torchvision.
+    """Imports what every worker imports: torch with TorchServe's worker, and torchvision.
 
-    Not ts.torch_handler, which asks CUDA for its devices, and not the handler: that is the
-    archive's own. numpy's OpenBLAS would start threads, which do not survive a fork.
+    ts.torch_handler is left out because it asks CUDA for devices, and the handler because each
+    archive brings its own. OpenBLAS is kept from starting threads, which do not survive a fork.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import ts.model_service_worker  # noqa: F401
@@ -160,7 +163,7 @@ def import_shared() -> None:
     with unused_imports_deferred():
         import torchvision  # noqa: F401
     if os.environ.get("OFFPATH_PREDICTION_LOG", "").startswith("s3:"):
-        # Half a second of CPU, which each worker's shipper would take from its model's loading.
+        # Saves half a second of CPU in each worker while its model loads.
         with contextlib.suppress(ImportError):
             import aiobotocore.session  # noqa: F401
     for name in [n for n in sys.modules if n.partition(".")[0] == "offpath"]:
@@ -168,14 +171,14 @@ def import_shared() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """In a worker: the kernel kills it when the fork server ends."""
+    """Has the kernel kill this worker when the fork server ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit("the fork server ended")
 
 
 def run_worker(request: ForkRequest, streams: list[int], base_path: list[str]) -> None:
-    """Becomes the process that TorchServe asked for."""
+    """Turns this process into the worker that TorchServe asked for."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -189,23 +192,23 @@ def run_worker(request: ForkRequest, streams: list[int], base_path: list[str]) -
 
 
 def python_path() -> list[str]:
-    """The folders of PYTHONPATH."""
+    """Returns the folders of PYTHONPATH."""
     return [f for f in os.environ.get("PYTHONPATH", "").split(os.pathsep) if f]
 
 
 def main(path: str, owner: int) -> None:
-    """Listens first: launchers may wait from now on."""
+    """Listens, imports, and forks workers. Launchers may connect before the imports end."""
     base_path = [folder for folder in sys.path[1:] if folder not in python_path()]
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
-    # Before anybody can connect: a sandbox may forbid pidfds.
+    # Before a launcher can connect, because a sandbox may forbid pidfds.
     server = ForkServer(listener, owner)
     listener.bind(path)
     listener.listen(BACKLOG)
     import_shared()
     gc.collect()
-    # A collection in a worker would write into, and so copy, every object's page.
+    # Otherwise a garbage collection in a worker would write to, and so copy, every object's page.
     gc.freeze()
     forked = server.run()
     if forked is not None:

@@ -1,1 +1,1 @@
-"""The front door: a web server before TorchServe that keeps large bodies out of Java."""
+"""The front door: nginx in front of TorchServe, which keeps large bodies out of Java."""

@@ -1,18 +1,16 @@
-"""TorchServes behind the door: what each is started with and must show to be let in."""
+"""The servers behind the front door: their settings, readiness, and the links to them."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
-from offpath.serving.front.config import FrontPlace
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.upstream import Behind
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
@@ -22,24 +20,59 @@ from offpath.serving.torchserve.server_settings import (
     read_config,
 )
 
-# A request may wait for one batch before its own, and a worker that starts anew.
+# A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
-STATES = Path("/proc/net/unix")
-# What nginx.conf takes as a model's name.
+UNIX_SOCKETS = Path("/proc/net/unix")
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([1-9][0-9]{0,4})")
+# Model names that nginx.conf accepts.
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # include/uapi/linux/net.h: SS_CONNECTED.
 CONNECTED = "03"
 
 
-def look_behind(settings: ServerSettings, front: FrontSettings) -> Behind:
-    """What the door has to know of a server to be started.
+@dataclass(frozen=True)
+class Behind:
+    """Facts about the servers behind a door that its configuration depends on.
 
-    Bodies go by name where every archive's handler takes them, and no other can come later over
-    the model API.
+    Attributes:
+        hand_over: every archive's handler accepts the name of a body's file instead of the body.
+        max_body_bytes: TorchServe's limit.
+        answer_timeout_s: seconds that an answer may take; with several hosts, the time after
+            which another host is asked.
+        queue: requests that TorchServe, or each of the hosts, may hold.
+        hosts: HOST:PORT of servers on other machines; empty for this host's TorchServe, which is
+            reached over a socket.
+        unwell: hosts that are asked only when no other host can be.
+        only_model: the model that /invocations leads to; None closes /invocations.
+    """
+
+    hand_over: bool
+    max_body_bytes: int
+    answer_timeout_s: int
+    queue: int
+    hosts: tuple[str, ...] = ()
+    unwell: frozenset[str] = frozenset()
+    only_model: str | None = None
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            if HOST.fullmatch(host) is None:
+                raise ExpectedError(
+                    f"--upstream {host!r} is not HOST:PORT, such as 10.0.0.11:8080"
+                )
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ExpectedError("--upstream names a host twice; name each host once")
+
+
+def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
+    """Reads from a server's settings and archives what the door has to know.
+
+    Bodies go by name if every archive's handler accepts that and no other archive can be
+    registered later over the model API.
 
     Raises:
         ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
-            and there is not one model.
+            and there is not exactly one model.
     """
     named = read_archives(settings.model_store, settings.models)
     archives = [archive for _, archive in named]
@@ -51,16 +84,16 @@ def look_behind(settings: ServerSettings, front: FrontSettings) -> Behind:
         hand_over=hand_over,
         max_body_bytes=limit,
         answer_timeout_s=max(map(_response_timeout_s, archives)) * WAITING_BATCHES,
-        # Bodies that Java holds are what its own length is for.
+        # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(front.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], front),
     )
 
 
 def settings_behind(
-    settings: ServerSettings, place: FrontPlace, behind: Behind, log: Path
+    settings: ServerSettings, place: DoorPlace, behind: Behind, log: Path
 ) -> ServerSettings:
-    """The settings of a server that only the door can reach."""
+    """Returns the settings of a server that only the door can reach."""
     env = dict(settings.env)
     if behind.hand_over:
         env.update({FOLDER_VARIABLE: str(place.bodies), KEY_VARIABLE: place.key})
@@ -78,7 +111,7 @@ def settings_behind(
 
 
 def has_ready_workers(server: TorchServe) -> bool:
-    """Whether every model has a worker that takes requests."""
+    """Tells whether every model has a READY worker."""
     try:
         with server.management() as management:
             return all(
@@ -90,9 +123,9 @@ def has_ready_workers(server: TorchServe) -> bool:
 
 
 def count_connections(socket: Path) -> int:
-    """How many connections a listener on a Unix socket holds."""
+    """Counts the connections to a listener on a Unix socket."""
     count = 0
-    for line in STATES.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Num RefCount Protocol Flags Type St Inode Path
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and fields[5] == CONNECTED and fields[7] == str(socket):
@@ -101,7 +134,7 @@ def count_connections(socket: Path) -> int:
 
 
 def turn_links(server: TorchServe, run: Path) -> None:
-    """Leads the door to a server: a new connection goes there from now on."""
+    """Points the door's links at a server: every new connection goes there from now on."""
     for kind in ("inference", "management", "metrics"):
         socket = server.socket(kind)
         if socket is None:
@@ -113,32 +146,32 @@ def turn_links(server: TorchServe, run: Path) -> None:
 
 
 def check_successor(old: Behind, new: Behind) -> None:
-    """Refuses a server that needs another door.
+    """Refuses a new server that the running door's configuration does not fit.
 
     Raises:
-        ExpectedError: it does not take bodies by name while its predecessor does, or its only
-            model has another name.
+        ExpectedError: the new server does not accept bodies by name though the old one does, or
+            its only model has another name.
     """
     if old.hand_over and not new.hand_over:
         raise ExpectedError(
-            "the store now has an archive whose handler takes no bodies by name; build it again "
-            "with `offpath archive`, or stop and start `offpath serve`"
+            "the model store now has an archive that cannot read bodies from the front door; build "
+            "it again with `offpath archive`, or restart `offpath serve`"
         )
     if old.only_model != new.only_model:
         raise ExpectedError(
-            f"/invocations leads to {old.only_model!r} and the store now has {new.only_model!r}; "
-            "stop and start `offpath serve`"
+            f"/invocations leads to {old.only_model!r}, but the model store now has "
+            f"{new.only_model!r}; restart `offpath serve`"
         )
 
 
-def _only_model(names: list[str], front: FrontSettings) -> str | None:
-    """The model that /invocations stands for."""
+def _only_model(names: list[str], front: DoorSettings) -> str | None:
+    """Returns the model that /invocations leads to; None if it stays closed."""
     if not front.invocations:
         return None
     if len(names) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(
-            f"--invocations leads to the only model, and here are {', '.join(names)}; name one: "
-            "`offpath serve NAME` (letters, digits and ._-)"
+            f"--invocations needs exactly one model, named with letters, digits and ._-; the "
+            f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"
         )
     return names[0]
 

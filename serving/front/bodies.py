@@ -1,4 +1,4 @@
-"""The folder of the bodies: ours alone, in memory, with room; what a killed nginx leaves there."""
+"""The private tmpfs folder that holds request bodies, and the cleaning up after a killed nginx."""
 
 from __future__ import annotations
 
@@ -12,45 +12,48 @@ from offpath.handler.errors import ExpectedError
 
 SHM = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
-# The least room: two batches of the largest bodies.
+# Room for two batches of the largest bodies.
 LEAST_BODIES = 16
 
 
 def make_folder(
     max_body_bytes: int, parent: Path = SHM, bodies: int = LEAST_BODIES
 ) -> Path:
-    """Makes the folder, mode 0700.
+    """Makes the folder with mode 0700.
 
     Args:
-        bodies: how many of the largest must have room; one that finds none later gets 503.
+        max_body_bytes: size of the largest body.
+        parent: folder on a tmpfs.
+        bodies: number of the largest bodies that must fit. A body that finds no room later is
+            answered 503.
 
     Raises:
-        ExpectedError: `parent` is no tmpfs, or has too little room; with the cure.
+        ExpectedError: `parent` is not on a tmpfs, or has too little room.
     """
     if not is_tmpfs(parent):
         raise ExpectedError(
-            f"{parent} is no tmpfs: bodies would be written to a disk; mount one, or name one "
-            "with --front-memory"
+            f"{parent} is not on a tmpfs, so bodies would be written to a disk; mount a tmpfs and "
+            "name it with --front-memory"
         )
     free = free_bytes(parent)
     needed = bodies * max_body_bytes
     if free < needed:
         raise ExpectedError(
-            f"{parent} has {free >> 20} MB free; {bodies} bodies of {max_body_bytes >> 20} "
-            f"MB need {needed >> 20}: give it more (docker run --shm-size=2g, a Memory volume in "
+            f"{parent} has {free >> 20} MB free, but {bodies} bodies of {max_body_bytes >> 20} MB "
+            f"need {needed >> 20} MB; make it larger (docker run --shm-size=2g, a Memory volume in "
             "Kubernetes), or lower max_request_size or --front-bodies"
         )
     return Path(tempfile.mkdtemp(prefix="offpath-", dir=parent))
 
 
 def free_bytes(folder: Path) -> int:
-    """What can still be written below a folder."""
+    """Returns the free space below a folder."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
 
 def is_tmpfs(folder: Path) -> bool:
-    """Whether a folder lies on a tmpfs, by the kernel's list of mounts."""
+    """Tells whether a folder lies on a tmpfs, by the kernel's list of mounts."""
     try:
         device = folder.stat().st_dev
         lines = MOUNTS.read_text().splitlines()
@@ -66,12 +69,15 @@ def is_tmpfs(folder: Path) -> bool:
 
 
 def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
-    """Removes the bodies that no process of `owners` has open; nginx holds a request's open.
+    """Removes the bodies that no process of `owners` has open.
+
+    nginx keeps the body of a request open until it has answered.
 
     Returns:
-        the names.
+        names of the removed files.
     """
-    # Listed first: a file made later is not judged by what was open before.
+    # The folder is listed first, so that a file made later is never compared with an older list
+    # of open files.
     names = set(os.listdir(folder))
     for owner in owners:
         names -= _open_in(folder, owner)
@@ -80,28 +86,28 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
         try:
             os.unlink(folder / name)
         except FileNotFoundError:
-            continue  # its request has just ended
+            continue  # its request has just been answered
         removed.append(name)
     return removed
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes the folder with whatever is in it."""
+    """Removes the folder and its content."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_in(folder: Path, owner: int) -> set[str]:
-    """Names of the folder's files that a process has open."""
+    """Returns the names of the folder's files that a process has open."""
     names = set()
     try:
         for number in os.listdir(f"/proc/{owner}/fd"):
             try:
                 target = os.readlink(f"/proc/{owner}/fd/{number}")
             except FileNotFoundError:
-                continue  # closed meanwhile
+                continue  # closed in the meantime
             parent, _, name = target.rpartition("/")
             if parent == str(folder):
                 names.add(name)
     except (FileNotFoundError, ProcessLookupError):
-        pass  # ended meanwhile
+        pass  # ended in the meantime
     return names

@@ -1,4 +1,4 @@
-"""The door itself: nginx over its folders, and what keeps it whole."""
+"""The front door: a running nginx with its folders, configuration and logs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from pathlib import Path
 import httpx
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.behind import turn_links
-from offpath.serving.front.binary import NginxBinary
+from offpath.serving.front.behind import Behind, turn_links
 from offpath.serving.front.bodies import make_folder, remove_folder, remove_orphans
-from offpath.serving.front.config import (
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
+from offpath.serving.front.nginx import Nginx, NginxBinary
+from offpath.serving.front.nginx_config import (
     ACCESS_LOG,
     ERROR_LOG,
-    FrontPlace,
     write_config,
 )
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.nginx import Nginx
-from offpath.serving.front.tokens import format_map, read_tokens
-from offpath.serving.front.upstream import Behind
 from offpath.serving.torchserve.launch import make_short_tmp_dir
 from offpath.serving.torchserve.server import TorchServe
 
@@ -29,26 +25,26 @@ READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0
 PROBE_POLL_S = 0.05
 MAX_LOG_BYTES = 20 << 20
-# Bodies are looked through when a worker of nginx has gone, and this often.
+# Orphaned bodies are looked for when an nginx worker has ended, and this often.
 ORPHANS_S = 30.0
 
 
 class Door:
-    """nginx before a TorchServe.
+    """nginx in front of one TorchServe, or of several hosts.
 
     Args:
-        settings: with their ports settled.
-        behind: what stands behind it.
+        settings: how to start the door, with ports that are not 0.
+        behind: the servers behind it.
         binary: the nginx to run.
-        log_dir: where it writes; by default a folder that goes with it.
+        log_dir: folder of its logs; by default a temporary folder.
 
     Raises:
-        ExpectedError: no room in memory for the bodies.
+        ExpectedError: the bodies have too little room in memory.
     """
 
     def __init__(
         self,
-        settings: FrontSettings,
+        settings: DoorSettings,
         behind: Behind,
         binary: NginxBinary,
         log_dir: Path | None,
@@ -60,7 +56,7 @@ class Door:
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
         log.mkdir(parents=True, exist_ok=True)
-        self.place = FrontPlace(run, bodies, log, secrets.token_hex(32))
+        self.place = DoorPlace(run, bodies, log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
@@ -68,7 +64,7 @@ class Door:
 
     @property
     def url(self) -> str:
-        """Where predictions are asked for."""
+        """Base URL for predictions."""
         scheme = "http" if self.settings.tls_cert is None else "https"
         host = self.settings.host
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
@@ -80,20 +76,24 @@ class Door:
 
     @property
     def nginx(self) -> Nginx:
-        """The web server, once started."""
+        """The running nginx.
+
+        Raises:
+            RuntimeError: the door is not started.
+        """
         if self._nginx is None:
             raise RuntimeError("not started")
         return self._nginx
 
     def let_in(self, server: TorchServe) -> None:
-        """Leads new requests to a server."""
+        """Sends new requests to a server."""
         turn_links(server, self.place.run)
 
     def start(self) -> None:
-        """Starts nginx and asks it something; a server was let in before.
+        """Starts nginx and waits until it answers. Call `let_in` first.
 
         Raises:
-            ExpectedError: it does not start, with its own words.
+            ExpectedError: nginx does not start; the message has its output.
         """
         self._write()
         run, log = self.place.run, self.place.log / ERROR_LOG
@@ -105,7 +105,7 @@ class Door:
         self._workers = set(self._nginx.worker_pids())
 
     def set_ready(self, is_ready: bool) -> None:
-        """What /ping says."""
+        """Sets the answer of /ping: 200 or 503."""
         file = self.place.run / READY_FILE
         if is_ready:
             file.touch()
@@ -113,36 +113,36 @@ class Door:
             file.unlink(missing_ok=True)
 
     def change(self, behind: Behind) -> None:
-        """Takes what has changed behind the door into its configuration.
+        """Adapts the configuration to changed servers behind the door.
 
         Raises:
-            ExpectedError: nginx refuses it.
+            ExpectedError: nginx rejects the new configuration.
         """
         if behind != self.behind:
             self.behind = behind
             self._rewrite()
 
     def refresh(self) -> None:
-        """Takes over tokens and certificates that were replaced; to be called now and then.
+        """Reads replaced tokens and certificates; to be called regularly.
 
         Raises:
-            ExpectedError: what is there now cannot be used; the old ones stay in force.
+            ExpectedError: the new files cannot be used; the old content stays in force.
         """
         if self._read_stamps() != self._files_seen:
-            # Once, also where it fails: the next change is a new chance.
+            # Set before the attempt: a file that fails is tried again only when it changes.
             self._files_seen = self._read_stamps()
             self._rewrite()
 
     def look_after(self) -> bool:
-        """Starts a dead nginx again, takes away what dead ones left, keeps the logs short.
+        """Restarts a dead nginx, removes orphaned bodies and rotates the logs.
 
         Returns:
-            True when nginx had to be started again.
+            True if nginx had died.
         """
         nginx = self.nginx
         died = not nginx.is_running()
         if died:
-            # Its workers hold the listener.
+            # Workers that outlive their master hold the listener.
             nginx.stop()
             self.start()
         workers = set(self.nginx.worker_pids())
@@ -155,7 +155,11 @@ class Door:
         return died
 
     def drain(self) -> bool:
-        """Accepts no more and answers what it has; False when some had to be given up."""
+        """Accepts no new requests and answers those in flight.
+
+        Returns:
+            False if some requests were still unanswered at the time limit.
+        """
         self.set_ready(False)
         return self._nginx is None or self._nginx.drain(self.settings.drain_s)
 
@@ -168,18 +172,18 @@ class Door:
 
     def _write(self) -> None:
         self._files_seen = self._read_stamps()
-        tokens = self.settings.tokens
-        tokens_map = "" if tokens is None else format_map(read_tokens(tokens))
-        write_config(self.place, self.settings, self.behind, self._binary, tokens_map)
+        file = self.settings.tokens
+        tokens = () if file is None else read_tokens(file)
+        write_config(self.place, self.settings, self.behind, self._binary, tokens)
 
     def _rewrite(self) -> None:
         self._write()
-        # A failing reload keeps the old configuration by itself, but says so in its log alone.
+        # A failing reload keeps the old configuration, but nginx reports that only in its log.
         self.nginx.check()
         self.nginx.reload()
 
     def _read_stamps(self) -> list[tuple[str, int]]:
-        """What tells a replaced file: Kubernetes turns links, others rename or write."""
+        """Returns the real path and time of each file, as Kubernetes replaces files by links."""
         settings = self.settings
         stamps = []
         for path in (settings.tokens, settings.tls_cert, settings.tls_key):
@@ -189,7 +193,7 @@ class Door:
 
     def _wait_until_open(self) -> None:
         deadline = time.monotonic() + PROBE_TIMEOUT_S
-        # Its own certificate need not be for the address that we use.
+        # The certificate need not be valid for this address.
         with httpx.Client(trust_env=False, verify=False, timeout=1.0) as client:
             while True:
                 try:
@@ -198,12 +202,12 @@ class Door:
                 except httpx.HTTPError as error:
                     if not self.nginx.is_running() or time.monotonic() > deadline:
                         raise ExpectedError(
-                            f"nginx does not answer at {self.url}: {error}; {self._last_words()}"
+                            f"nginx does not answer at {self.url} ({error}); {self._last_words()}"
                         ) from error
                 time.sleep(PROBE_POLL_S)
 
     def _probe_url(self) -> str:
-        """An address that stands for all of them is reached on loopback."""
+        """Returns the URL on loopback where the door listens on all addresses."""
         return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace(
             "//[::]:", "//[::1]:"
         )

@@ -1,7 +1,8 @@
-"""What the front door is started with."""
+"""How the front door is started: its settings, its folders, its file of tokens."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,40 +10,46 @@ from offpath.handler.errors import WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, SHM
 from offpath.serving.torchserve.server_settings import LOOPBACK
 
-# Requests that wait in TorchServe; 256 clients fill a quarter. The bodies of so many small ones,
-# 64 kB each at most, are a sixteenth of Java's heap; at 100 a second the last one waits 10 s.
+# RFC 6750, section 2.1. Shorter tokens could be guessed.
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
+# Requests that may wait in TorchServe; 256 clients fill a quarter of this. The bodies of 1000 small
+# requests, at most 64 kB each, take a sixteenth of Java's heap. At 100 requests per second the last
+# one waits 10 s.
 QUEUE = 1000
-# Bodies from this size on go by name: at 55 kB both roads are alike, from 100 kB on the name is
-# better, 8 % there (docs/research/2026-11-22-front-door.md).
+# Bodies from this size on go by name. At 55 kB both ways cost the same; at 100 kB the name is 8 %
+# better (docs/research/2026-11-22-front-door.md).
 BY_NAME_FROM_BYTES = 64 * 1024
-# What nginx holds of a body in its own memory.
+# Bodies up to this size stay in nginx's memory; larger ones become a file.
 BUFFER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class FrontSettings:
+class DoorSettings:
     """How to start the front door.
 
     Attributes:
-        host: IPv4 or IPv6 address, or name, that it listens on.
-        port: 0 takes a free one; so for `metrics_port`.
-        metrics_host: address of /metrics, which asks for no token.
-        tls_cert: certificate chain, PEM; with it the door speaks TLS and HTTP/2 alone.
-        tls_key: its key, PEM.
-        tokens: file with a bearer token a line; each prediction then needs one.
-        drain_s: how long requests may still take when the door is closed or its server replaced.
-        client_connections: requests of one client at a time; 429 beyond.
-        client_rate: requests of one client a second; 0: as many as it likes.
-        client_timeout_s: how long a client may send nothing in the middle of a request.
-        client_ids: a client's x-request-id that is a UUID begins the request's id.
-        explanations: /explanations is open too.
+        host: IPv4 or IPv6 address, or name, to listen on.
+        port: port for predictions; 0 takes a free one.
+        metrics_host: address of /metrics, which needs no token.
+        metrics_port: port of /metrics; 0 takes a free one.
+        tls_cert: certificate chain, PEM; with it the door speaks only TLS, with HTTP/2.
+        tls_key: key of the certificate, PEM.
+        tokens: file with one bearer token per line; each prediction then needs one of them.
+        drain_s: seconds that requests in flight may take when the door closes or its server is
+            replaced.
+        client_connections: requests that one client may have in flight; more get 429.
+        client_rate: requests per second of one client; 0 sets no limit.
+        client_timeout_s: seconds that a client may send nothing in the middle of a request.
+        client_ids: a client's x-request-id that is a UUID becomes the start of the request's id.
+        explanations: opens /explanations too.
         invocations: /invocations, SageMaker's path, leads to the only model.
-        queue: requests that TorchServe may hold; 503 beyond.
-        memory: the tmpfs that holds the bodies.
-        front_bodies: how many of the largest must have room there at the start.
-        by_name_from_bytes: smaller bodies pass through TorchServe; not larger than the next one.
-        buffer_bytes: larger bodies are a file; these two have no option, measurements turn them.
-        verbose: every request in `front-access.log`, every complaint in `front.log`.
+        queue: requests that TorchServe may hold; more get 503.
+        memory: folder on the tmpfs that holds the bodies.
+        front_bodies: number of the largest bodies that must fit there at the start.
+        by_name_from_bytes: smaller bodies pass through TorchServe. At most `buffer_bytes`. Only
+            measurements change these two; they have no option.
+        buffer_bytes: larger bodies become a file.
+        verbose: logs every request to `front-access.log`, every complaint to `front.log`.
     """
 
     host: str = LOOPBACK
@@ -68,7 +75,56 @@ class FrontSettings:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise WrongOption("--tls-cert and --tls-key are given together")
+            raise WrongOption("--tls-cert and --tls-key must be given together")
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
-                raise WrongOption(f"no file {path}")
+                raise WrongOption(f"there is no file {path}")
+
+
+@dataclass(frozen=True)
+class DoorPlace:
+    """Folders of one front door, and its secret.
+
+    Attributes:
+        run: folder of its configuration and links, mode 0700.
+        bodies: folder of the request bodies (bodies.py).
+        log: folder of its logs.
+        key: secret by which the handler recognises the door.
+    """
+
+    run: Path
+    bodies: Path
+    log: Path
+    key: str
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Reads a file of bearer tokens: one per line, `#` starts a comment.
+
+    nginx compares a request with the tokens one after the other: dozens are fine, thousands are a
+    job for an identity provider.
+
+    Raises:
+        WrongOption: the file cannot be read, has no token, or a line is not a token. The message
+            has the line's number and never its content.
+    """
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongOption(f"cannot read tokens from {path}: {error}") from error
+    tokens = []
+    for number, line in enumerate(lines, start=1):
+        token = line.partition("#")[0].strip()
+        if not token:
+            continue
+        if TOKEN.fullmatch(token) is None:
+            raise WrongOption(
+                f"{path}, line {number} is not a token: expected 16 to 512 letters, digits and "
+                "._~+/-, such as `openssl rand -hex 32` prints"
+            )
+        tokens.append(token)
+    if not tokens:
+        raise WrongOption(
+            f"{path} has no token, so every request would be refused; add one per line"
+        )
+    return tokens

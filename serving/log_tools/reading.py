@@ -1,4 +1,4 @@
-"""Records back out of the bucket, and the check that none is missing and none is double."""
+"""Reads records from the bucket, and checks that none is missing and none is there twice."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from offpath.serving.log_tools.objects import LogStore, explain, get_all
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl(\.gz|\.zst)?")
-# A record lies in the partition of the hour in which its segment was opened; a held-back append
-# or a clock set right may put it into a neighbour.
+# A record lies in the partition of the hour in which its segment was opened. A delayed append or a
+# corrected clock may put it into a neighbouring hour.
 SLACK = timedelta(hours=1)
 
 Progress = Callable[[int, int], None]
@@ -25,13 +25,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Period:
-    """A span of inference times; None is open."""
+    """A span of inference times. None leaves an end open."""
 
     since: datetime | None = None
     until: datetime | None = None
 
     def may_hold(self, key: str) -> bool:
-        """Whether an object can hold records of this span, by its key."""
+        """Tells by an object's key whether it can hold records of this span."""
         match = _PARTITION.fullmatch(key)
         if match is None:
             return False
@@ -43,7 +43,7 @@ class Period:
         return after_begin and before_end
 
     def holds(self, record: dict[str, Any]) -> bool:
-        """Whether a record's inference time lies in the span; the end is not part of it."""
+        """Tells whether a record's inference time lies in the span, which excludes its end."""
         if self.since is None and self.until is None:
             return True
         moment = _parse_iso(str(record["inference_time"]))
@@ -51,7 +51,7 @@ class Period:
         return after_begin and (self.until is None or moment < self.until)
 
     def days(self) -> list[str]:
-        """Key prefixes to list: days where both ends are known, else everything."""
+        """Returns the key prefixes to list: single days if `since` is known, else everything."""
         if self.since is None:
             return ["dt="]
         until = self.until or datetime.now(timezone.utc)
@@ -61,10 +61,10 @@ class Period:
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO 8601 time (UTC unless it says otherwise), a date, or a time ago: 90s, 15m, 2h, 7d.
+    """Parses an ISO 8601 time (UTC by default), a date, or a time ago: 90s, 15m, 2h, 7d.
 
     Raises:
-        WrongOption: It is neither.
+        WrongOption: The text is none of these.
     """
     match = _AGO.fullmatch(text)
     try:
@@ -74,13 +74,13 @@ def parse_time(text: str) -> datetime:
         return datetime.now(timezone.utc) - ago
     except (ValueError, OverflowError) as error:
         raise WrongOption(
-            f"time {text!r}: expected ISO 8601 such as 2026-11-21T03:00Z, or a time ago such as "
-            "15m, 2h, 7d"
+            f"{text!r} is not a time; expected ISO 8601 such as 2026-11-21T03:00Z, or a time ago "
+            "such as 15m, 2h, 7d"
         ) from error
 
 
 def _parse_iso(text: str) -> datetime:
-    # fromisoformat knows the Z from Python 3.11 on.
+    # fromisoformat accepts the Z only from Python 3.11 on.
     moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
@@ -88,7 +88,12 @@ def _parse_iso(text: str) -> datetime:
 def read_records(
     store: LogStore, period: Period, progress: Progress = lambda done, total: None
 ) -> Iterator[dict[str, Any]]:
-    """The records of a period, object by object in the order of their keys.
+    """Yields the records of a period, object by object in the order of their keys.
+
+    Args:
+        store: The objects to read.
+        period: Inference times to keep.
+        progress: Called with (objects read, objects in all).
 
     Raises:
         WrongOption: The store cannot be read.
@@ -114,8 +119,10 @@ def read_records(
 
 
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One record of each request that `offpath front` may have sent to several hosts: what follows
-    the ~ of an event id is the attempt (conf/nginx-hosts.conf). Remembers an id a request.
+    """Keeps one record of each request that `offpath front` may have sent to several hosts.
+
+    The text after the ~ of an event id identifies the attempt (conf/nginx-hosts.conf). Memory grows
+    with the number of such requests, one id each.
     """
     seen: set[str] = set()
     for record in records:
@@ -128,13 +135,13 @@ def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a client's list and the bucket compare.
+    """Result of comparing a client's list of request ids with the bucket.
 
     Attributes:
-        asked: Different request ids in the list.
-        records: Records read.
+        asked: Number of different request ids in the list.
+        records: Number of records read.
         missing: Ids of the list without a record.
-        double: Ids with more than one record, of the list or not.
+        double: Ids with more than one record, in the list or not.
     """
 
     asked: int
@@ -148,7 +155,7 @@ class Verdict:
 
 
 def compare(event_ids: Iterable[str], asked: set[str]) -> Verdict:
-    """Counts the bucket's event ids against the ids that a client was answered."""
+    """Compares the bucket's event ids with the request ids that a client was answered with."""
     counts = Counter(event_ids)
     return Verdict(
         asked=len(asked),
@@ -159,15 +166,15 @@ def compare(event_ids: Iterable[str], asked: set[str]) -> Verdict:
 
 
 def parse_request_ids(lines: Iterable[str]) -> set[str]:
-    """One id a line, or the JSON lines of `offpath predict --json` (those answered 200).
+    """Reads one id per line, or the JSON lines of `offpath predict --json` with status 200.
 
     Raises:
-        WrongOption: No text, a JSON line without `request_id`, or no id at all.
+        WrongOption: The list is not text, has a JSON line without `request_id`, or has no id.
     """
     try:
         texts = [line.strip() for line in lines]
     except UnicodeDecodeError as error:
-        raise WrongOption(f"the list of request ids is no text: {error}") from error
+        raise WrongOption(f"the list of request ids is not text: {error}") from error
     found = set()
     for number, text in enumerate(texts, start=1):
         if not text.startswith("{"):
@@ -179,9 +186,9 @@ def parse_request_ids(lines: Iterable[str]) -> set[str]:
                 found.add(str(row["request_id"]))
         except (ValueError, KeyError) as error:
             raise WrongOption(
-                f"line {number}: expected a request id, or JSON with request_id and status"
+                f"line {number} is neither a request id nor JSON with request_id and status"
             ) from error
     found.discard("")
     if not found:
-        raise WrongOption("the list holds no request id; expected one a line")
+        raise WrongOption("the list has no request ids; expected one per line")
     return found

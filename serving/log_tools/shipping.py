@@ -1,7 +1,7 @@
-"""Draining a spool from outside the workers: shutdown hook, sidecar, cron.
+"""Ships a spool from outside the workers: for a shutdown hook, a sidecar or cron.
 
-Takes the segments of dead processes only; a living worker ships its own. Locks decide (see
-handler/prediction_log/owner.py), so any number of these may run beside any number of workers.
+Only segments of dead processes are taken; a living worker ships its own. Locks decide who ships a
+segment (handler/prediction_log/owner.py), so any number of these may run beside the workers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ POLL_S = 0.1
 
 @dataclass
 class ShipReport:
-    """What one pass over a spool did.
+    """Result of one pass over a spool.
 
     Attributes:
-        shipped_segments, shipped_records: Acknowledged by the sinks.
-        left_segments: Could not be shipped; they are still in the spool.
-        living_segments: Belong to processes that live and ship them themselves.
+        shipped_segments: Segments that the sinks have acknowledged.
+        shipped_records: Records in these segments.
+        left_segments: Segments that could not be shipped and are still in the spool.
+        living_segments: Segments of living processes, which ship them themselves.
         errors: Why segments are left, by sink.
     """
 
@@ -55,12 +56,12 @@ def ship_spool(
     timeout_s: float,
     progress: Progress = lambda done, total: None,
 ) -> ShipReport:
-    """Ships every segment that no living process owns; tries again until `timeout_s` is over.
+    """Ships every segment that no living process owns, with retries until `timeout_s` is over.
 
     Args:
         spool_dir: The spool, with a folder for each sink.
-        timeout_s: How long a failing sink is tried; one attempt is always made, and may take the
-            sink's own time-out.
+        timeout_s: Seconds for which a failing sink is tried again. One attempt is always made, and
+            may last as long as the sink's own time-out.
         progress: Called with (segments done, segments found).
 
     Raises:
@@ -74,7 +75,7 @@ def ship_spool(
             _ship_folder(adopted, deadline_s, report, progress)
             report.living_segments += _count_living(sink_folder, adopted.paths)
         except (OSError, ValueError) as error:
-            # One sink's folder: the others' segments are delivered all the same.
+            # The segments of other sinks are delivered all the same.
             report.errors[str(sink_folder)] = f"{sink_folder}: {error}"
         finally:
             adopted.release()
@@ -82,17 +83,17 @@ def ship_spool(
 
 
 def list_sink_folders(spool_dir: Path) -> list[Path]:
-    """The folders of the spool's sinks.
+    """Returns the folders of the spool's sinks.
 
     Raises:
-        ExpectedError: There is no such folder, or it may not be read.
+        WrongOption: The spool does not exist or cannot be read.
     """
     try:
         entries = sorted(spool_dir.iterdir())
     except OSError as error:
         raise WrongOption(
-            f"spool {str(spool_dir)!r}: {error.strerror}; name the folder with --spool or "
-            "OFFPATH_SPOOL_DIR, as the workers have it"
+            f"cannot read the spool {str(spool_dir)!r} ({error.strerror}); name the workers' "
+            "spool folder with --spool or OFFPATH_SPOOL_DIR"
         ) from error
     return [path for path in entries if path.is_dir() and not path.is_symlink()]
 
@@ -108,7 +109,7 @@ def _ship_folder(
     report: ShipReport,
     progress: Progress,
 ) -> None:
-    """Adopts some owners' segments at a time and ships them, until there are no more."""
+    """Adopts segments of dead owners, some at a time, and ships them until none are left."""
     settings: PredictionLogSettings | None = None
     while segments := adopted.adopt():
         try:
@@ -128,8 +129,8 @@ def _read_settings(sink_folder: Path) -> PredictionLogSettings:
     settings = read_sink_file(sink_folder)
     if settings is None:
         raise ValueError(
-            "there is no sink.json, so nothing says where its segments go: open the log once "
-            "with the same URI (start a worker), which writes it"
+            "it has no sink.json, which says where its segments go; start a worker once with the "
+            "same log URI, which writes the file"
         )
     return settings
 
@@ -141,7 +142,7 @@ async def _ship_segments(
     report: ShipReport,
     progress: Progress,
 ) -> list[SealedSegment]:
-    """What is left of them."""
+    """Ships segments and returns those that are left."""
     left = list(segments)
 
     def delivered(segment: SealedSegment, records: int) -> None:
@@ -175,6 +176,6 @@ async def _ship_segments(
 
 
 def _is_in_vain(delivery: Delivery, left: list[SealedSegment]) -> bool:
-    """Whether every segment had its attempt, or the sink takes none."""
+    """Tells whether every segment had an attempt, or the sink accepts none."""
     is_tried = all(segment.failures for segment in left)
     return not delivery.in_flight and (is_tried or delivery.failures >= AT_ONCE)

@@ -1,4 +1,4 @@
-"""What waits in a spool, without touching it."""
+"""Reads the state of a spool without changing it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class SinkStatus:
     """One sink's part of the spool.
 
     Attributes:
-        uri: Where its segments go; None when nothing says so.
-        living, dead: Processes that have segments here.
-        segments, spool_bytes: What waits, open segments included.
-        oldest_age_s: Since the last append to the oldest segment; None when nothing waits.
-        set_aside: Files with torn lines, and what was no segment.
-        last_error: The present trouble, None when the last delivery succeeded.
+        uri: Destination of its segments; None if the spool does not name it.
+        living: Number of living processes with a folder here.
+        dead: Number of dead processes with a folder here.
+        segments: Number of waiting segments, including open ones.
+        spool_bytes: Size of the waiting segments.
+        oldest_age_s: Seconds since the last append to the oldest segment; None if none waits.
+        set_aside: Number of files with torn lines, or that are not segments.
+        last_error: Error of the last delivery; None if it succeeded.
     """
 
     uri: str | None
@@ -37,7 +39,11 @@ class SinkStatus:
 
 
 def read_status(spool_dir: Path) -> list[SinkStatus]:
-    """The status of each sink in a spool."""
+    """Returns the status of each sink in a spool.
+
+    Raises:
+        WrongOption: The spool does not exist or cannot be read.
+    """
     return [_read_sink(folder) for folder in list_sink_folders(spool_dir)]
 
 
@@ -65,7 +71,7 @@ def _read_sink(folder: Path) -> SinkStatus:
 
 
 def _read_notes(folder: Path) -> tuple[str | None, str | None]:
-    """(URI, present trouble); an unreadable note is trouble of its own."""
+    """Returns URI and last error; a note that cannot be read counts as an error."""
     uri = None
     try:
         settings = read_sink_file(folder)

@@ -1,1 +1,1 @@
-"""Processes, signals and ports."""
+"""Processes, signals, ports and connections of a server."""

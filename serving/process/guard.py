@@ -1,9 +1,10 @@
-"""Ends a server's session when the process that started it is gone, however it went.
+"""Ends a server's session when the process that started it is gone, even after SIGKILL.
 
-SIGKILL, the kernel's out-of-memory killer and a crash run no `finally`. A second process holds the
-read end of a pipe whose write end is ours alone: the kernel closes it with us, the read returns,
-and what we started is ended. prctl(PR_SET_PDEATHSIG) would reach the leading process alone, not
-the workers that are left when that one is killed, and needs code between fork and exec.
+SIGKILL, the kernel's out-of-memory killer and a crash run no `finally`. So a second process, the
+guard, holds the read end of a pipe whose write end only the starting process has. When that process
+ends, the kernel closes the pipe, the guard's read returns, and the guard ends the session.
+prctl(PR_SET_PDEATHSIG) would reach only the leading process, not the workers that stay when it is
+killed, and would need code between fork and exec.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ STOP_TIMEOUT_S = 15.0
 
 
 class Guard:
-    """Runs `python -m module arguments` as a process that waits for our end; see `await_end`."""
+    """A process `python -m module arguments` that waits for the end of this one (`await_end`)."""
 
     def __init__(self, *arguments: object, module: str = MODULE) -> None:
         self._process = subprocess.Popen(
@@ -25,32 +26,32 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # It may run where the package is only on sys.path.
+            # The package may be importable only through sys.path.
             env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
-            # What ends us (Ctrl-C, a kill of the process group) must not end it first.
+            # Ctrl-C or a kill of the process group must not end the guard first.
             start_new_session=True,
         )
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the guard."""
         return self._process.pid
 
     def release(self) -> None:
-        """What was guarded has been ended: nobody needs to wait any more. Safe to call twice."""
+        """Ends the guard after its session has ended. Safe to call twice."""
         self._process.kill()
         self._process.communicate()
 
 
 def await_end() -> None:
-    """Returns when the process that holds the other end of stdin is gone."""
+    """Waits until the process that holds the other end of stdin has ended."""
     sys.stdin.buffer.read()
 
 
 def main(session_id: str, *folders: str) -> None:
-    """Waits, then ends the session and removes its temporary folders."""
+    """Waits for the end of the starting process, then ends the session and removes its folders."""
     await_end()
-    # Imported late: while it waits it shall cost next to nothing.
+    # Imported late, so that a waiting guard takes little memory.
     import shutil
 
     from offpath.serving.process.processes import end_session

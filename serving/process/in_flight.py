@@ -1,9 +1,8 @@
-"""Requests that a server has not answered, as the kernel sees them.
+"""Counts the requests that a server has not answered, with the kernel's help.
 
-TorchServe's own count is that of its queue alone, and knows nothing of the batches in its workers.
-
-A connection whose last bytes came after the last that were sent waits for an answer; one that was
-answered and is kept does not. Structures: linux/inet_diag.h, sock_diag.h, tcp.h.
+TorchServe's own count covers only its queue, not the batches in its workers. The kernel knows for
+each connection when bytes were last received and sent. A connection that received bytes after it
+last sent some waits for an answer. Structures: linux/inet_diag.h, sock_diag.h, tcp.h.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 POLL_S = 0.1
-# Between an answer and the same client's next request there may be nothing for a moment.
+# A client may pause for a moment between an answer and its next request.
 QUIET_POLLS = 3
 
 NETLINK_SOCK_DIAG = 4
@@ -23,11 +22,11 @@ NLMSG_DONE = 3
 REQUEST_DUMP = 0x301
 ESTABLISHED = 1 << 1
 INET_DIAG_INFO = 2
-# Length, type, flags, number, port.
+# nlmsghdr: length, type, flags, sequence number, port.
 HEADER = struct.Struct("=LHHLL")
-# inet_diag_req_v2: family, protocol, wished attribute, states; a dump asks for no address.
+# inet_diag_req_v2: family, protocol, wanted attribute, states; a dump leaves the address empty.
 REQUEST = struct.Struct("=BBBxL48x")
-# inet_diag_msg: our end's port, and what stands around it.
+# inet_diag_msg: the local port; the rest is skipped.
 SOCKET = struct.Struct("!4xH66x")
 ATTRIBUTE = struct.Struct("=HH")
 # tcp_info: ms since data were last sent and received; bytes received.
@@ -35,10 +34,10 @@ INFO = struct.Struct("=44xL4xL72xQ")
 
 
 def wait_until_answered(port: int, timeout_s: float) -> bool:
-    """Waits until no request to a TCP port of this machine is unanswered.
+    """Waits until every request to a TCP port of this machine is answered.
 
     Returns:
-        False when the time was up before.
+        False if the time was up first.
     """
     deadline = time.monotonic() + timeout_s
     quiet = 0
@@ -51,12 +50,13 @@ def wait_until_answered(port: int, timeout_s: float) -> bool:
 
 
 def count_unanswered(port: int) -> int:
-    """How many connections to a TCP port of this machine wait for an answer.
+    """Counts the connections to a TCP port of this machine that wait for an answer.
 
-    Within one tick of the kernel's clock (1 to 10 ms) the order is unknown: such a one is counted.
+    Within one tick of the kernel's clock (1 to 10 ms) the order of receiving and sending is
+    unknown; such a connection is counted.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not list its connections.
     """
     return sum(
         received_bytes > 0 and received_ms <= sent_ms
@@ -65,7 +65,7 @@ def count_unanswered(port: int) -> int:
 
 
 def _ask(port: int) -> Iterator[tuple[int, ...]]:
-    """INFO of each connection to a port."""
+    """Yields the fields of INFO for each connection to a port."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for message in _dump(family):
             if SOCKET.unpack_from(message)[0] != port:
@@ -79,7 +79,7 @@ def _ask(port: int) -> Iterator[tuple[int, ...]]:
 
 
 def _dump(family: int) -> Iterator[bytes]:
-    """An inet_diag_msg with its attributes for each connection of this machine."""
+    """Yields an inet_diag_msg with its attributes for each connection of this machine."""
     request = REQUEST.pack(
         family, socket.IPPROTO_TCP, 1 << INET_DIAG_INFO - 1, ESTABLISHED
     )
@@ -96,7 +96,7 @@ def _dump(family: int) -> Iterator[bytes]:
                 if kind == NLMSG_DONE:
                     return
                 if kind != SOCK_DIAG_BY_FAMILY:
-                    raise OSError("the kernel does not tell its connections")
+                    raise OSError("the kernel does not list its connections")
                 yield answer[position + HEADER.size : position + length]
                 position += _aligned(length)
 

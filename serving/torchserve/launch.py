@@ -16,7 +16,7 @@ from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
 
 LOG4J_PROPERTY = "-Dlog4j.configurationFile="
-# Read by conf/log4j2.xml.
+# Variables of conf/log4j2.xml.
 VERBOSE_LOGGING = {
     "OFFPATH_LOG_REQUESTS": "all",
     "OFFPATH_LOG_SERVER": "debug",
@@ -24,9 +24,9 @@ VERBOSE_LOGGING = {
     "OFFPATH_LOG_TRACE": "full",
     "OFFPATH_LOG_BURST": "10000",
 }
-# In the server's own temporary folder.
+# Socket of the fork server, in the run folder.
 FORK_SOCKET = "fork.sock"
-# A Unix socket's path has 108 bytes; a worker's is <tmp>/.ts.sock.9000.
+# The path of a Unix socket has at most 108 bytes; a worker's is <tmp>/.ts.sock.9000.
 MAX_TMP_PATH_BYTES = 80
 
 
@@ -35,10 +35,10 @@ def make_command(
 ) -> list[str]:
     """Returns the command that ts/model_server.py would run.
 
-    It is not used itself because it forks Java away and keeps one pid file per temp folder.
+    That script is not used because it forks Java away and keeps one pid file per temporary folder.
 
     Raises:
-        ExpectedError: no Java, or TorchServe is not installed.
+        ExpectedError: Java or TorchServe is not installed.
     """
     ts_home = find_ts_home()
     java_options = vmargs.split()
@@ -55,7 +55,7 @@ def make_command(
         *("--python", str(_find_python(settings, tmp_dir))),
         *("-f", str(config_path)),
         *("-s", str(settings.model_store.resolve())),
-        # A restored snapshot would beat every setting here.
+        # A restored snapshot would win over every setting here.
         "-ncs",
     ]
 
@@ -65,7 +65,7 @@ def make_environment(
 ) -> dict[str, str]:
     """Returns the environment of Java, which its workers inherit."""
     environment = dict(os.environ)
-    # ConfigManager.java: it would replace the file that we pass.
+    # TorchServe would read it instead of the file on the command line (ConfigManager.java).
     environment.pop("TS_CONFIG_FILE", None)
     environment.update(
         TMPDIR=str(tmp_dir),
@@ -80,7 +80,7 @@ def make_environment(
 
 
 def _find_python(settings: ServerSettings, tmp_dir: Path) -> Path:
-    """What TorchServe runs as Python: a launcher, where workers are forked."""
+    """Returns the Python for TorchServe's workers: a launcher script if workers are forked."""
     if settings.stock or not settings.fork_workers or sys.platform != "linux":
         return Path(sys.executable)
     launcher = tmp_dir / "python"
@@ -113,7 +113,7 @@ def make_short_tmp_dir() -> Path:
 
 
 def remove_folder(folder: Path, keep: str | None = None) -> None:
-    """Removes a temporary folder, but for one entry."""
+    """Removes a temporary folder, or everything in it but one entry."""
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
         return

@@ -1,4 +1,4 @@
-"""TorchServe's management API: which models it holds, and what is in force for each."""
+"""A client of TorchServe's management API: lists, describes, registers and scales models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import httpx
 from offpath.handler.errors import ExpectedError
 
 UNIX = "unix:"
-# WorkLoadManager.java walks its list of workers while the thread of one that died takes itself off
-# it; that scaling then answers 500 with this exception's name, half done. It may be repeated.
+# WorkLoadManager.java walks its list of workers while the thread of a dead worker removes itself
+# from it. Scaling then answers 500 with this exception's name, half done. It can be repeated.
 SCALE_RACE = "ConcurrentModificationException"
 SCALE_TRIES = 5
 SCALE_PAUSE_S = 0.5
@@ -21,12 +21,13 @@ SCALE_PAUSE_S = 0.5
 
 @dataclass(frozen=True)
 class ModelStatus:
-    """One version of a model as the server describes it. Delays in ms, time-outs in s.
+    """One version of a model as the server describes it.
 
     Attributes:
         on_gpu: TorchServe has given each worker a GPU.
-        described: what a worker of ours says of itself (`describe_handle`): device, engine, ...
-        queue_left: how many more requests may wait.
+        queue_left: number of further requests that may wait.
+        described: answer of offpath's handler to `describe_handle`: device, engine, ...; empty
+            for other handlers.
     """
 
     model_name: str
@@ -46,12 +47,12 @@ class ModelStatus:
 
     @property
     def device(self) -> str:
-        """Where the model runs, as far as anybody says."""
+        """Device of the model, by its handler or else by TorchServe."""
         return str(self.described.get("device") or ("gpu" if self.on_gpu else "cpu"))
 
     @property
     def engine(self) -> str:
-        """What runs it, with its precision; a dash where the handler is not ours."""
+        """Engine and precision; a dash if the handler is not offpath's."""
         engine, precision = (self.described.get(k) for k in ("engine", "precision"))
         return f"{engine} {precision}" if engine else "-"
 
@@ -62,18 +63,20 @@ class ModelStatus:
 
 
 class ManagementClient:
-    """A client of the management API; a context manager, or `close()` it.
+    """A client of the management API. Use it as a context manager, or call `close()`.
 
     Args:
         base_url: `http://HOST:PORT`, or `unix:PATH` for a Unix socket.
+        token: management key, where the server asks for one.
+        timeout_s: time-out of each call.
     """
 
     def __init__(
         self, base_url: str, token: str | None = None, timeout_s: float = 30.0
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # trust_env off: a proxy set for the outside must not see loopback calls.
-        # Loading the certificates that nothing here asks for takes 20 ms.
+        # trust_env is off because a proxy for the outside must not see calls to loopback.
+        # verify is off because loading certificates takes 20 ms and a socket needs none.
         socket = base_url.removeprefix(UNIX)
         is_unix = socket != base_url
         transport = httpx.HTTPTransport(uds=socket, verify=False) if is_unix else None
@@ -97,7 +100,7 @@ class ManagementClient:
         self._http.close()
 
     def list_models(self) -> dict[str, str]:
-        """Returns the models by name, each with its archive."""
+        """Returns the archive of each model, by the model's name."""
         models = self._call("GET", "/models", params={"limit": 1000})["models"]
         return {model["modelName"]: model["modelUrl"] for model in models}
 
@@ -109,7 +112,7 @@ class ManagementClient:
         ]
 
     def describe_worker(self, model_name: str, version: str) -> ModelStatus:
-        """Returns one version with what a worker says of itself; it waits in the queue for that."""
+        """Returns one version with its handler's description; the question waits in the queue."""
         path = f"/models/{model_name}/{version}"
         (entry,) = self._call("GET", path, params={"customized": "true"})
         return parse_status(entry)
@@ -177,5 +180,5 @@ def parse_status(entry: dict[str, Any]) -> ModelStatus:
 
 
 def _described(metadata: object) -> Mapping[str, Any]:
-    """A handler's own words; another one's may be anything."""
+    """Returns a handler's description; other handlers may answer anything."""
     return metadata if isinstance(metadata, dict) else {}

@@ -1,7 +1,7 @@
-"""config.properties: reading it, and writing the one a server is started with.
+"""Reads and writes config.properties.
 
-Precedence, highest first: ServerSettings.overrides; the addresses, models and switches that
-ServerSettings names; the properties file; TorchServe's defaults.
+Precedence, highest first: ServerSettings.overrides; the addresses, models and switches of
+ServerSettings; the properties file; TorchServe's defaults.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ DEFAULTS = {
 def parse_properties(text: str) -> dict[str, str]:
     """Parses `key=value` lines; `#` and `!` start comments, a final backslash continues a line.
 
-    The subset of java.util.Properties that TorchServe's files use: no unicode escapes, no `:`
-    separator (an address holds colons, and ts/model_server.py reads only `=`).
+    This is the part of java.util.Properties that TorchServe's files use: no unicode escapes, and no
+    `:` as separator (addresses contain colons, and ts/model_server.py reads only `=`).
 
     Raises:
-        WrongOption: a line without `=`.
+        WrongOption: a line has no `=`.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise WrongOption(f"line {number}: {line!r} is not `key=value`")
+            raise WrongOption(f"line {number}: {line!r} is not key=value")
         properties[key.strip()] = value.strip()
     return properties
 
@@ -43,7 +43,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """Reads a properties file.
 
     Raises:
-        WrongOption: it is missing, not text, or has a line without `=`.
+        WrongOption: the file is missing, is not text, or has a line without `=`.
     """
     try:
         return parse_properties(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""One TorchServe: started, waited for until its models are READY, stopped without a trace.
+"""One TorchServe process tree: starts it, waits until its models are READY, stops it.
 
-Everything TorchServe keeps in the temp folder (unzipped models, the workers' sockets) goes to a
-folder of its own, so that servers run side by side and nothing is left behind.
+Everything that TorchServe keeps in the temporary folder (unzipped models, the workers' sockets)
+goes to a run folder for this server: servers run side by side, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from offpath.serving.torchserve.server_settings import (
 
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
-# A dying worker writes its traceback over some milliseconds.
+# A dying worker takes some milliseconds to write its traceback.
 TRACEBACK_S = 0.5
 
 
 class TorchServe:
-    """A TorchServe process tree; a context manager that starts it, waits, and stops it.
+    """A TorchServe process tree. As a context manager it starts, waits until READY, and stops.
 
-    Its temporary folder is removed at the end; the logs in it stay when the start fails.
+    The run folder is removed at the end, except for the logs of a start that failed.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._tmp_dir: Path | None = None
         self._log_dir: Path | None = None
-        # What tells the starter's requests from a client's.
+        # Marks the requests of the warm-up, which the prediction log leaves out.
         self.warm_up_key = secrets.token_hex(16)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._ports: Ports | None = None
         self._failed = False
         self._log_start = 0
-        # Each with the name that its model is served under.
+        # Archives, each with the name that its model is served under.
         self.archives: list[tuple[str, MarFile]] = []
 
     def __enter__(self) -> TorchServe:
@@ -86,7 +86,11 @@ class TorchServe:
 
     @property
     def ports(self) -> Ports:
-        """The ports in use, known once started."""
+        """The ports in use.
+
+        Raises:
+            RuntimeError: the server is not started.
+        """
         if self._ports is None:
             raise RuntimeError("not started")
         return self._ports
@@ -110,7 +114,7 @@ class TorchServe:
         return f"http://{self.settings.host}:{self.ports.metrics}"
 
     def socket(self, kind: str) -> Path | None:
-        """The socket for `inference`, `management` or `metrics`; None where that has a port."""
+        """Returns the socket of `inference`, `management` or `metrics`; None if that has a port."""
         if kind not in socket_kinds(self.settings):
             return None
         if self._tmp_dir is None:
@@ -119,7 +123,7 @@ class TorchServe:
 
     @property
     def java_pid(self) -> int:
-        """Process id of Java, which leads the session of the server and its workers."""
+        """Process id of Java, the leader of the session of the server and its workers."""
         if self._process is None:
             raise RuntimeError("not started")
         return self._process.pid
@@ -137,22 +141,23 @@ class TorchServe:
         return self.log_dir / (CONSOLE_LOG if self.settings.stock else SERVER_LOG)
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the Python workers, in order of start."""
+        """Returns the process ids of the Python workers, in order of start."""
         return find_workers(self.java_pid)
 
     def last_words(self) -> list[str]:
-        """The log lines that best tell why the server ended."""
+        """Returns the log lines that best tell why the server ended."""
         return find_server_failure(self._log_lines()[-MAX_LINES:])
 
     def is_running(self) -> bool:
-        """Whether Java runs."""
+        """Tells whether Java runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts Java; returns at once.
+        """Starts Java and returns at once.
 
         Raises:
-            ExpectedError: no Java, a missing archive, a taken port, an unreadable configuration.
+            ExpectedError: there is no Java, an archive is missing, a port is taken, or the
+                configuration cannot be read.
         """
         check_startable(self.settings)
         self.archives = read_archives(self.settings.model_store, self.settings.models)
@@ -166,15 +171,15 @@ class TorchServe:
         """Waits until every model has the workers that it asked for, all READY.
 
         Raises:
-            ExpectedError: the server ended, a model or a worker failed to load (with its last
-                lines from the log), or the time is up.
+            ExpectedError: the server ended, a model or a worker failed to load, or the time is
+                up. The message has lines from the log.
         """
         deadline = time.monotonic() + timeout_s
         self._wait_until(self._has_token, deadline, timeout_s)
         with self.management() as management:
             self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
         for kind in socket_kinds(self.settings):
-            # Its folder is ours alone already.
+            # A second lock: the run folder already belongs to this user alone.
             (self.socket(kind) or Path()).chmod(0o600)
 
     def _wait_until(
@@ -188,7 +193,7 @@ class TorchServe:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Ends Java and its workers and removes the temporary files. Safe to call twice."""
+        """Ends Java and its workers and removes the run folder. Safe to call twice."""
         if self._process is not None:
             end_session(self._process.pid, STOP_TIMEOUT_S)
             self._process.wait()
@@ -199,12 +204,12 @@ class TorchServe:
             remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
 
     def read_token(self, kind: str) -> str | None:
-        """Returns the key for `inference`, `management` or `API`; None without token_auth."""
+        """Returns the key for `inference`, `management` or `API`; None without `token_auth`."""
         keys = self.keys()
         return None if keys is None else keys.read(kind)
 
     def keys(self) -> KeyFile | None:
-        """The file with the keys; None without token_auth."""
+        """Returns the file with the keys; None without `token_auth`."""
         if not self.settings.token_auth:
             return None
         return KeyFile(self._key_file, self.management_url)
@@ -214,12 +219,12 @@ class TorchServe:
         return ManagementClient(self.management_url, self.read_token("management"))
 
     def model_names(self) -> list[str]:
-        """Names under which the models are served."""
+        """Returns the names under which the models are served."""
         return [name for name, _ in self.archives]
 
     @property
     def _key_file(self) -> Path:
-        # TokenAuthorization.java: in Java's working folder.
+        # TokenAuthorization.java writes it to Java's working folder.
         if self._tmp_dir is None:
             raise RuntimeError("not started")
         return self._tmp_dir / "key_file.json"
@@ -229,7 +234,7 @@ class TorchServe:
         self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
         self._log_dir.mkdir(parents=True, exist_ok=True)
         server_log = self._log_dir / SERVER_LOG
-        # Yesterday's failure must not look like today's. The console log starts afresh.
+        # Skip what earlier runs have logged. The console log is overwritten.
         self._log_start = server_log.stat().st_size if server_log.exists() else 0
         self._ports = choose_ports(self.settings)
         properties = build_properties(self.settings, self._ports, self._tmp_dir)
@@ -251,7 +256,7 @@ class TorchServe:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                # A session of its own: Ctrl-C reaches us alone, and we end the whole session.
+                # Ctrl-C then reaches only this process, which ends the whole session.
                 start_new_session=True,
             )
         self._guard = Guard(self._process.pid, self._tmp_dir)
@@ -261,11 +266,11 @@ class TorchServe:
         return server_log + read_log(self.log_dir / CONSOLE_LOG)
 
     def _has_token(self) -> bool:
-        """Whether calls can be made: Java writes its key file early in its start."""
+        """Tells whether calls can be made: Java writes its key file early in its start."""
         try:
             self.read_token("management")
         except (OSError, ValueError, KeyError):
-            # Not there yet, or half written.
+            # The file is not written yet, or half written.
             return False
         return True
 
@@ -276,7 +281,7 @@ class TorchServe:
                     if status.ready_workers < max(1, status.min_workers):
                         return False
         except ExpectedError:
-            # Not listening yet.
+            # TorchServe does not listen yet.
             return False
         return True
 
@@ -292,4 +297,4 @@ class TorchServe:
     def _fail(self, what: str, lines: list[str]) -> None:
         self._failed = True
         shown = "".join(f"\n  {line}" for line in lines)
-        raise ExpectedError(f"{what}; the log is {self.log_path}; it says:{shown}")
+        raise ExpectedError(f"{what}. The log {self.log_path} says:{shown}")

@@ -1,4 +1,4 @@
-"""What TorchServe's log files say: why a start failed, and the errors since."""
+"""Reads TorchServe's log files: why a start failed, and the errors since."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pathlib import Path
 
 from offpath.serving.printable import printable
 
-# Ours (conf/log4j2.xml), and what Java prints: with TorchServe's own logging that is everything.
+# The log of conf/log4j2.xml, and the output of Java, which has everything with stock logging.
 SERVER_LOG = "torchserve.log"
 CONSOLE_LOG = "console.log"
 MAX_LINES = 25
-# Both layouts: time [LEVEL] thread logger - message.
+# Layout of our log and of TorchServe's: time [LEVEL] thread logger - message.
 LAYOUT = re.compile(
     r"^\S+ \[(?P<level>[A-Z]+) *\] (?P<thread>\S+) (?P<logger>\S+) - (?P<message>.*?) *$"
 )
-# Threads of one worker: W-9000-classifier_1.0, and that with -stdout or -stderr.
+# Threads of one worker: W-9000-classifier_1.0, also with -stdout or -stderr.
 WORKER_THREAD = re.compile(r"^W-\d+-")
-# ts/model_service_worker.py, WorkerThread.java; the last one stands for any death.
+# ts/model_service_worker.py, WorkerThread.java. The last message follows any death of a worker.
 WORKER_FAILURE = re.compile(
     r"Failed to load model|Load model \S+ (cpu|cuda) OOM|Backend worker process died"
     r"|Backend worker did not receive connection|Retry worker: "
 )
-# ModelServer.java: the archive itself was refused.
+# ModelServer.java refused the archive itself.
 MODEL_REFUSED = re.compile(r"Failed to load model: ")
-# The first line a worker writes: what follows belongs to the next attempt.
+# The first line that a worker writes: the lines after it belong to the next attempt.
 WORKER_START = "s_name_part0="
-# Their lines tell what a client sent, never why the server ended.
+# Lines of these loggers report what a client sent, never why the server ended.
 CLIENT_LOGGERS = frozenset({"HttpRequestHandler", "NettyUtils", "ACCESS_LOG"})
 SERVER_FAILURE = re.compile(
     r"Invalid configuration|Failed to bind|Unrecognized|Error: |Error occurred"
@@ -46,26 +46,26 @@ class LogLine:
 
     @property
     def class_name(self) -> str:
-        """Of the Java class that has logged it."""
+        """Name of the Java class that logged the line."""
         return self.logger.rpartition(".")[2]
 
     @property
     def worker(self) -> str | None:
-        """The worker it is about, `W-9000-classifier_1.0`."""
+        """The worker that the line is about, such as `W-9000-classifier_1.0`; None without one."""
         if not WORKER_THREAD.match(self.thread):
             return None
         return self.thread.removesuffix("-stdout").removesuffix("-stderr")
 
 
 def parse_line(text: str) -> LogLine:
-    """Takes a log line apart; what a client sent can be in it."""
+    """Parses a log line and escapes control characters, which a client may have sent."""
     text = printable(text)
     match = LAYOUT.match(text)
     return LogLine(**match.groupdict()) if match else LogLine("", "", "", text)
 
 
 def read_log(path: Path, start: int = 0) -> list[LogLine]:
-    """Returns a log file's lines from byte `start` on; none when there is no such file."""
+    """Returns a log file's lines from byte `start` on; no lines if there is no such file."""
     if not path.is_file():
         return []
     return _parse_lines(path.read_bytes()[start:])
@@ -73,12 +73,12 @@ def read_log(path: Path, start: int = 0) -> list[LogLine]:
 
 def _parse_lines(data: bytes) -> list[LogLine]:
     text = data.decode("utf-8", errors="replace").removesuffix("\n")
-    # Not splitlines: what else it takes for a line's end can be a client's.
+    # Not splitlines, which also splits at characters that a client may have sent.
     return [parse_line(line) for line in text.split("\n")] if text else []
 
 
 def find_load_failure(lines: list[LogLine]) -> list[str] | None:
-    """Returns the lines that tell why a model or a worker did not load; None if all is well."""
+    """Returns the lines that tell why a model or a worker did not load; None if none failed."""
     for index, line in enumerate(lines):
         if line.worker is not None and WORKER_FAILURE.search(line.message):
             return _worker_story(lines, index, line.worker)
@@ -88,7 +88,7 @@ def find_load_failure(lines: list[LogLine]) -> list[str] | None:
 
 
 def find_server_failure(lines: list[LogLine]) -> list[str]:
-    """Returns the lines that tell why the server ended; the last ones when none stands out."""
+    """Returns the lines that tell why the server ended; the last lines if none stands out."""
     lines = [line for line in lines if line.class_name not in CLIENT_LOGGERS]
     messages = [line.message for line in lines]
     for index, line in enumerate(lines):
@@ -98,7 +98,7 @@ def find_server_failure(lines: list[LogLine]) -> list[str]:
 
 
 def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
-    """A worker's own words around its failure, ending with the traceback's last line."""
+    """Returns a worker's output around its failure, up to the end of the traceback."""
     own = [
         (index, line.message)
         for index, line in enumerate(lines)
@@ -116,14 +116,14 @@ def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
 
 
 class LogFollower:
-    """Hands out the lines that a log file gains."""
+    """Reads the lines that are added to a log file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 
     def read_new(self) -> list[LogLine]:
-        """Returns the complete lines written since the last call; survives rotation."""
+        """Returns the complete lines written since the last call; works across rotation."""
         if not self._path.exists():
             return []
         if self._path.stat().st_size < self._offset:

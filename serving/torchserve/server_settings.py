@@ -1,4 +1,4 @@
-"""What a TorchServe is started with, and the config.properties that follows from it."""
+"""Settings to start a TorchServe with, and the config.properties made from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from offpath.serving.torchserve.properties import read_properties
 
 LOOPBACK = "127.0.0.1"
 CONF_DIR = Path(__file__).resolve().parents[1] / "conf"
-# Keys of config.properties that hold a file's path.
+# Keys of config.properties whose value is the path of a file.
 PATH_KEYS = ("metrics_config",)
-# TorchServe opens its two gRPC ports always. With this certificate, whose key is another one's, no
-# handshake gets past the server's own first word (conf/README.md): they are closed.
+# TorchServe always opens its two gRPC ports. The key does not belong to the certificate, so no
+# handshake succeeds (conf/README.md) and the ports are as good as closed.
 CLOSED_GRPC = {
     "enable_grpc_ssl": "true",
     "certificate_file": str(CONF_DIR / "grpc-closed.crt"),
@@ -31,25 +31,27 @@ class ServerSettings:
     Attributes:
         model_store: folder with the archives.
         models: archive file names in the store (`classifier.mar`), or `name=file.mar`.
-        config: a config.properties to use instead of ours.
-        stock: TorchServe as it comes, for comparisons: no config.properties but the addresses,
-            its own logging.
-        host: IPv4 address or name that inference and metrics listen on; management and gRPC, which
-            nobody needs from afar, stay on loopback.
-        inference_port: 0 takes a free one; so for the other two.
-        management_port: None: no port but a socket in a folder of the server's own.
-        grpc_port: of gRPC's inference API, on loopback; 0 takes a free one.
-        unix_sockets: inference and metrics listen on such sockets too: for the front door.
+        config: a config.properties to use instead of offpath's.
+        stock: starts TorchServe as shipped, for comparisons: its own logging, and a
+            config.properties with nothing but the addresses.
+        host: IPv4 address or name that inference and metrics listen on. Management and gRPC stay
+            on loopback.
+        inference_port: port of the inference API; 0 takes a free one.
+        management_port: port of the management API; 0 takes a free one, None uses a Unix socket in
+            the run folder instead.
+        metrics_port: port of the metrics API; 0 takes a free one.
+        grpc_port: port of gRPC's inference API, on loopback; 0 takes a free one.
+        unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         enable_model_api: models may be registered and removed over the management API.
         grpc: the two gRPC ports, on loopback, answer.
-        token_auth: every call needs a token from TorchServe's key file.
+        token_auth: every call needs a key from TorchServe's key file.
         allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
             with `stock`).
-        verbose: TorchServe's own log lines, per request, are written.
-        log_dir: where the logs go and stay; by default below the run folder.
+        verbose: logs TorchServe's lines for each request.
+        log_dir: folder of the logs, which stay; by default a folder that goes with the server.
         overrides: config.properties keys that win over everything else.
-        env: extra environment of the server and its workers.
+        env: additional environment of the server and its workers.
     """
 
     model_store: Path
@@ -85,10 +87,10 @@ class Ports:
 
 
 def find_config() -> Path:
-    """Returns our config.properties: beside the package in a checkout, else where a wheel puts it.
+    """Returns offpath's config.properties, from the checkout or where a wheel puts it.
 
     Raises:
-        WrongOption: it is in neither place.
+        WrongOption: the file is in neither place.
     """
     candidates = [
         Path(__file__).parents[3] / "config.properties",
@@ -98,14 +100,16 @@ def find_config() -> Path:
         if candidate.is_file():
             return candidate
     places = " and ".join(str(candidate) for candidate in candidates)
-    raise WrongOption(f"no config.properties at {places}; name one with --config")
+    raise WrongOption(
+        f"there is no config.properties at {places}; name one with --config"
+    )
 
 
 def choose_ports(settings: ServerSettings) -> Ports:
-    """Settles the ports: those asked for, free ones for 0 and for gRPC.
+    """Returns the ports to use: those asked for, and free ones for 0 and for gRPC.
 
-    TorchServe opens its two gRPC ports always, and two servers on its defaults 7070 and 7071
-    would collide, so they are free ones unless the settings say more.
+    TorchServe always opens its two gRPC ports. Two servers on the defaults 7070 and 7071 would
+    collide, so free ports are used unless the settings name others.
     """
     overrides = settings.overrides
     grpc = [
@@ -118,14 +122,15 @@ def choose_ports(settings: ServerSettings) -> Ports:
 
 
 def check_startable(settings: ServerSettings) -> None:
-    """Looks for what would end a server's start.
+    """Checks what would make a start fail.
 
     Raises:
-        WrongOption: no model store, or a port that was asked for is taken.
+        WrongOption: there is no model store.
+        ExpectedError: a port that was asked for is taken.
     """
     if not settings.model_store.is_dir():
         raise WrongOption(
-            f"no model store at {settings.model_store}; `offpath archive --output` makes one"
+            f"there is no model store at {settings.model_store}; `offpath archive` makes one"
         )
     if settings.grpc_port:
         check_port_free(LOOPBACK, settings.grpc_port, "--grpc-port")
@@ -140,14 +145,14 @@ def check_startable(settings: ServerSettings) -> None:
 
 
 def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:
-    """Which of inference, management and metrics listen on sockets."""
+    """Returns those of inference, management and metrics that listen on Unix sockets."""
     if settings.unix_sockets:
         return ("inference", "management", "metrics")
     return ("management",) if settings.management_port is None else ()
 
 
 def socket_path(folder: Path, kind: str) -> Path:
-    """Where a server listens for one of `socket_kinds`."""
+    """Returns the path of the socket for one of `socket_kinds`."""
     return folder / f"{kind}.sock"
 
 
@@ -157,12 +162,12 @@ def build_properties(
     """Returns the effective config.properties of a server.
 
     Args:
-        settings: what to start.
-        ports: see `choose_ports`.
-        folder: of its sockets, where it has some.
+        settings: the server to start.
+        ports: result of `choose_ports`.
+        folder: folder of its Unix sockets.
 
     Raises:
-        WrongOption: the properties file cannot be read, or names a file that is not there.
+        WrongOption: the properties file cannot be read, or names a file that does not exist.
     """
     properties = read_config(settings)
     properties.update(_addresses(settings.host, ports))
@@ -179,10 +184,10 @@ def build_properties(
 
 
 def read_config(settings: ServerSettings) -> dict[str, str]:
-    """The properties file of a server, with the paths in it made absolute; empty for `stock`.
+    """Reads a server's properties file and makes the paths in it absolute; empty for `stock`.
 
     Raises:
-        WrongOption: it cannot be read, or names a file that is not there.
+        WrongOption: the file cannot be read, or names a file that does not exist.
     """
     if settings.stock:
         return {}
@@ -195,12 +200,12 @@ def read_config(settings: ServerSettings) -> dict[str, str]:
 
 
 def _resolve_file(value: str, folder: Path) -> Path:
-    """Finds a file named in a properties file: from that file's folder, else in our conf folder."""
+    """Finds a file named in a properties file, from that file's folder or in our conf folder."""
     for candidate in (folder / value, CONF_DIR / Path(value).name):
         if candidate.is_file():
             return candidate
     raise WrongOption(
-        f"{value!r} in config.properties is not a file in {folder} or {CONF_DIR}"
+        f"config.properties names {value!r}, which is neither in {folder} nor in {CONF_DIR}"
     )
 
 

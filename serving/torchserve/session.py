@@ -1,4 +1,4 @@
-"""From starting TorchServe to its end: check, warm up, announce, watch."""
+"""Runs `offpath serve` without a front door: start, check, warm up, announce, watch, drain."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ SHOWN_LEVELS = ("ERROR", "FATAL")
 
 
 class View:
-    """Whom `serve` tells what happens: nobody; the command line has one for the terminal."""
+    """Receives the events of a serving session and ignores them; a subclass shows them."""
 
     def waiting(self, text: str) -> AbstractContextManager[Any]:
-        """Something takes its time."""
+        """Returns a context that is open while something takes long."""
         return nullcontext()
 
     def show_ready(
         self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
     ) -> None:
-        """What is in force, `ready_s` seconds after the start."""
+        """Shows the settings in force, `ready_s` seconds after the start."""
 
     def show_unchecked(self, names: Sequence[str]) -> None:
-        """Archives that hold no settings to compare with."""
+        """Shows which archives have no settings to compare with those in force."""
 
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
-        """The sample's answer."""
+        """Shows the answer to the sample."""
 
     def show_usage(
         self, inference_url: str, model_name: str, keys: KeyFile | None = None
     ) -> None:
-        """How to ask for a prediction, with which key, and how to stop."""
+        """Shows how to ask for a prediction, with which key, and how to stop."""
 
     def show_log_line(self, line: LogLine) -> None:
-        """An error of the server while it serves."""
+        """Shows an error that the server has logged."""
 
     def show_problem(self, text: str) -> None:
-        """What happened to the server while it serves, and what follows from it."""
+        """Shows what has happened to the server, and the consequence."""
 
 
 def serve(
@@ -62,14 +62,14 @@ def serve(
     sample: bool = False,
     once: bool = False,
 ) -> None:
-    """Serves until interrupted, or with `once` until it was READY.
+    """Serves until interrupted.
 
     Args:
-        settings: what to start.
-        view: told what happens.
-        drain_s: how long what is in flight may still take at the end.
+        settings: the server to start.
+        view: shows the events.
+        drain_s: seconds that requests in flight may take at the end.
         sample: send the bundled photograph to the first model and show the answer.
-        once: stop then.
+        once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
         ExpectedError: the server does not start, does not serve as its archives ask, or ends by
@@ -96,10 +96,13 @@ def serve(
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, waits until it is READY, checks and warms it.
+    """Starts a server, waits until it is READY, checks its settings and warms it up.
+
+    Returns:
+        the settings in force for each model.
 
     Raises:
-        ExpectedError: one of these fails.
+        ExpectedError: the start or the check fails.
     """
     server.start()
     server.wait_until_ready()
@@ -121,7 +124,7 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
 
 
 def list_unchecked(server: TorchServe) -> list[str]:
-    """Archives that hold no settings to compare with."""
+    """Returns the archives that have no settings to compare with those in force."""
     return [a.path.name for _, a in server.archives if not a.model_config]
 
 
@@ -134,7 +137,11 @@ def _show_sample(server: TorchServe, view: View) -> None:
 
 
 def _watch(server: TorchServe, view: View) -> None:
-    """Shows the log's errors until the server ends by itself, which is an error."""
+    """Shows the errors that the server logs, until the server ends by itself.
+
+    Raises:
+        ExpectedError: the server ended.
+    """
     follower = LogFollower(server.log_path)
     while server.is_running():
         for line in follower.read_new():
@@ -142,22 +149,29 @@ def _watch(server: TorchServe, view: View) -> None:
                 view.show_log_line(line)
         time.sleep(WATCH_S)
     raise ExpectedError(
-        f"TorchServe ended by itself; the log is {server.log_path}; it says:\n  "
+        f"TorchServe ended by itself. The log {server.log_path} says:\n  "
         + "\n  ".join(server.last_words())
     )
 
 
 def _drain(server: TorchServe, view: View, drain_s: float) -> None:
-    """Waits for what is in flight. TorchServe's end would reset it, and nothing makes it accept no
-    more before: the front door does."""
+    """Waits until the requests in flight are answered.
+
+    TorchServe resets them when it ends, and keeps accepting new ones until then. Only the front
+    door can stop new requests.
+    """
     try:
-        with view.waiting("answering what is in flight ..."):
+        with view.waiting("answering requests in flight ..."):
             is_done = wait_until_answered(server.ports.inference, drain_s)
     except OSError as error:
-        view.show_problem(f"cannot see what is in flight, nothing waits: {error}")
+        view.show_problem(
+            f"cannot count the requests in flight, so they are not waited for: {error}"
+        )
         return
     if not is_done:
-        view.show_problem(f"some requests took longer than --drain-s {drain_s:g}")
+        view.show_problem(
+            f"some requests were not answered within --drain-s {drain_s:g}"
+        )
 
 
 def _urls(server: TorchServe) -> dict[str, str]:
@@ -166,6 +180,6 @@ def _urls(server: TorchServe) -> dict[str, str]:
         "management": server.management_url,
         "metrics": f"{server.metrics_url}/metrics",
     }
-    if server.settings.grpc:  # else its ports end every handshake
+    if server.settings.grpc:
         urls["grpc"] = f"{LOOPBACK}:{server.ports.grpc_inference}"
     return urls

@@ -1,7 +1,7 @@
-"""Sends requests through a fresh server until its path is warm.
+"""Sends requests through a new server until its request path is warm.
 
-The workers warm their model up by themselves; what is cold at READY is Java's request path, which
-runs interpreted for its first requests, and each worker's first contact with a real batch.
+The workers warm up their models themselves. At READY, Java's request path is still cold, because it
+runs interpreted for its first requests, and no worker has had a real batch yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offpath.archive.photographs import BUNDLED
 from offpath.handler.process.warmup import WARM_UP_HEADER
 
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
-# Enough for the first request after READY to cost what the later ones do.
+# After this many, the first request after READY costs the same as later ones.
 REQUESTS_PER_WORKER = 20
 CONCURRENCY = 8
 TIMEOUT_S = 60.0
@@ -29,12 +29,10 @@ def warm_up(
     socket: Path | None = None,
     key: str | None = None,
 ) -> None:
-    """Sends a model some photographs, several at a time so that batches form and all workers run.
+    """Sends a model photographs, several at a time so that batches form and all workers run.
 
-    They are counted in the metrics, and where they carry the server's `key`
-    (`TorchServe.warm_up_key`) the prediction log has none of them.
-
-    Failures are not reported here: the first real request meets them again.
+    The metrics count these requests. The prediction log leaves out those that carry the server's
+    `key` (`TorchServe.warm_up_key`). Failures are not reported: the first real request shows them.
     """
     headers = {WARM_UP_HEADER: key} if key else {}
     if token:

@@ -8,20 +8,20 @@ import pytest
 from offpath.commands.front_options import DEFAULTS, make_front
 from offpath.commands.serve import check_host
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.front.door_settings import DoorSettings
 
 NAMES = """tls_cert tls_key tokens client_connections client_rate client_timeout_s
 client_ids explanations queue metrics_host memory""".split()
 
 
-def make(**changes: Any) -> FrontSettings | None:
+def make(**changes: Any) -> DoorSettings | None:
     options = {"front": False, **{name: getattr(DEFAULTS, name) for name in NAMES}}
     return make_front({**options, **changes}, drain_s=7)
 
 
 def test_the_door_is_there_where_it_is_asked_for() -> None:
     assert make() is None
-    assert make(front=True) == FrontSettings(drain_s=7)
+    assert make(front=True) == DoorSettings(drain_s=7)
 
 
 def test_an_option_of_the_door_without_the_door_is_refused() -> None:
@@ -32,9 +32,9 @@ def test_an_option_of_the_door_without_the_door_is_refused() -> None:
 
 
 def test_an_address_for_others_needs_the_doors_tokens() -> None:
-    check_host("0.0.0.0", False, FrontSettings(tokens=Path("tokens")))
-    check_host("::1", False, FrontSettings())
+    check_host("0.0.0.0", False, DoorSettings(tokens=Path("tokens")))
+    check_host("::1", False, DoorSettings())
     with pytest.raises(ExpectedError, match="--tokens FILE"):
-        check_host("0.0.0.0", False, FrontSettings())
+        check_host("0.0.0.0", False, DoorSettings())
     with pytest.raises(ExpectedError, match="instead of --token-auth"):
-        check_host("127.0.0.1", True, FrontSettings())
+        check_host("127.0.0.1", True, DoorSettings())

@@ -271,7 +271,7 @@ def test_read_explains_a_time_it_does_not_understand(
     done = logs("read", f"file://{tmp_path}", "--since", time)
 
     assert done.code == 2
-    assert f"time '{time}': expected ISO 8601" in done.err
+    assert f"'{time}' is not a time; expected ISO 8601" in done.err
 
 
 def test_verify_agrees_when_each_id_has_one_record(logs: Logs, tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ def test_verify_lists_what_is_missing_and_what_is_double(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(b"\n", "holds no request id", id="empty"),
-        pytest.param(b"\xff\xd8\xff", "is no text", id="binary"),
-        pytest.param(b'{"status": 200}', "line 1: expected a request id", id="json"),
+        pytest.param(b"\n", "has no request ids", id="empty"),
+        pytest.param(b"\xff\xd8\xff", "is not text", id="binary"),
+        pytest.param(b'{"status": 200}', "line 1 is neither a request id", id="json"),
     ],
 )
 def test_verify_refuses_a_list_without_ids(

@@ -8,10 +8,10 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, look_behind
-from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.front.door_settings import DoorSettings
 from tests.support.echo_archive import MakeMar, make_settings
 
-INVOCATIONS = FrontSettings(invocations=True)
+INVOCATIONS = DoorSettings(invocations=True)
 
 
 def test_invocations_leads_to_the_name_that_the_model_is_served_under(
@@ -21,7 +21,7 @@ def test_invocations_leads_to_the_name_that_the_model_is_served_under(
     assert look_behind(settings, INVOCATIONS).only_model == "echo"
     renamed = replace(settings, models=("defects=echo.mar",))
     assert look_behind(renamed, INVOCATIONS).only_model == "defects"
-    assert look_behind(settings, FrontSettings()).only_model is None
+    assert look_behind(settings, DoorSettings()).only_model is None
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_invocations_of_no_single_model_is_refused(
     make_mar: MakeMar, models: tuple[str, ...]
 ) -> None:
     settings = replace(make_settings(make_mar()), models=models)
-    with pytest.raises(ExpectedError, match="--invocations leads to the only model"):
+    with pytest.raises(ExpectedError, match="--invocations needs exactly one model"):
         look_behind(settings, INVOCATIONS)
 
 
@@ -46,5 +46,5 @@ def test_a_successor_whose_model_has_another_name_is_refused(
     old = look_behind(settings, INVOCATIONS)
     new = look_behind(replace(settings, models=("x=echo.mar",)), INVOCATIONS)
     check_successor(old, old)
-    with pytest.raises(ExpectedError, match="'echo' and the store now has 'x'"):
+    with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)

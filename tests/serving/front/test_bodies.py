@@ -9,7 +9,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
-from offpath.serving.front.state import FrontState, read_state, request_reload
+from offpath.serving.front.state import DoorState, read_state, request_reload
 
 
 def test_the_folder_is_ours_alone_and_in_memory() -> None:
@@ -24,7 +24,7 @@ def test_the_folder_is_ours_alone_and_in_memory() -> None:
 def test_a_disk_is_refused(tmp_path: Path) -> None:
     if is_tmpfs(tmp_path):
         pytest.skip("the temporary folder is a tmpfs")
-    with pytest.raises(ExpectedError, match="no tmpfs"):
+    with pytest.raises(ExpectedError, match="not on a tmpfs"):
         make_folder(1 << 20, tmp_path)
 
 
@@ -65,7 +65,7 @@ def test_connections_to_a_socket_are_counted(tmp_path: Path) -> None:
 def test_a_reload_needs_a_running_door(tmp_path: Path) -> None:
     with pytest.raises(ExpectedError, match="no `offpath serve --front`"):
         request_reload(tmp_path, 1)
-    FrontState(2**22 + 1).write(tmp_path)
+    DoorState(2**22 + 1).write(tmp_path)
     assert read_state(tmp_path).reloads == 0
     with pytest.raises(ExpectedError, match="cannot reach process"):
         request_reload(tmp_path, 1)

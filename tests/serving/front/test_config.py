@@ -11,19 +11,17 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.servers.front import write_certificate
-from offpath.serving.front.binary import NginxBinary, find_nginx, read_version
-from offpath.serving.front.config import (
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.nginx import Nginx, NginxBinary, find_nginx, read_version
+from offpath.serving.front.nginx_config import (
     ERRORS,
     TEMPLATE,
-    FrontPlace,
+    DoorPlace,
     below,
     fill,
     write_config,
 )
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.nginx import Nginx
-from offpath.serving.front.tokens import format_map, read_tokens
-from offpath.serving.front.upstream import Behind
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
@@ -34,18 +32,18 @@ if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FrontPlace:
-    return FrontPlace(tmp_path, tmp_path / "bodies", tmp_path, "0123456789abcdef")
+def place(tmp_path: Path) -> DoorPlace:
+    return DoorPlace(tmp_path, tmp_path / "bodies", tmp_path, "0123456789abcdef")
 
 
-def make(place: FrontPlace, settings: FrontSettings, **behind: object) -> str:
-    path = write_config(place, settings, replace(BEHIND, **behind), WHEEL, "")  # type: ignore
+def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:
+    path = write_config(place, settings, replace(BEHIND, **behind), WHEEL)  # type: ignore
     return path.read_text()
 
 
-def all_options(folder: Path) -> FrontSettings:
+def all_options(folder: Path) -> DoorSettings:
     certificate, key = write_certificate(folder)
-    return FrontSettings(
+    return DoorSettings(
         host="::1",
         port=18443,
         tls_cert=certificate,
@@ -61,10 +59,10 @@ def all_options(folder: Path) -> FrontSettings:
 @pytest.mark.parametrize("binary", BINARIES)
 @pytest.mark.parametrize("everything", [False, True])
 def test_nginx_takes_the_configuration_and_says_why_not_when_spoilt(
-    place: FrontPlace, binary: NginxBinary, everything: bool
+    place: DoorPlace, binary: NginxBinary, everything: bool
 ) -> None:
-    settings = all_options(place.run) if everything else FrontSettings()
-    tokens = format_map(["a.b~c+d/e-f_g==", "0" * 64])
+    settings = all_options(place.run) if everything else DoorSettings()
+    tokens = ["a.b~c+d/e-f_g==", "0" * 64]
     behind = replace(BEHIND, only_model="defects" if everything else None)
     path = write_config(place, settings, behind, binary, tokens)
     nginx = Nginx(binary, path, place.log / "front.log", ())
@@ -74,8 +72,8 @@ def test_nginx_takes_the_configuration_and_says_why_not_when_spoilt(
         nginx.check()
 
 
-def test_the_configuration_is_readable_to_us_alone(place: FrontPlace) -> None:
-    make(place, FrontSettings())
+def test_the_configuration_is_readable_to_us_alone(place: DoorPlace) -> None:
+    make(place, DoorSettings())
     for name in ("nginx.conf", "tokens.map"):
         assert (place.run / name).stat().st_mode & 0o077 == 0
 
@@ -88,15 +86,15 @@ def test_a_pattern_matches_the_numbers_below(number: int) -> None:
         assert bool(pattern.match(str(candidate))) == (candidate < number), candidate
 
 
-def test_without_the_hand_over_no_body_goes_by_name(place: FrontPlace) -> None:
-    assert "default /named;" in make(place, FrontSettings())
-    without = make(place, FrontSettings(), hand_over=False)
+def test_without_the_hand_over_no_body_goes_by_name(place: DoorPlace) -> None:
+    assert "default /named;" in make(place, DoorSettings())
+    without = make(place, DoorSettings(), hand_over=False)
     assert "default /through;" in without and "default /named;" not in without
     assert "default $http_content_type;" in without
 
 
-def test_every_error_is_json_of_the_handlers_shape(place: FrontPlace) -> None:
-    text = make(place, FrontSettings())
+def test_every_error_is_json_of_the_handlers_shape(place: DoorPlace) -> None:
+    text = make(place, DoorSettings())
     bodies = [
         json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)
     ]
@@ -128,18 +126,18 @@ def test_further_lines_are_indented_as_the_first() -> None:
 
 @pytest.mark.parametrize("log", ['a"b', "a$b", "a;b", "a\nb"])
 def test_a_path_that_nginx_would_read_otherwise_is_refused(
-    place: FrontPlace, log: str
+    place: DoorPlace, log: str
 ) -> None:
-    with pytest.raises(ExpectedError, match="nginx cannot have"):
-        make(replace(place, log=place.log / log), FrontSettings())
+    with pytest.raises(ExpectedError, match="nginx cannot use"):
+        make(replace(place, log=place.log / log), DoorSettings())
 
 
 def test_certificate_and_key_come_together(tmp_path: Path) -> None:
     certificate, _ = write_certificate(tmp_path)
-    with pytest.raises(ExpectedError, match="given together"):
-        FrontSettings(tls_cert=certificate)
+    with pytest.raises(ExpectedError, match="must be given together"):
+        DoorSettings(tls_cert=certificate)
     with pytest.raises(ExpectedError, match="no file"):
-        FrontSettings(tls_cert=certificate, tls_key=tmp_path / "none")
+        DoorSettings(tls_cert=certificate, tls_key=tmp_path / "none")
 
 
 def test_the_tokens_of_a_file(tmp_path: Path) -> None:
@@ -153,7 +151,7 @@ def test_the_tokens_of_a_file(tmp_path: Path) -> None:
     [
         ("short\n", "line 1"),
         ("a" * 16 + "\n" + 'b" 1; } #' + "c" * 20, "line 2"),
-        ("# nothing\n", "no token"),
+        ("# nothing\n", "has no token"),
         ("é" * 20, "cannot read"),
     ],
 )

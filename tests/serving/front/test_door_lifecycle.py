@@ -153,7 +153,7 @@ def test_a_server_that_does_not_become_ready_is_not_let_in(
         archive.write_bytes(good)
     answered += seen.answered
     assert done.returncode == 1
-    assert "the old server goes on" in done.stderr
+    assert "the old server continues" in done.stderr
     assert set(seen.statuses) == {200} and not seen.broken
     assert victim.children("java") == javas
 

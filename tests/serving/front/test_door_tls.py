@@ -128,7 +128,7 @@ def test_replaced_tokens_and_certificates_are_taken_over(
     wait_until(lambda: post(http, Authorization=f"Bearer {NEW}").status_code == 200, 10)
     assert post(http).status_code == 200
     (files / "tokens").write_text("short\n")
-    wait_until(lambda: "is no token" in door.errors(), 10)
+    wait_until(lambda: "is not a token" in door.errors(), 10)
     time.sleep(1.1)
     assert post(http).status_code == 200
     (files / "tokens").write_text(f"{NEW}\n")

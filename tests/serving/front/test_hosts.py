@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.hosts import MISSES, HostsSession
-from offpath.serving.front.upstream import MOST_TRIES, Behind
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx_config import MOST_TRIES
+from offpath.serving.front.several_hosts import MISSES, SeveralHostsSession
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.torchserve.session import View
 from tests.support.answering_server import Answers, answering_server
@@ -23,7 +24,7 @@ BODIES = [b"s" * 55_000, b"l" * 900_000]
 OWN_ID = "0b5c1d3e-0000-4000-8000-000000000000"
 # What a silent host costs a request.
 ANSWER_S = 2
-FRONT = FrontSettings(port=0, metrics_port=0)
+FRONT = DoorSettings(port=0, metrics_port=0)
 
 
 class Hosts:
@@ -34,7 +35,7 @@ class Hosts:
         self.both = (first, second)
         names = [host.url.removeprefix("http://") for host in self.both]
         behind = Behind(False, 32 << 20, ANSWER_S, 50, (*names, f"127.0.0.1:{gone}"))
-        self.session = HostsSession(FRONT, behind, View())
+        self.session = SeveralHostsSession(FRONT, behind, View())
         self.session.start()
 
     def post(self, body: bytes = b"picture", **headers: str) -> httpx.Response:
@@ -149,7 +150,7 @@ def test_what_a_host_is_told_of_a_request(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("host", ["nonsense", "a:0", "http://a:80", "a b:80", "a:80;"])
 def test_an_upstream_that_is_no_host_and_port_is_refused(host: str) -> None:
-    with pytest.raises(ExpectedError, match="expected HOST:PORT"):
+    with pytest.raises(ExpectedError, match="is not HOST:PORT"):
         Behind(False, 1, 1, 1, (host,))
-    with pytest.raises(ExpectedError, match="each host once"):
+    with pytest.raises(ExpectedError, match="name each host once"):
         Behind(False, 1, 1, 1, ("a:80", "a:80"))

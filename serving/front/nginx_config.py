@@ -1,4 +1,4 @@
-"""nginx's configuration: conf/nginx.conf filled in from the settings."""
+"""Writes nginx's configuration: conf/nginx.conf filled in from the settings."""
 
 from __future__ import annotations
 
@@ -8,92 +8,106 @@ import os
 import pwd
 import re
 import resource
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
-from offpath.serving.front.binary import NginxBinary
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.upstream import (
-    HOSTS_TEMPLATE,
-    OWN_TEMPLATE,
-    Behind,
-    upstream_values,
-)
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.nginx import NginxBinary
 from offpath.serving.torchserve.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
+OWN_TEMPLATE = CONF_DIR / "nginx-torchserve.conf"
+HOSTS_TEMPLATE = CONF_DIR / "nginx-hosts.conf"
 METRICS_TEMPLATE = CONF_DIR / "nginx-metrics.conf"
 CONF = "nginx.conf"
 TOKENS_MAP = "tokens.map"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
 PLACEHOLDER = re.compile(r"@\{(\w+)\}")
-# What may stand in a configuration as it is.
+# Paths that need no quoting in the configuration.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 
 MAX_WORKERS = 4
-# Of one worker; a request has two, and each kept client one.
+# Per worker. A request takes two, and each client with a kept connection one.
 CONNECTIONS = 4096
-# status -> type, message; the handler's own errors have this shape (handler/response.py).
+# status -> type, message. The handler's own errors have the same shape (handler/response.py).
 ERRORS = {
     400: ("BadRequest", "the request cannot be read"),
     401: ("Unauthorized", "a bearer token is needed"),
-    403: ("Forbidden", "explanations are closed here"),
-    404: ("NotFound", "there is /predictions/MODEL and /ping"),
-    405: ("MethodNotAllowed", "pictures are sent by POST or PUT"),
-    408: ("RequestTimeout", "the request came too slowly"),
-    413: ("PayloadTooLarge", "{max_body_bytes} bytes are accepted at most"),
-    429: ("TooManyRequests", "too many requests of one client; send fewer at a time"),
-    502: ("BadGateway", "the server ended while it answered; send the request again"),
-    503: ("ServiceUnavailable", "too many requests are waiting; come again"),
-    504: ("GatewayTimeout", "the server took too long"),
+    403: ("Forbidden", "explanations are closed on this server"),
+    404: ("NotFound", "not found; the paths are /predictions/MODEL and /ping"),
+    405: ("MethodNotAllowed", "send the image with POST or PUT"),
+    408: ("RequestTimeout", "the request arrived too slowly"),
+    413: (
+        "PayloadTooLarge",
+        "the body is too large; at most {max_body_bytes} bytes are accepted",
+    ),
+    429: (
+        "TooManyRequests",
+        "too many requests from this client; send fewer at a time",
+    ),
+    502: ("BadGateway", "the server ended before it answered; send the request again"),
+    503: ("ServiceUnavailable", "too many requests are waiting; try again later"),
+    504: ("GatewayTimeout", "the server took too long to answer"),
 }
-# An upstream's status is 502 where it was not asked at all: its queue is full (then nginx names
-# the upstream, not its address), or nobody listens.
+# nginx also says 502 where it asked no server: every queue is full (then it names the upstream
+# instead of an address), or nothing listens. Both are 503 for the client.
 BUSY = "if ($upstream_addr ~ torchserve$) { return 503 '%s'; }\n    "
 NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { return 503 '%s'; }\n    "
 UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-
-
-@dataclass(frozen=True)
-class FrontPlace:
-    """Where one front door lives.
-
-    Attributes:
-        run: folder of its configuration and links, mode 0700.
-        bodies: folder of the bodies, see bodies.py.
-        log: folder of its logs.
-        key: what the handler knows it by.
-    """
-
-    run: Path
-    bodies: Path
-    log: Path
-    key: str
+# With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
+MOST_TRIES = 3
+OWN = """\
+# A link that a reload points at another TorchServe. No more requests than its queue holds: the door
+# refuses the rest, because TorchServe's own refusal has a misleading text.
+server unix:{run}/inference.sock max_conns={queue};
+# So that all connections leave an old TorchServe soon after the link has changed.
+keepalive_time 2s;
+keepalive_timeout 2s;"""
+HOSTS = """\
+# Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
+# compiled, then gets only as many as it answers.
+least_conn;
+# After three failures a host is left alone for two seconds; a failed request goes to another host.
+# `backup`: the host's /ping has failed, so it is asked only when no other host can be.
+{servers}
+# Shorter than the 75 s for which a host's own door keeps connections.
+keepalive_timeout 60s;"""
 
 
 def write_config(
-    place: FrontPlace,
-    settings: FrontSettings,
+    place: DoorPlace,
+    settings: DoorSettings,
     behind: Behind,
     binary: NginxBinary,
-    tokens_map: str,
+    tokens: Sequence[str] = (),
 ) -> Path:
-    """Writes nginx.conf and what it includes; readable to us alone, as it holds the key."""
+    """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets.
+
+    Returns:
+        path of nginx.conf.
+    """
     path = place.run / CONF
     values = _values(place, settings, behind, binary)
     _write_private(path, fill(TEMPLATE.read_text(encoding="utf-8"), values))
-    _write_private(place.run / TOKENS_MAP, tokens_map)
+    _write_private(place.run / TOKENS_MAP, _format_tokens(tokens))
     return path
 
 
+def _format_tokens(tokens: Sequence[str]) -> str:
+    """Returns the lines of nginx's map from the Authorization header to 1, one per token."""
+    # Plain strings of a map ignore case; a pattern with `~` does not.
+    return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
+
+
 def fill(template: str, values: dict[str, str]) -> str:
-    """Puts values into their places; a value's further lines are indented as its first.
+    """Replaces each `@{name}` by its value; the lines of a value are indented like its first.
 
     Raises:
-        KeyError: a place without a value.
+        KeyError: a name has no value.
     """
     lines = []
     for line in template.splitlines():
@@ -105,7 +119,7 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def below(number: int) -> str:
-    """A pattern for the decimal numbers below `number`, which is at least 10."""
+    """Returns a pattern for the decimal numbers below `number`, which must be at least 10."""
     digits = str(number)
     options = [f"[0-9]{{1,{len(digits) - 1}}}"]
     for place, digit in enumerate(digits):
@@ -118,9 +132,28 @@ def below(number: int) -> str:
     return f"^({'|'.join(options)})$"
 
 
+def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
+    """Returns the values that differ between one TorchServe on this host and several hosts."""
+    if not behind.hosts:
+        servers = OWN.format(run=run, queue=behind.queue)
+        return {"servers": servers, "id_of_host": ""}
+    # nginx needs one server that is no backup: if all are unwell, none is marked.
+    spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
+    lines = [
+        f"server {host} max_fails=3 fail_timeout=2s max_conns={behind.queue}"
+        f"{' backup' if host in spare else ''};"
+        for host in behind.hosts
+    ]
+    return {
+        "servers": HOSTS.format(servers="\n".join(lines)),
+        "id_of_host": '"~." $upstream_http_x_request_id;',
+        "tries": str(min(MOST_TRIES, max(2, len(behind.hosts)))),
+    }
+
+
 def _values(
-    place: FrontPlace,
-    settings: FrontSettings,
+    place: DoorPlace,
+    settings: DoorSettings,
     behind: Behind,
     binary: NginxBinary,
 ) -> dict[str, str]:
@@ -159,7 +192,7 @@ def _values(
         "errors": _error_lines(behind.max_body_bytes),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
-        **upstream_values(behind, place.run),
+        **_upstream_values(behind, place.run),
     }
     passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE
     values["to_torchserve"] = _fill_part(passing, values)
@@ -172,7 +205,7 @@ def _fill_part(template: Path, values: dict[str, str]) -> str:
 
 
 def _user_line() -> str:
-    """Root's nginx would hand its workers, and so the bodies, to somebody else."""
+    """Keeps root's nginx from running its workers as another user, who could not own the bodies."""
     if os.getuid() != 0:
         return ""
     user = pwd.getpwuid(0).pw_name
@@ -183,14 +216,17 @@ def _keepalive_line(binary: NginxBinary) -> str:
     if not binary.has_keepalive_min_timeout:
         return ""
     return (
-        "# A request on its way when we end or reload: its connection stays that long.\n"
+        "# Keeps a connection for a request that is just arriving when nginx ends or reloads.\n"
         "keepalive_min_timeout 1s;"
     )
 
 
 def _client_ids_line(client_ids: bool) -> str:
-    """The client's id in front; what follows keeps two requests with one id apart, and what follows
-    the ~ of `offpath front` two attempts at one request."""
+    """Returns the map's lines that put a client's id at the start of the request's id.
+
+    The digits behind it keep two requests with one id apart, and the digits behind the ~ of
+    `offpath front` two attempts at one request.
+    """
     if not client_ids:
         return ""
     return (
@@ -209,34 +245,34 @@ def _invocations_lines(model: str | None) -> str:
     if model is None:
         return ""
     return (
-        "# SageMaker's path; the location above looks at the rest of the request.\n"
+        "# SageMaker's path; the location above checks the rest of the request.\n"
         f"location = /invocations {{\n    rewrite ^ /predictions/{model} last;\n}}"
     )
 
 
-def _limit_lines(settings: FrontSettings) -> str:
+def _limit_lines(settings: DoorSettings) -> str:
     lines = [f"limit_conn clients {settings.client_connections};"]
     if settings.client_rate:
-        # A second's worth at once; what is beyond is refused, not delayed.
+        # The requests of one second may come at once; more are refused, not delayed.
         lines.append(f"limit_req zone=rates burst={settings.client_rate} nodelay;")
     return "\n".join(lines)
 
 
-def _listen(settings: FrontSettings, binary: NginxBinary) -> str:
+def _listen(settings: DoorSettings, binary: NginxBinary) -> str:
     words = [f"{_bracket(settings.host)}:{settings.port}", "backlog=1024"]
     if settings.tls_cert is not None:
         words.append("ssl" if binary.has_http2_directive else "ssl http2")
     return " ".join(words)
 
 
-def _tls_lines(settings: FrontSettings, binary: NginxBinary) -> str:
+def _tls_lines(settings: DoorSettings, binary: NginxBinary) -> str:
     if settings.tls_cert is None or settings.tls_key is None:
         return ""
     lines = [
         f"ssl_certificate {_quote(settings.tls_cert.resolve())};",
         f"ssl_certificate_key {_quote(settings.tls_key.resolve())};",
         "ssl_protocols TLSv1.2 TLSv1.3;",
-        "# A client that comes back saves the handshake's signature.",
+        "# Saves a returning client the handshake's signature.",
         "ssl_session_cache shared:tls:2m;",
         "ssl_session_tickets off;",
     ]
@@ -252,7 +288,9 @@ def _error_lines(max_body_bytes: int) -> str:
         first = ""
         if status == 502:
             first = BUSY % _error_body(503, *ERRORS[503])
-            first += NOT_STARTED % _error_body(503, ERRORS[503][0], "the server starts")
+            first += NOT_STARTED % _error_body(
+                503, ERRORS[503][0], "the server is starting"
+            )
         lines.append(
             f"location = /_offpath/{status} {{\n    internal;\n"
             f"    {first}return {status} '{body}';\n}}"
@@ -270,18 +308,22 @@ def _bracket(host: str) -> str:
 
 def _check_plain(path: Path) -> str:
     if PLAIN_PATH.fullmatch(str(path)) is None:
-        raise WrongOption(f"nginx cannot have {str(path)!r} in its configuration")
+        raise WrongOption(
+            f"nginx cannot use the path {str(path)!r}; choose one without quotes, $, ; and braces"
+        )
     return str(path)
 
 
 def _quote(path: Path) -> str:
     if any(c in '"\\$;{}' or not c.isprintable() for c in str(path)):
-        raise WrongOption(f"nginx cannot have {str(path)!r} in its configuration")
+        raise WrongOption(
+            f"nginx cannot use the path {str(path)!r}; choose one without quotes, $, ; and braces"
+        )
     return f'"{path}"'
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all: nginx may be told to read it at any time."""
+    """Replaces the file at once, because nginx may read it at any time."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:

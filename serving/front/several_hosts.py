@@ -1,8 +1,8 @@
-"""`offpath front`: a door before servers on several hosts that others start and stop.
+"""Runs `offpath front`: a front door before TorchServes on several hosts.
 
-Two things say how a host is. What it does to a request: one that it did not answer goes to another
-host at once, nginx's part. And its /ping, asked here each second: a host that accepts requests and
-has nobody to answer them is asked when no other can be.
+Two signs tell the state of a host. nginx sends a request that a host did not answer to another host
+at once. This module asks each host's /ping every second: a host that accepts connections but has no
+READY worker is asked only when no other host can be.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 import httpx
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.binary import find_nginx
+from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
-from offpath.serving.front.door_settings import FrontSettings
-from offpath.serving.front.session import settle_ports
-from offpath.serving.front.upstream import Behind
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.one_host import settle_ports
 from offpath.serving.torchserve.session import View
 
 LOOK_S = 1.0
 PING_TIMEOUT_S = 1.0
-# A host that is busy may miss one.
+# A busy host may miss one or two.
 MISSES = 3
 
 
 class Pings:
-    """What the hosts' /ping have said so far.
+    """The recent answers of the hosts' /ping.
 
     Args:
-        hosts: HOST:PORT of each; unwell until they have answered.
+        hosts: HOST:PORT of each host. A host counts as unwell until it has answered.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -42,18 +42,18 @@ class Pings:
 
     @property
     def unwell(self) -> frozenset[str]:
-        """Those that have missed too many in a row."""
+        """Hosts that have missed too many pings in a row."""
         return frozenset(h for h, missed in self._misses.items() if missed >= MISSES)
 
     def look(self) -> None:
-        """Asks all of them, at once."""
+        """Asks all hosts at the same time."""
         hosts = list(self._misses)
         for host, is_fine in zip(hosts, self._pool.map(is_well, hosts)):
             self._misses[host] = 0 if is_fine else self._misses[host] + 1
 
 
 def is_well(host: str) -> bool:
-    """Whether a host says that it has workers for requests."""
+    """Tells whether a host's /ping answers 200."""
     try:
         reply = httpx.get(
             f"http://{host}/ping", timeout=PING_TIMEOUT_S, trust_env=False
@@ -63,12 +63,12 @@ def is_well(host: str) -> bool:
     return reply.status_code == 200
 
 
-class HostsSession:
-    """One run of the door before several hosts."""
+class SeveralHostsSession:
+    """One run of a door before several hosts."""
 
     def __init__(
         self,
-        front: FrontSettings,
+        front: DoorSettings,
         behind: Behind,
         view: View,
         log_dir: Path | None = None,
@@ -79,10 +79,10 @@ class HostsSession:
         self.door = Door(settle_ports(front), behind, self._binary, log_dir)
 
     def start(self) -> None:
-        """Asks the hosts, starts nginx before them, and says so; they may come later.
+        """Asks the hosts, starts nginx and shows that it listens. Hosts may become ready later.
 
         Raises:
-            ExpectedError: nginx does not start; a host's name cannot be resolved.
+            ExpectedError: nginx does not start, or a host's name cannot be resolved.
         """
         began = time.monotonic()
         self._pings.look()
@@ -94,36 +94,37 @@ class HostsSession:
             self._view.show_problem(f"{host} is not ready yet")
 
     def watch(self) -> None:
-        """Looks after everything until a signal's exception."""
+        """Looks after door and hosts until a signal interrupts it."""
         self._view.show_usage(self.door.url, "MODEL")
         while True:
             self.look_after()
             time.sleep(LOOK_S)
 
     def look_after(self) -> None:
-        """Asks the hosts, and takes over what has changed."""
+        """Asks the hosts once and adapts the door to their state."""
         before = self._pings.unwell
         self._pings.look()
         now = self._pings.unwell
         for host in sorted(now - before):
             self._view.show_problem(
-                f"{host} does not answer its /ping: it is asked when no other can be"
+                f"{host} does not answer /ping; it is asked only when no other host can be"
             )
         for host in sorted(before - now):
-            self._view.show_problem(f"{host} is well")
+            self._view.show_problem(f"{host} answers /ping again")
         self.door.look_after()
         try:
             self._take_over()
             self.door.refresh()
         except ExpectedError as error:
-            self._view.show_problem(f"{error}; the door goes on with what it had")
+            self._view.show_problem(f"{error}; the door keeps its old files")
 
     def stop(self) -> None:
-        """Closes the door and answers what is in flight."""
+        """Closes the door and answers the requests in flight."""
         try:
             if not self.door.drain():
                 self._view.show_problem(
-                    f"some requests took longer than --drain-s {self.door.settings.drain_s}"
+                    "some requests were not answered within --drain-s "
+                    f"{self.door.settings.drain_s}"
                 )
         finally:
             self.door.stop()
@@ -131,26 +132,27 @@ class HostsSession:
     def _take_over(self) -> None:
         unwell = self._pings.unwell
         self.door.set_ready(len(unwell) < len(self._behind.hosts))
-        # An older nginx closes kept connections at a reload while requests are on their way: what
-        # it sees of the requests themselves has to do there.
+        # An older nginx closes kept connections at a reload while requests are arriving. It is not
+        # reloaded for a host's state and relies on failed requests alone.
         if self._binary.has_keepalive_min_timeout:
             self.door.change(replace(self._behind, unwell=unwell))
 
 
 def serve_hosts(
-    front: FrontSettings, behind: Behind, view: View, log_dir: Path | None
+    front: DoorSettings, behind: Behind, view: View, log_dir: Path | None
 ) -> None:
     """Runs the door until interrupted.
 
     Args:
-        behind: what is known of the hosts.
-        view: told what happens.
-        log_dir: for nginx's logs.
+        front: settings of the door.
+        behind: the hosts and their limits.
+        view: shows the events.
+        log_dir: folder of nginx's logs.
 
     Raises:
-        ExpectedError: nginx does not start, or has no room in memory for bodies.
+        ExpectedError: nginx does not start, or has too little room in memory for bodies.
     """
-    session = HostsSession(front, behind, view, log_dir)
+    session = SeveralHostsSession(front, behind, view, log_dir)
     try:
         session.start()
         session.watch()

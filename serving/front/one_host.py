@@ -1,4 +1,4 @@
-"""`offpath serve --front` from start to end: a door, the servers behind it, signals."""
+"""Runs `offpath serve --front`: a front door before the TorchServe of this host."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from offpath.serving.front.behind import (
     look_behind,
     settings_behind,
 )
-from offpath.serving.front.binary import find_nginx
 from offpath.serving.front.door import Door
-from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.state import FrontState
-from offpath.serving.front.tokens import read_tokens
+from offpath.serving.front.state import DoorState
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
@@ -39,26 +38,26 @@ KEPT_LOGS = 3
 
 def serve_front(
     make_settings: Callable[[], ServerSettings],
-    front: FrontSettings,
+    front: DoorSettings,
     view: View,
     *,
     sample: bool = False,
     once: bool = False,
 ) -> None:
-    """Serves behind a door until interrupted, or with `once` until it was READY.
+    """Serves behind a door until interrupted.
 
     Args:
-        make_settings: what to start; asked again at each reload.
-        front: the door.
-        view: told what happens.
+        make_settings: returns the settings of the server to start; called again at each reload.
+        front: settings of the door.
+        view: shows the events.
         sample: send the bundled photograph to the first model and show the answer.
-        once: stop then.
+        once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
-        ExpectedError: nginx or TorchServe does not start or does not stay.
+        ExpectedError: nginx or TorchServe does not start, or ends by itself.
     """
-    session = FrontSession(make_settings, front, view)
-    # One that comes while it starts is followed after that.
+    session = OneHostSession(make_settings, front, view)
+    # A SIGHUP that comes during the start is followed after the start.
     with session.reloading_on_sighup():
         try:
             session.start()
@@ -70,13 +69,13 @@ def serve_front(
             session.stop()
 
 
-class FrontSession:
-    """One run of the door."""
+class OneHostSession:
+    """One run of a door before this host's TorchServe."""
 
     def __init__(
         self,
         make_settings: Callable[[], ServerSettings],
-        front: FrontSettings,
+        front: DoorSettings,
         view: View,
     ) -> None:
         self._make_settings, self._view = make_settings, view
@@ -86,17 +85,17 @@ class FrontSession:
         self.rotation = Rotation(
             self._make_next, self.door.let_in, self.door.settings.drain_s
         )
-        self._state = FrontState(os.getpid())
+        self._state = DoorState(os.getpid())
         self._reload_wanted = False
         self._is_reload = False
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
 
     def start(self) -> None:
-        """Starts TorchServe, then nginx before it, and says so.
+        """Starts TorchServe, then nginx in front of it, and shows that they are READY.
 
         Raises:
-            ExpectedError: one of them does not start.
+            ExpectedError: TorchServe or nginx does not start.
         """
         began = time.monotonic()
         with self._view.waiting("starting TorchServe and nginx ..."):
@@ -125,7 +124,7 @@ class FrontSession:
             self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
     def watch(self) -> None:
-        """Looks after everything until a signal's exception, or until something does not stay."""
+        """Looks after door and server until a signal interrupts it or a restart fails."""
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
             self._show_errors()
@@ -134,17 +133,17 @@ class FrontSession:
             self._follow_reload()
             self.rotation.end_retired()
             self._tell_ready()
-            with self._shown("the door goes on with what it had"):
+            with self._shown("the door keeps its old files"):
                 self.door.refresh()
             time.sleep(WATCH_S)
 
     def stop(self) -> None:
-        """Closes the door, answers what is in flight, ends everything."""
+        """Closes the door, answers the requests in flight, and ends all processes."""
         try:
-            with self._view.waiting("answering what is in flight ..."):
+            with self._view.waiting("answering requests in flight ..."):
                 if not self.door.drain():
                     self._view.show_problem(
-                        f"some requests took longer than --drain-s "
+                        "some requests were not answered within --drain-s "
                         f"{self.door.settings.drain_s}"
                     )
         finally:
@@ -153,7 +152,7 @@ class FrontSession:
 
     @contextlib.contextmanager
     def reloading_on_sighup(self) -> Iterator[None]:
-        """SIGHUP asks for a reload."""
+        """Makes SIGHUP ask for a reload."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             self._reload_wanted = True
@@ -165,7 +164,7 @@ class FrontSession:
             signal.signal(signal.SIGHUP, before)
 
     def _make_next(self, number: int) -> ServerSettings:
-        """Settings of the next server, each with a folder of logs of its own."""
+        """Returns the settings of the next server; each server has its own folder of logs."""
         settings = self._make_settings()
         behind = look_behind(settings, self.door.settings)
         check_successor(self.door.behind, behind)
@@ -176,7 +175,7 @@ class FrontSession:
         )
 
     def _follow_reload(self) -> None:
-        """Begins a reload that was asked for, and ends one that is known to be over."""
+        """Begins a reload that was asked for, and lets in a server that has become READY."""
         if self._reload_wanted and self.rotation.starting is None:
             self._reload_wanted, self._is_reload = False, True
             try:
@@ -200,15 +199,17 @@ class FrontSession:
         )
         self._state.write(self.door.place.log)
         if failure is None:
-            self._view.show_problem("reloaded: a new TorchServe serves")
+            self._view.show_problem("reloaded; a new TorchServe serves")
         else:
-            self._view.show_problem(f"not reloaded, the old server goes on: {failure}")
+            self._view.show_problem(
+                f"not reloaded; the old server continues: {failure}"
+            )
 
     def _replace_where_dead(self) -> None:
-        """Starts another TorchServe in the place of one that ended by itself.
+        """Starts another TorchServe after one has ended by itself.
 
-        However often: /ping tells the balancer meanwhile, a start takes seconds, and one that does
-        not become READY ends the command.
+        There is no limit to these restarts: each takes seconds, /ping tells the load balancer to
+        wait, and a server that does not become READY ends the command.
         """
         server = self.rotation.current
         if server.is_running() or self.rotation.starting is not None:
@@ -216,7 +217,7 @@ class FrontSession:
         self.door.set_ready(False)
         words = "\n  ".join(server.last_words())
         self._view.show_problem(
-            f"TorchServe ended by itself, another one starts; the log is {server.log_path}; it "
+            f"TorchServe ended by itself; starting another. Its log {server.log_path} "
             f"says:\n  {words}"
         )
         self.rotation.begin()
@@ -229,7 +230,7 @@ class FrontSession:
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
     def _greet(self, starting: Starting) -> None:
-        """A new server is in: its log is the one to follow."""
+        """Follows the log of a server that has just been let in."""
         server = starting.server
         self._view.show_unchecked(list_unchecked(server))
         self._follower = LogFollower(server.log_path)
@@ -255,11 +256,11 @@ class FrontSession:
         }
 
 
-def settle_ports(front: FrontSettings) -> FrontSettings:
-    """Replaces ports 0 by free ones.
+def settle_ports(front: DoorSettings) -> DoorSettings:
+    """Replaces each port 0 by a free one.
 
     Raises:
-        ExpectedError: one that was asked for is taken.
+        ExpectedError: a port that was asked for is taken.
     """
     if front.port and ":" not in front.host:
         check_port_free(front.host, front.port, "--port")
@@ -267,7 +268,7 @@ def settle_ports(front: FrontSettings) -> FrontSettings:
         check_port_free(front.metrics_host, front.metrics_port, "--metrics-port")
     if ":" in front.host:
         if not front.port:
-            raise ExpectedError("an IPv6 --host needs a --port")
+            raise ExpectedError("an IPv6 --host needs a --port other than 0")
         (metrics,) = resolve_ports(front.metrics_host, [front.metrics_port])
         return replace(front, metrics_port=metrics)
     port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
