@@ -73,7 +73,7 @@ class ForkServer:
         """Serves requests until the owner ends.
 
         Returns:
-            the request to run and its streams in a forked worker; None in the server, at its end.
+            in a forked worker, the request and its streams; in the server, None at the end.
         """
         while True:
             for key, _ in self._selector.select():
