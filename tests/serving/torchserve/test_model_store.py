@@ -57,7 +57,10 @@ def test_archives_of_several_folders_are_linked_into_one(
         (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
         (["other/nope.mar"], "no archive at other/nope.mar"),
         (["{store}", "one"], "is a folder; name one folder"),
-        (["{store}/one.mar", "{other}/one.mar"], "two archives have the file name one.mar"),
+        (
+            ["{store}/one.mar", "{other}/one.mar"],
+            "two archives have the file name one.mar",
+        ),
         (["{empty}"], "no .mar file in"),
     ],
 )
