@@ -85,7 +85,7 @@ class ForkServer:
                     # The kernel ends the workers (PR_SET_PDEATHSIG).
                     return None
                 elif self._workers.get(key.fd) is key.data is not None:
-                    # Otherwise the worker has just been attended to, and the descriptor may be reused.
+                    # Otherwise this worker was just attended to, and its descriptor may be reused.
                     self._attend(key.data, key.fd)
 
     def _accept(self) -> tuple[ForkRequest, list[int]] | None:
