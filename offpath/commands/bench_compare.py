@@ -8,13 +8,14 @@ import click
 
 from offpath.commands import bench_options as options
 from offpath.commands import showing
+from offpath.commands.load_options import CLIENTS_HELP, load_options
 
 if TYPE_CHECKING:
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.experiments.compare import CompareChoices
+    from offpath.profiling.load.plan import Load
 
-DEFAULT_SECONDS = 10.0
-# 20 batches of 8: a slow model's window goes on until it has them, or for a minute.
+# 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
 MIN_REPLIES = 160
 
 
@@ -27,43 +28,27 @@ MIN_REPLIES = 160
     "--workers",
     default="",
     metavar="N,...",
-    help="Each server with each of these numbers of workers.  [default: one a core]",
+    help="Run each server with each of these numbers of workers.  [default: one per core]",
 )
 @options.baseline_option
-@click.option(
-    "--clients",
-    default="32",
-    show_default=True,
-    metavar="N,...",
-    help="Closed loop: how many send and wait. With --rate: connections.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    help="Open loop: Poisson arrivals a second; latency counts from the time a request was due.",
-)
 @options.rounds_option(3)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0),
-    help=f"Length of a window.  [default: {DEFAULT_SECONDS:g}, and on until {MIN_REPLIES}"
-    " replies, a minute at most]  0, with --probe start: no load, starts alone.",
-)
-@click.option(
-    "--requests",
-    type=click.IntRange(1),
-    help="Replies in a window, instead of --seconds.",
-)
-@options.warm_up_option(
-    20,
-    "Seconds of load before each window; Java compiles for tens of seconds.",
+@load_options(
+    clients="32",
+    clients_help=f"{CLIENTS_HELP} With --rate: connections.",
+    seconds=10.0,
+    seconds_help=f"Length of a window.  [default: 10, and until there are {MIN_REPLIES} replies,"
+    " a minute at most]  With 0 and --probe start: no load, starts alone.",
+    warm_up_s=20,
+    warm_up_help="Seconds of load before each window; Java compiles for tens of seconds.",
+    min_replies=MIN_REPLIES,
+    is_full=True,
 )
 @options.tries_option
 @click.option(
     "--side-by-side",
     is_flag=True,
-    help="Start each server once, keep all running and let them take turns: on cores whose speed"
-    " changes, short windows in many rounds. Needs the memory of all.",
+    help="Start each server once, keep all running and let them take turns. On cores whose speed"
+    " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
 @click.option(
     "--probe",
@@ -71,10 +56,9 @@ MIN_REPLIES = 160
     default="",
     metavar="start,memory",
     help="start: the first request against the next 50, and seconds until a further worker is"
-    " READY. memory: what the workers' is made of, and with --workers against N times one.",
+    " READY. memory: the workers' memory by kind of page, and with --workers against N times one"
+    " worker.",
 )
-@options.generator_option
-@options.seed_option
 @options.append_option
 @options.bound_option
 @options.fail_if_option
@@ -87,11 +71,11 @@ def command(
     outputs: showing.Outputs,
     **asked: Any,
 ) -> None:
-    """Requests a second, latencies, CPU and memory of servers on the same photographs and weights.
+    """Compares servers: requests per second, latencies, CPU, memory, on the same photographs.
 
-    Rounds are interleaved; each server starts afresh in each round (or once, --side-by-side) and
-    its answers are checked before it is measured. One that fails is left out and said; the others
-    go on. Ctrl-C keeps what --json has.
+    Rounds are interleaved. Each server is started again in each round (or once, with
+    --side-by-side), and its answers are checked before it is measured. A server that fails is left
+    out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
     from offpath.profiling.experiments.compare import run_compare
@@ -102,44 +86,20 @@ def command(
 
 
 def make_choices(
-    servers: str,
-    workers: str,
-    clients: str,
-    probes: str,
-    seconds: float | None,
-    requests: int | None,
-    warm_up_s: float,
-    rate: float | None,
-    seed: int,
-    generator: str,
-    **asked: Any,
+    load: Load, servers: str, workers: str, probes: str, **asked: Any
 ) -> CompareChoices:
-    """The choices of the command line; raises UsageError when they exclude each other."""
+    """Returns the choices of the command line; raises UsageError where they contradict."""
     from offpath.profiling.experiments.compare import CompareChoices
-    from offpath.profiling.experiments.on_servers import Windows
-    from offpath.profiling.experiments.server_subject import PROBE_START, PROBES
+    from offpath.profiling.experiments.server_experiment import PROBE_START, PROBES
 
-    if seconds is not None and requests is not None:
-        raise click.UsageError("--seconds and --requests exclude each other")
     probed = showing.split_names(probes)
     if not set(probed) <= set(PROBES):
         raise click.UsageError(f"--probe {probes!r}: expected {' or '.join(PROBES)}")
-    if seconds == 0 and PROBE_START not in probed:
+    if load.seconds == 0 and PROBE_START not in probed:
         raise click.UsageError("--seconds 0 measures starts alone: needs --probe start")
-    is_default = seconds is None and requests is None
-    windows = Windows(
-        seconds=DEFAULT_SECONDS if is_default else seconds,
-        requests=requests,
-        min_replies=MIN_REPLIES if is_default else 0,
-        warm_up_s=warm_up_s,
-        rate=rate,
-        seed=seed,
-        generator=generator,
-    )
     return CompareChoices(
+        load=load,
         servers=showing.split_names(servers),
-        clients=showing.read_numbers("--clients", clients, "8,32"),
-        windows=windows,
         command=showing.command_line(),
         probes=probed,
         workers=showing.read_numbers("--workers", workers, "1,2") if workers else (),

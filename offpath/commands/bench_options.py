@@ -111,14 +111,6 @@ fail_if_option = click.option(
     " be given several times. p99_ms, failed, rate, goodput, cpu_ms, ...; > >= < <= == !=; the"
     " median of the rounds, of every variant or of the one named: 'offpath:p99_ms>100'.",
 )
-generator_option = click.option(
-    "--generator",
-    type=click.Choice(["locust", "wrk"]),
-    default="locust",
-    show_default=True,
-    help="wrk needs less CPU, where it is installed.",
-)
-seed_option = click.option("--seed", type=int, default=0, show_default=True)
 
 
 def workloads_option(*default: str) -> Callable[[Command], Command]:
@@ -131,18 +123,6 @@ def workloads_option(*default: str) -> Callable[[Command], Command]:
         show_default=True,
         help="photos-1200k, photos-55k, photos-NNNk (made at first use) or a folder of"
         " photographs; may be given several times.",
-    )
-
-
-def warm_up_option(default: float, text: str) -> Callable[[Command], Command]:
-    """Load before what is measured."""
-    return click.option(
-        "--warm-up",
-        "warm_up_s",
-        type=click.FloatRange(0),
-        default=default,
-        show_default=True,
-        help=text,
     )
 
 

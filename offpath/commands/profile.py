@@ -8,11 +8,8 @@ from typing import Any
 
 import click
 
-from offpath.commands.bench_options import (
-    fail_if_left_out,
-    generator_option,
-    warm_up_option,
-)
+from offpath.commands.bench_options import fail_if_left_out
+from offpath.commands.load_options import load_options
 from offpath.commands.showing import (
     FILE,
     Outputs,
@@ -154,24 +151,16 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
 
 
 @command.command("server")
-@click.option(
-    "--duration",
-    "duration_s",
-    type=click.FloatRange(2),
-    default=30,
-    show_default=True,
-    help="Seconds to measure.",
-)
-@click.option(
-    "--clients",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Concurrent clients. Each sends its next request after the reply. 1 shows what a"
+@load_options(
+    clients=32,
+    clients_help="Concurrent clients. Each sends its next request after the reply. 1 shows what a"
     " request costs without a queue.",
-)
-@warm_up_option(
-    15, "Seconds of load before measuring. Java compiles its hot code meanwhile."
+    seconds=30,
+    seconds_option="--duration",
+    seconds_help="Seconds to measure.",
+    least_s=2,
+    warm_up_s=15,
+    warm_up_help="Seconds of load before measuring. Java compiles its hot code meanwhile.",
 )
 @click.option(
     "--handler",
@@ -202,8 +191,6 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     help="Name of the model on that server.  [default: the only model]",
 )
 @images_option
-@seed_option
-@generator_option
 @click.option(
     "--cprofile",
     is_flag=True,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.load_options import load_options
 from offpath.commands.progress import LiveProgress
 from offpath.commands.showing import (
     Outputs,
@@ -59,13 +60,6 @@ SPACE_OPTIONS = {
     " a GPU, else cpu; with --mar the archive's own settings]",
 )
 @click.option(
-    "--clients",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Concurrent clients; each sends its next request after the reply.",
-)
-@click.option(
     "--trials",
     type=click.IntRange(1),
     default=20,
@@ -87,20 +81,12 @@ SPACE_OPTIONS = {
     show_default=True,
     help="Measured windows of each candidate.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.5),
-    default=4,
-    show_default=True,
-    help="Length of a window.",
-)
-@click.option(
-    "--warm-up",
-    "warm_up_s",
-    type=click.FloatRange(0),
-    default=3,
-    show_default=True,
-    help="Seconds of load before a candidate's first window.",
+@load_options(
+    clients=32,
+    seconds=4,
+    least_s=0.5,
+    warm_up_s=3,
+    warm_up_help="Seconds of load before a candidate's first window.",
 )
 @click.option(
     "--settle",
@@ -116,20 +102,6 @@ SPACE_OPTIONS = {
     default=3,
     show_default=True,
     help="Fresh rounds of the preset and the best other candidate at the end.",
-)
-@click.option(
-    "--generator",
-    type=click.Choice(["locust", "wrk"]),
-    default="locust",
-    show_default=True,
-    help="Load generator; wrk needs less CPU, where it is installed.",
-)
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Seed of the search, the images and their order.",
 )
 @click.option(
     "--output",

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.limits import DECODE, FORWARD, name_forward
+from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import START
 from offpath.profiling.experiments.compare_report import SERVER
-from offpath.profiling.experiments.limit_subject import (
-    LIMIT_BATCH_SIZE,
-    LIMIT_SECONDS,
-    list_limits,
-)
-from offpath.profiling.experiments.on_servers import (
-    Bench,
+from offpath.profiling.experiments.server_experiment import (
+    PROBE_START,
     Choices,
-    Subject,
-    open_bench,
+    Measure,
+    ServerExperiment,
+    open_experiment,
 )
-from offpath.profiling.experiments.server_subject import PROBE_START, ServerSubject
-from offpath.profiling.load.limits import LimitMeter
+from offpath.profiling.load.limits import LimitMeter, Rate
+from offpath.profiling.servers.adapter import Adapter
 
 NAME = "compare"
+LIMIT_BATCH_SIZE = 8
+LIMIT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class CompareChoices(Choices):
-    """See `offpath bench compare --help`.
+    """The choices of `offpath bench compare`.
 
     Attributes:
-        workers: each server with each of these; one a core where there are none.
+        probes: see `ServerExperiment`.
+        workers: run each server with each of these numbers; empty for one worker per core.
     """
 
     probes: tuple[str, ...] = ()
@@ -41,12 +42,11 @@ class CompareChoices(Choices):
 
     @property
     def cells(self) -> list[Cell]:
-        """None where only starts are probed."""
-        return super().cells if self.windows.seconds != 0 else []
+        """Workloads by clients; none where only starts are probed."""
+        return super().cells if self.load.seconds != 0 else []
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Choices`."""
         return {
             **super().settings,
             "probes": list(self.probes),
@@ -56,7 +56,6 @@ class CompareChoices(Choices):
 
     @property
     def estimated_s(self) -> float:
-        """See `Choices`."""
         limits_s = (len(self.workloads) + 1) * LIMIT_SECONDS * self.rounds
         return limits_s + max(1, len(self.workers)) * super().estimated_s
 
@@ -64,34 +63,72 @@ class CompareChoices(Choices):
 def run_compare(
     choices: CompareChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs it; arguments and errors: see `open_bench` and `Bench.find_servers`."""
+    """Runs the comparison; see `ServerExperiment` for arguments and errors."""
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
-    with meter, open_bench(NAME, choices, observer, save) as bench:
-        servers = list_servers(choices, bench)
-        limits: list[Subject] = []
+    opened = open_experiment(NAME, choices, observer, save, choices.probes)
+    with meter, opened as experiment:
+        teams = {
+            count: experiment.find_adapters(count)
+            for count in choices.workers or (None,)
+        }
         if choices.cells:
-            limits += list_limits(meter, bench, [one.server for one in servers])
-        return bench.measure([*limits, *servers])
-
-
-def list_servers(choices: CompareChoices, bench: Bench) -> list[ServerSubject]:
-    """The servers, with each number of workers that was asked for."""
-    probe = (START,) if PROBE_START in choices.probes else ()
-    return [
-        ServerSubject(
-            name_team(server.name, count, choices.workers),
-            server,
-            bench,
-            {} if count is None else {SERVER: server.name, "workers": count},
-            choices.probes,
-            (*choices.cells, *probe),
-        )
-        for count in choices.workers or (None,)
-        for server in bench.find_servers(count)
-    ]
+            adapters = [adapter for team in teams.values() for adapter in team]
+            add_limits(experiment, meter, adapters)
+        probe = (START,) if PROBE_START in choices.probes else ()
+        for count, team in teams.items():
+            for adapter in team:
+                experiment.add_server(
+                    adapter,
+                    name_team(adapter.name, count, choices.workers),
+                    {} if count is None else {SERVER: adapter.name, "workers": count},
+                    (*choices.cells, *probe),
+                )
+        return experiment.take_rounds()
 
 
 def name_team(server: str, count: int | None, counts: tuple[int, ...]) -> str:
-    """The variant of a server with so many workers; its own name where there is one number."""
+    """Returns the variant's name: the server's, with its workers where their numbers differ."""
     words = "1 worker" if count == 1 else f"{count} workers"
     return server if len(counts) < 2 else f"{server}, {words}"
+
+
+def add_limits(
+    experiment: ServerExperiment, meter: LimitMeter, adapters: Sequence[Adapter]
+) -> None:
+    """Adds the limits: decoding each workload, the forward in eager fp32 and with each engine."""
+
+    def measure(take: Callable[[Cell], Rate]) -> Measure:
+        return lambda cell, _: describe_rate(take(cell), meter)
+
+    def take_decode(cell: Cell) -> Rate:
+        return meter.measure_decode(experiment.workloads[cell.workload].paths)
+
+    def take_own(adapter: Adapter) -> Callable[[Cell], Rate]:
+        def take(_: Cell) -> Rate:
+            own = adapter.own_forward
+            if own is None:
+                raise ExpectedError(
+                    f"server {adapter.name!r} was not built, so its forward cannot be measured"
+                )
+            return meter.measure_forward(own)
+
+        return take
+
+    workloads = tuple(Cell(workload) for workload in experiment.workloads)
+    experiment.add_limit(DECODE, workloads, measure(take_decode))
+    forward = measure(lambda _: meter.measure_forward())
+    experiment.add_limit(FORWARD, (START,), forward)
+    owners = {one.engine: one for one in adapters if one.engine is not None}
+    for engine, adapter in owners.items():
+        name = name_forward(engine)
+        experiment.add_limit(name, (START,), measure(take_own(adapter)))
+
+
+def describe_rate(rate: Rate, meter: LimitMeter) -> Figures:
+    """Returns the figures of what all cores together handled."""
+    return {
+        "images": rate.images,
+        "elapsed_s": round(rate.elapsed_s, 4),
+        "cpu_s.limit": round(rate.cpu_s, 3),
+        "other_cores": round(max(0.0, meter.other_cores(rate)), 4),
+    }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.load.page_kinds import KINDS
+from offpath.profiling.load.sampling import KINDS
 from offpath.profiling.report.declared import Column, Part, Report, TableSpec
 from offpath.profiling.report.document import Document
 from offpath.profiling.report.measured import (
@@ -105,7 +105,8 @@ CPU = (
     ("cpu_ms.generator", "load"),
 )
 SPEED_TABLE = figures(
-    lambda view: f"good replies per second; x: relative to {view.baseline or 'none'}",
+    lambda view: f"good replies per second; x: relative to {view.baseline or 'none'};"
+    " difference: a probability's largest distance from the reference",
     (
         *(RATE, spread("rate"), ratio("rate")),
         figure("goodput"),

@@ -18,7 +18,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.work_folder import work_folder
+from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.server_account import (
     SnapshotWatcher,
     find_doubts,
@@ -38,7 +38,7 @@ from offpath.profiling.experiments.worker_profiles import (
     wrap_archive,
 )
 from offpath.profiling.load.gpu import GpuSampler
-from offpath.profiling.load.plan import LoadPlan, find_generator
+from offpath.profiling.load.plan import Load, find_generator
 from offpath.profiling.load.window import WindowWatcher, name_figures
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
@@ -63,12 +63,9 @@ class ServerChoices:
         profile_dir: where the workers' cProfile files go; None for no cProfile.
     """
 
-    duration_s: float
+    load: Load
     clients: int
-    warm_up_s: float
     images: str
-    seed: int
-    generator: str
     command: str
     url: str | None = None
     metrics_url: str | None = None
@@ -89,8 +86,13 @@ class ServerChoices:
     @property
     def settings(self) -> dict[str, Any]:
         """What a result says was chosen."""
-        kept = "duration_s clients warm_up_s seed generator".split()
-        return {name: getattr(self, name) for name in kept}
+        return {
+            "duration_s": self.load.seconds,
+            "clients": self.clients,
+            "warm_up_s": self.load.warm_up_s,
+            "seed": self.load.seed,
+            "generator": self.load.generator,
+        }
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def run_server_profile(
     if choices.url is not None:
         # Before photographs are made, which takes half a minute at first.
         check_alive(choices.url.rstrip("/"))
-    workload = load_workload(choices.images, choices.seed, observer.on_step)
+    workload = load_workload(choices.images, choices.load.seed, observer.on_step)
     run = Run(
         EXPERIMENT,
         choices.command,
@@ -211,14 +213,9 @@ class LoadedServer:
         self._choices, self._target = choices, target
         self._run, self._observer = run, observer
         self._cell = Cell(workload.name, choices.clients)
-        self._generator = find_generator(choices.generator)
-        self._plan = LoadPlan(
-            url=target.predict_url,
-            paths=workload.paths,
-            clients=choices.clients,
-            warm_up_s=choices.warm_up_s,
-            seconds=choices.duration_s,
-            seed=choices.seed,
+        self._generator = find_generator(choices.load.generator)
+        self._plan = choices.load.plan(
+            target.predict_url, workload.paths, choices.clients
         )
 
     def account(self) -> None:
@@ -228,7 +225,7 @@ class LoadedServer:
             ExpectedError: no good reply, or counters that do not serve.
         """
         choices, target = self._choices, self._target
-        seconds = f"{choices.duration_s:g} s"
+        seconds = f"{choices.load.seconds:g} s"
         self._observer.on_step(f"{choices.name}: warm-up and {seconds} of load")
         watcher = SnapshotWatcher(choices.name, target, self._observer)
         with GpuSampler() as gpu:
@@ -267,7 +264,7 @@ class LoadedServer:
     def profile_workers(self, profiler: WorkerProfiler, output: Path) -> None:
         """A second load with cProfile in the workers: their functions, and the files they wrote."""
         name, run = self._choices.name, self._run
-        seconds = min(CPROFILE_S, self._choices.duration_s)
+        seconds = min(CPROFILE_S, self._choices.load.seconds or CPROFILE_S)
         self._observer.on_step(f"{name}: {seconds:g} s of load under cProfile")
         plan = replace(self._plan, warm_up_s=CPROFILE_WARM_UP_S, seconds=seconds)
         workers = len(self._target.groups()["workers"])

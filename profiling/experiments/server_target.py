@@ -27,7 +27,7 @@ SUMMED_METRICS = {
 
 
 class ServedModel:
-    """A model that answers; a `profiling.load.target.RunningServer`.
+    """A model that answers; a `profiling.load.running_server.RunningServer`.
 
     Args:
         url: of its server.

@@ -1,7 +1,7 @@
 """`bench sweep`: servers against the number of clients, as published comparisons do it.
 
 Scenario KEEP: each server is started once and meets all steps in turn. Scenario RESTART: before
-each step it is started afresh, and the servers take turns at each step.
+each step it is started again, and the servers take turns at each step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.runner import Runner
-from offpath.profiling.experiments.on_servers import (
+from offpath.profiling.experiments.server_experiment import (
     START_S,
     Choices,
-    Target,
-    open_bench,
+    Measure,
+    open_experiment,
 )
-from offpath.profiling.experiments.server_subject import ServerSubject
-from offpath.profiling.load.target import BATCH_SIZE
+from offpath.profiling.servers.adapter import BATCH_SIZE
 
 NAME = "sweep"
 KEEP, RESTART = "keep", "restart"
@@ -29,48 +28,44 @@ KEEP, RESTART = "keep", "restart"
 
 @dataclass(frozen=True)
 class SweepChoices(Choices):
-    """See `offpath bench sweep --help`."""
+    """The choices of `offpath bench sweep`."""
 
     scenario: str = KEEP
     batch_size: int = BATCH_SIZE
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Choices`."""
         own = {"scenario": self.scenario, "batch_size": self.batch_size}
         return {**super().settings, **own}
 
     @property
     def estimated_s(self) -> float:
-        """See `Choices`."""
         if self.scenario == KEEP:
             return super().estimated_s
-        step_s = START_S + self.windows.warm_up_s + (self.windows.seconds or 0.0)
+        step_s = START_S + self.load.warm_up_s + (self.load.seconds or 0.0)
         return self.rounds * len(self.servers) * len(self.cells) * step_s
 
 
 def run_sweep(
     choices: SweepChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs it; arguments and errors: see `open_bench` and `Bench.find_servers`."""
+    """Runs the sweep; see `ServerExperiment` for arguments and errors."""
     is_kept = choices.scenario == KEEP
-    with open_bench(NAME, choices, observer, save) as bench:
-        servers = bench.find_servers()
-        for server in servers:
-            server.batch_size = choices.batch_size
-        subjects = [
-            ServerSubject(server.name, server, bench, measures_start=is_kept)
-            for server in servers
-        ]
-        steps = [(n, cell) for n in range(choices.rounds) for cell in choices.cells]
+    with open_experiment(
+        NAME, choices, observer, save, measures_start=is_kept
+    ) as experiment:
+        for adapter in experiment.find_adapters():
+            adapter.batch_size = choices.batch_size
+            experiment.add_server(adapter)
 
-        def take_restarted_turns(runner: Runner[Target]) -> None:
+        def take_restarted_turns(runner: Runner[Measure]) -> None:
+            steps = [(n, cell) for n in range(choices.rounds) for cell in choices.cells]
             with ExitStack() as stack:
                 for round_, cell in steps:
-                    for subject in subjects:
-                        step = replace(subject.variant, cells=(cell,))
-                        if not bench.run.has_failed(step.name):
+                    for variant in experiment.variants:
+                        if not experiment.run.has_failed(variant.name):
+                            step = replace(variant, cells=(cell,))
                             runner.take_turn(round_, step, stack)
 
-        drive = Runner.run_rounds if is_kept else take_restarted_turns
-        return bench.measure(subjects, drive)
+        take_turns = Runner.run_rounds if is_kept else take_restarted_turns
+        return experiment.take_rounds(take_turns)

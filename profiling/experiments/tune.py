@@ -22,7 +22,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import Runner, Schedule
-from offpath.profiling.core.work_folder import work_folder
+from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.tune_report import (
     MIN_REPLIES,
     Outcome,
@@ -32,8 +32,8 @@ from offpath.profiling.experiments.tune_report import (
     rank,
     read_trials,
 )
-from offpath.profiling.load.plan import LoadPlan, find_generator
-from offpath.profiling.load.window import RepliesObserver, measure_load
+from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.window import measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registered_archive import (
     RegisteredArchive,
@@ -90,11 +90,8 @@ class TuneChoices:
     trials: int
     repeats: int
     rounds: int
-    seconds: float
-    warm_up_s: float
+    load: Load
     settle_s: float
-    generator: str
-    seed: int
     command: str
     space: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -231,7 +228,7 @@ class Tuning:
         self, choices: TuneChoices, workload: Workload, server: RegisteringServer
     ) -> None:
         self.choices, self._workload, self._server = choices, workload, server
-        self._generator = find_generator(choices.generator)
+        self._generator = find_generator(choices.load.generator)
         self.cells: Sequence[Cell] = [Cell(workload.name, choices.clients)]
 
     def prepare(self, variant: Variant, folder: Path) -> None:
@@ -247,8 +244,9 @@ class Tuning:
         """Measures one window; a fresh round lasts as long as all windows of a candidate."""
         choices = self.choices
         is_fresh = turn.round >= choices.repeats
-        seconds = choices.seconds * (choices.repeats if is_fresh else 1)
-        warm_up_s = choices.warm_up_s if turn.is_first else AGAIN_S
+        windows = choices.repeats if is_fresh else 1
+        seconds = (choices.load.seconds or 0.0) * windows
+        warm_up_s = choices.load.warm_up_s if turn.is_first else AGAIN_S
         try:
             return self._load(target, warm_up_s, seconds, turn.observer)
         except ExpectedError as error:
@@ -256,7 +254,7 @@ class Tuning:
                 raise
             raise ServerDied(str(error)) from error
 
-    def settle(self, setting: Setting, observer: RepliesObserver) -> None:
+    def settle(self, setting: Setting, observer: Observer) -> None:
         """Sends load and drops its figures: Java compiles its hot code for tens of seconds."""
         with self._server.serving(setting) as (running, _):
             self._load(running, 0.0, self.choices.settle_s, observer)
@@ -266,15 +264,14 @@ class Tuning:
         running: RunningTorchServe,
         warm_up_s: float,
         seconds: float,
-        observer: RepliesObserver,
+        observer: Observer,
     ) -> Figures:
-        plan = LoadPlan(
-            url=running.predict_url,
-            paths=self._workload.paths,
-            clients=self.choices.clients,
+        plan = self.choices.load.plan(
+            running.predict_url,
+            self._workload.paths,
+            self.choices.clients,
             warm_up_s=warm_up_s,
             seconds=seconds,
-            seed=self.choices.seed,
             min_replies=MIN_REPLIES,
         )
         return measure_load(NAME, running, plan, self._generator, observer)
@@ -335,7 +332,7 @@ class Search:
         if self.reference not in outcomes:
             return self.reference
         scores = {setting: one.score(bound_ms) for setting, one in outcomes.items()}
-        return propose_setting(self.space, scores, self.choices.seed)
+        return propose_setting(self.space, scores, self.choices.load.seed)
 
     def measure_finalists(self) -> None:
         """Measures the preset and the best other setting afresh, in turn, each with new workers.
@@ -404,7 +401,7 @@ def run_tune(
         ExpectedError: wrong choices, or the server died.
     """
     import_optuna()
-    find_generator(choices.generator)
+    find_generator(choices.load.generator)
     # Making the photographs takes a minute: wrong choices are reported before that.
     check_workload(choices.workload)
     died: list[ServerDied] = []
@@ -418,7 +415,7 @@ def run_tune(
             cores, choices.clients, choices.space, archive.has_our_handler
         )
         reference = read_setting(archive.preset, cores, archive.has_our_handler)
-        workload = load_workload(choices.workload, choices.seed, observer.on_step)
+        workload = load_workload(choices.workload, choices.load.seed, observer.on_step)
         run = begin_run(choices, archive, reference, workload)
         try:
             with RegisteringServer(archive) as server:
@@ -443,11 +440,14 @@ def begin_run(
     workload: Workload,
 ) -> Run:
     """Returns a run without rows."""
-    names = ("clients", "repeats", "seconds", "warm_up_s", "generator")
     settings = {
         "model": choices.model or str(choices.mar and choices.mar.name),
         "archive": archive.identity,
-        **{name: getattr(choices, name) for name in names},
+        "clients": choices.clients,
+        "repeats": choices.repeats,
+        "seconds": choices.load.seconds,
+        "warm_up_s": choices.load.warm_up_s,
+        "generator": choices.load.generator,
     }
     return Run(
         NAME,
@@ -471,8 +471,8 @@ def estimate_s(
         starts_s: measured starts of workers.
         done: candidates measured so far.
     """
-    start_s = statistics.median(starts_s or [START_S]) + choices.warm_up_s
-    windows_s = choices.repeats * choices.seconds
+    start_s = statistics.median(starts_s or [START_S]) + choices.load.warm_up_s
+    windows_s = choices.repeats * (choices.load.seconds or 0.0)
     trial_s = start_s + windows_s + choices.repeats * (AGAIN_S + GENERATOR_S)
     # The preset may lie outside of the space.
     left = max(0, min(choices.trials, len(space.list_settings()) + 1) - done)

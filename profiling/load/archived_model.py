@@ -18,7 +18,7 @@ from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
-from offpath.profiling.load.workload import cache_folder
+from offpath.profiling.core.workplace import cache_folder
 from offpath.serving.mar_file import MANIFEST, read_mar
 
 LABELS = "index_to_name.json"
@@ -77,7 +77,7 @@ def extract_model(path: Path) -> tuple[Path, Path, Path]:
                 " `offpath archive --labels FILE`"
             )
         modules = [name for name in archive.namelist() if is_models_own(name)]
-        folder = cache_folder().parent / "models" / identify_archive(path)
+        folder = cache_folder() / "models" / identify_archive(path)
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:

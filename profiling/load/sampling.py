@@ -1,15 +1,20 @@
-"""CPU time and memory of other processes, by group (`frontend`, `workers`), as the kernel counts.
+"""CPU time and memory of other processes, as the kernel counts them.
 
-CPU is the difference of two samples of the counters, never a percentage over an interval; their
-step is 10 ms, so a window should hold some seconds. A process that has ended counts as 0: a group's
-figure then falls, which shows.
+By group (`frontend`, `workers`): CPU time is the difference of two samples of the kernel's
+counters, never a percentage over an interval. The counters step by 10 ms, so a window should last
+seconds. An ended process counts as 0, so its group's figure falls visibly.
+
+By kind of page: /proc/PID/smaps tells what a process's memory is made of.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,32 +23,40 @@ import psutil
 Groups = Mapping[str, Sequence[int]]
 Figure = TypeVar("Figure", int, float)
 
+# A process's own heap, stacks and libraries' unnamed tables; libraries and programs; other files,
+# which are a model's weights.
+ANONYMOUS, LIBRARIES, FILES = "anonymous", "libraries", "files"
+KINDS = (ANONYMOUS, LIBRARIES, FILES)
+MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ (?P<mode>\S+) \S+ \S+ \S+ *(?P<name>.*)")
+LIBRARY = re.compile(r"\.so(\.|$)|/bin/")
+
 
 def sample_cpu_s(groups: Groups) -> dict[str, float]:
-    """CPU seconds (user and system) each group has used since its processes began."""
+    """Returns CPU seconds (user and system) that each group's processes have used so far."""
     return add_up(groups, process_cpu_s)
 
 
 def sample_rss_bytes(groups: Groups) -> dict[str, int]:
-    """Resident memory by group, in bytes; pages that processes share count for each of them."""
+    """Returns resident memory by group; a shared page counts for each process that has it."""
     return add_up(groups, process_rss_bytes)
 
 
 def sample_pss_bytes(groups: Groups) -> dict[str, int]:
-    """Proportional memory by group, in bytes: a page that n processes share counts 1/n for each.
+    """Returns proportional memory by group; a page that n processes share counts 1/n for each.
 
-    It adds up; but a page shared with a process outside the groups counts only in part.
+    The sum over groups is right, except that a page shared with a process outside the groups counts
+    only in part.
     """
     return add_up(groups, process_pss_bytes)
 
 
 def add_up(groups: Groups, of_process: Callable[[int], Figure]) -> dict[str, Figure]:
-    """A figure of each process, summed up by group."""
+    """Sums up a figure of each process by group."""
     return {name: sum(map(of_process, pids)) for name, pids in groups.items()}
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU seconds of one process with all its threads, and of its ended children."""
+    """Returns the CPU seconds of a process with all its threads and its ended children."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:
@@ -53,7 +66,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 def process_rss_bytes(pid: int) -> int:
-    """Resident memory of one process."""
+    """Returns the resident memory of a process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:
@@ -61,7 +74,7 @@ def process_rss_bytes(pid: int) -> int:
 
 
 def process_pss_bytes(pid: int) -> int:
-    """Proportional memory of one process; 0 also for one that may not be looked into."""
+    """Returns the proportional memory of a process, 0 where it may not be read."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -75,15 +88,63 @@ def process_pss_bytes(pid: int) -> int:
 def subtract(
     after: Mapping[str, float], before: Mapping[str, float]
 ) -> dict[str, float]:
-    """Differences by group, rounded to the counters' step."""
+    """Returns the differences by group, rounded to the counters' step."""
     return {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Memory of one kind.
+
+    Attributes:
+        pss_bytes: proportional memory; a page that n processes share counts 1/n.
+        unique_bytes: memory of this process alone, which its end would free.
+    """
+
+    pss_bytes: int
+    unique_bytes: int
+
+
+def sample_pages(pids: Iterable[int]) -> dict[str, Pages]:
+    """Returns the memory of some processes together, by kind of page."""
+    pss: Counter[str] = Counter()
+    unique: Counter[str] = Counter()
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:  # ended, or another user's
+            continue
+        add_pages(text, pss, unique)
+    return {kind: Pages(pss[kind], unique[kind]) for kind in KINDS}
+
+
+def add_pages(text: str, pss: Counter[str], unique: Counter[str]) -> None:
+    """Adds the mappings of one smaps file to the sums."""
+    kind = ANONYMOUS
+    for line in text.splitlines():
+        mapping = MAPPING.match(line)
+        if mapping is not None:
+            kind = kind_of(mapping["name"])
+            continue
+        field, _, value = line.partition(":")
+        if field == "Pss":
+            pss[kind] += 1024 * int(value.split()[0])
+        elif field in ("Private_Clean", "Private_Dirty"):
+            unique[kind] += 1024 * int(value.split()[0])
+
+
+def kind_of(name: str) -> str:
+    """Returns the kind of a mapping by its file's name; a library's own tables count with it."""
+    if not name.startswith("/"):
+        return ANONYMOUS
+    return LIBRARIES if LIBRARY.search(name) else FILES
 
 
 class Ticker:
     """Calls `sample` every `interval_s` on a thread of its own while the `with` block runs."""
 
     def __init__(self, interval_s: float, sample: Callable[[float], None]) -> None:
-        """`sample` gets the seconds since the block began."""
+        """`sample` receives the seconds since the block began."""
         self._interval_s = interval_s
         self._sample = sample
         self._ended = threading.Event()

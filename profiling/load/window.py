@@ -1,4 +1,4 @@
-"""One window of load: who is told of it, what it cost, and whether the cores were the server's."""
+"""One window of load on a server: what it cost, and whether the cores were the server's alone."""
 
 from __future__ import annotations
 
@@ -6,42 +6,30 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import psutil
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.experiment import Observer
 from offpath.profiling.load.gpu import GpuSampler, GpuSamples
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
+from offpath.profiling.load.running_server import (
+    BESIDE,
+    RunningServer,
+    list_own_groups,
+)
 from offpath.profiling.load.sampling import (
-    Groups,
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,
     subtract,
 )
-from offpath.profiling.load.target import BESIDE, RunningServer
-
-
-def own_groups(running: RunningServer) -> Groups:
-    """The server's own processes."""
-    groups = running.groups()
-    return {name: pids for name, pids in groups.items() if name != BESIDE}
-
-
-class RepliesObserver(Protocol):
-    """Told how a window goes on."""
-
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """Live count inside a window."""
 
 
 class WindowWatcher:
     """Samples CPU at the window's two ends and notices a server that dies in between."""
 
-    def __init__(
-        self, name: str, running: RunningServer, observer: RepliesObserver
-    ) -> None:
+    def __init__(self, name: str, running: RunningServer, observer: Observer) -> None:
         self._name, self._running, self._observer = name, running, observer
         self._groups = running.groups()
         self._before: dict[str, float] = {}
@@ -50,7 +38,7 @@ class WindowWatcher:
         self._opened_s = 0.0
 
     def on_window(self) -> None:
-        """The window begins."""
+        """Takes the samples of the window's beginning."""
         self._opened_s = time.monotonic() - self._begin_s
         self._groups = self._running.groups()
         self._before = sample_cpu_s(self._groups)
@@ -66,14 +54,17 @@ class WindowWatcher:
         self._observer.on_replies(replies, elapsed_s)
 
     def check_running(self) -> None:
-        """Raises ExpectedError when the server is gone: after a window, its last half second."""
+        """Raises ExpectedError when the server is gone.
+
+        Call it after a window too: the server may have died in its last half second.
+        """
         if not self._running.is_running():
             raise ExpectedError(
                 f"server {self._name!r} died under load; its log is {self._running.log_path()}"
             )
 
     def cpu_s(self, sample: LoadSample) -> dict[str, float]:
-        """CPU seconds inside the window by group; call it as soon as the window is over."""
+        """Returns CPU seconds inside the window by group; call it when the window has ended."""
         busy_s = machine_busy_s() - self._busy_before_s
         groups = subtract(sample_cpu_s(self._groups), self._before)
         groups["generator"] = round(sample.cpu_s, 3)
@@ -81,7 +72,7 @@ class WindowWatcher:
         return groups
 
     def summarise_gpu(self, samples: GpuSamples) -> dict[str, float]:
-        """The readings inside the window in two figures; empty without a GPU."""
+        """Returns most memory and mean utilisation inside the window; empty without a GPU."""
         # The sampler's clock starts with the load, a moment after ours.
         inside = [r for r in samples.readings if r.at_s >= self._opened_s]
         busy = [r.utilisation for r in inside if r.utilisation is not None]
@@ -99,9 +90,9 @@ def measure_load(
     running: RunningServer,
     plan: LoadPlan,
     generator: Generator,
-    observer: RepliesObserver,
+    observer: Observer,
 ) -> dict[str, float | Sequence[float]]:
-    """Runs a plan on a server: the figures of its window, as `core.run` names them.
+    """Runs a plan on a server and returns the figures of its window, named as in `core.run`.
 
     Raises:
         ExpectedError: the server died, or the generator did.
@@ -112,8 +103,8 @@ def measure_load(
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
     groups: dict[str, Mapping[str, float]] = {
-        "rss_bytes": sample_rss_bytes(own_groups(running)),
-        "pss_bytes": sample_pss_bytes(own_groups(running)),
+        "rss_bytes": sample_rss_bytes(list_own_groups(running)),
+        "pss_bytes": sample_pss_bytes(list_own_groups(running)),
         "gpu": watcher.summarise_gpu(gpu.samples),
     }
     return {
@@ -129,7 +120,7 @@ def measure_load(
 def name_figures(
     sample: LoadSample, cpu_s: Mapping[str, float]
 ) -> dict[str, float | Sequence[float]]:
-    """What clients saw, and the CPU time by group; BESIDE is not the server's cost."""
+    """Returns what clients saw and the CPU time by group; BESIDE is not counted as the server's."""
     return {
         "elapsed_s": round(sample.elapsed_s, 4),
         "replies_200": sample.ok,
@@ -144,7 +135,7 @@ def name_figures(
 
 
 def machine_busy_s() -> float:
-    """CPU seconds of the whole machine, everything but idle, since it started."""
+    """Returns the CPU seconds that the whole machine was not idle since it started."""
     times = psutil.cpu_times()
     # guest is part of user already.
     return float(

@@ -23,6 +23,7 @@ from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
 from offpath.handler.errors import WrongOption
+from offpath.profiling.core.workplace import cache_folder
 
 MANIFEST = "manifest.json"
 # Raise when the generator changes: a cache made by an older one is then left alone.
@@ -85,7 +86,7 @@ def load_workload(
     spec = find_spec(name)
     if spec is None:
         return load_folder(Path(name))
-    folder = cache_folder() / f"{name}-seed{seed}-v{GENERATOR_VERSION}"
+    folder = cache_folder() / "workloads" / f"{name}-seed{seed}-v{GENERATOR_VERSION}"
     if not (folder / MANIFEST).is_file():
         progress(f"making {spec.count} photographs for {name} in {folder}")
         generate(spec, seed, folder)
@@ -107,13 +108,6 @@ def find_spec(name: str) -> WorkloadSpec | None:
     scale = (mean_bytes / usual.mean_bytes) ** 0.5
     width, height = (round(side * scale) for side in usual.size)
     return WorkloadSpec(name, (width, height), mean_bytes)
-
-
-def cache_folder() -> Path:
-    """$OFFPATH_CACHE_DIR, else $XDG_CACHE_HOME/offpath, else ~/.cache/offpath; then /workloads."""
-    explicit = os.environ.get("OFFPATH_CACHE_DIR")
-    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(explicit if explicit else Path(xdg) / "offpath") / "workloads"
 
 
 def load_folder(folder: Path) -> Workload:

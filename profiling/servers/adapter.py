@@ -1,11 +1,13 @@
-"""What servers under test from PyPI share; each one's own module says what is special.
+"""A server under test as a benchmark sees it: built once, started once per round.
 
-To add a server: a module here with an `Adapter`, its line in `registry.py`, and for a library that
-one programs the program in `services/`. mosec.py is the shortest example.
+To add a server, write a module here with an `Adapter` and add its line to `registry.py`. mosec.py
+is the shortest example of a server from PyPI; such a server needs only a `PackagedAdapter` and, if
+it is a library, a program in `services/`.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,38 +17,92 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from offpath.profiling.load.call import Call
+from offpath.profiling.load.limits import OwnForward
 from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.running_server import RunningServer
 from offpath.profiling.load.sampling import Groups
-from offpath.profiling.load.target import BATCH_SIZE, MAX_BATCH_DELAY_MS, RunningServer
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.launched import (
+from offpath.profiling.servers.server_process import (
     LOOPBACK,
-    Launch,
     ServerProcess,
-    environment_path_variable,
+    command_line,
     is_ok,
-    launched,
     on_free_ports,
+    start_process,
 )
-from offpath.profiling.servers.marked import command_line
 from offpath.profiling.servers.services.settings import ServiceSettings
 from offpath.serving.process.ports import resolve_ports
 
+# As in archive/presets/cpu.yaml; every server under test has the same.
+BATCH_SIZE = 8
+MAX_BATCH_DELAY_MS = 1
+# Threads of each worker; there are as many workers as cores.
+THREADS = 1
 SERVICES = "offpath.profiling.servers.services"
 SERVICES_DIR = Path(__file__).parent / "services"
-# Of each worker; as many workers as cores.
-THREADS = 1
+
+
+class Adapter(ABC):
+    """A server under test: how it is built and started, and how a client calls it.
+
+    Attributes:
+        name: name in the registry and in reports.
+        call: form of a client's requests.
+        batch_size: largest batch. A sweep sets it before `prepare`; a server that cannot batch
+            ignores it.
+    """
+
+    name: str
+    call: Call
+    batch_size: int
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The server's set-up, for the result: versions, batch size, delay, workers, threads."""
+
+    @property
+    def engine(self) -> str | None:
+        """Engine and precision of an archive of ours; None for any other server."""
+        return None
+
+    @property
+    def own_forward(self) -> OwnForward | None:
+        """The forward of an archive of ours, once prepared; None for any other server."""
+        return None
+
+    def why_not(self) -> str | None:
+        """Returns why the server cannot run on this machine, with the cure; None when it can.
+
+        Starts nothing. The run continues with the others; the reason is printed and kept.
+        """
+        return None
+
+    def prepare(self, folder: Path) -> None:
+        """Builds what a start needs, once, into a folder of its own.
+
+        Raises:
+            ExpectedError: it cannot be built.
+        """
+
+    @abstractmethod
+    def running(self) -> AbstractContextManager[RunningServer]:
+        """Starts the server and waits until it is ready; ends it without leaving a process.
+
+        Raises:
+            ExpectedError: it does not start (a port that is taken, a model that does not load).
+        """
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where one start of a server may write and listen.
+    """One start of a packaged server: where it may write and listen.
 
     Attributes:
-        python: its environment's.
-        folder: what `prepare` filled.
-        scratch: a short path that goes with the start: sockets have room for 107 bytes.
-        ports: free ones on loopback.
+        python: Python of its environment.
+        folder: folder that `prepare` filled.
+        scratch: temporary folder of this start; a short path, as sockets have room for 107 bytes.
+        ports: free ports on loopback; requests come to the first.
     """
 
     python: Path
@@ -56,38 +112,36 @@ class Start:
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """The file with the server's output."""
         return self.folder / "server.log"
 
     @property
     def port(self) -> int:
-        """The one for requests."""
+        """The port for requests."""
         return self.ports[0]
 
     def url(self, path: str = "", port: int = 0) -> str:
-        """An address of it."""
+        """Returns an address on the port of this index."""
         return f"http://{LOOPBACK}:{self.ports[port]}{path}"
 
     def run_service(self, name: str, *arguments: str) -> list[str]:
-        """The command that runs a program of `services/`."""
+        """Returns the command that runs a program of `services/`."""
         return [str(self.python), "-m", f"{SERVICES}.{name}", *arguments]
 
 
-class Adapter(ABC):
-    """A server under test (`ServerUnderTest`) that we start.
+class PackagedAdapter(Adapter):
+    """A server from PyPI, run in an environment of its own.
 
     Attributes:
-        name: as in the registry.
-        environment: what it is installed from.
-        predict_path: where it takes a picture.
-        ready_path: answers 200 when it does.
-        ready_line: what each worker has said in the log by then; empty where nothing tells.
-        worker_mark: in the command line of each process that runs the model.
-        port_count: how many it binds; requests come to the first.
-        kind: what a worker does with a picture, see `services.classifiers`.
+        environment: environment that the server is installed in.
+        predict_path: path that takes a photograph.
+        ready_path: path that answers 200 when the server is ready.
+        ready_line: line in the log that each worker has printed by then; empty where none does.
+        worker_mark: part of the command line of each process that runs the model.
+        port_count: number of ports that it binds.
+        kind: what a worker does with a photograph, see `services.classifiers`.
     """
 
-    name: str
     environment: ClassVar[Environment]
     predict_path: ClassVar[str]
     ready_path: ClassVar[str]
@@ -104,7 +158,6 @@ class Adapter(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
         return {
             "requirements": list(self.environment.requirements),
             "max_batch_size": self.batch_size,
@@ -115,20 +168,17 @@ class Adapter(ABC):
         }
 
     def why_not(self) -> str | None:
-        """See `ServerUnderTest`."""
         if self.environment.find() is not None:
             return None
         size_mb = self.environment.size_mb
         return f"not set up here: offpath bench setup {self.name} ({size_mb} MB)"
 
     def prepare(self, folder: Path) -> None:
-        """See `ServerUnderTest`."""
         folder.mkdir(parents=True)
         self.build(folder)
         self._folder = folder
 
     def running(self) -> AbstractContextManager[RunningServer]:
-        """See `ServerUnderTest`."""
         return on_free_ports(self._start)
 
     @contextmanager
@@ -140,14 +190,19 @@ class Adapter(ABC):
         ) as scratch:
             ports = tuple(self.choose_ports())
             start = Start(self.find_python(), self._folder, Path(scratch), ports)
-            command, env = self.make_command(start), self.make_environment(start)
-            launch = Launch(self.name, command, start.log, env, scratch=start.scratch)
-            with launched(launch, lambda: self.is_ready(start)) as process:
+            with start_process(
+                self.name,
+                self.make_command(start),
+                start.log,
+                lambda: self.is_ready(start),
+                env=self.make_environment(start),
+                scratch=start.scratch,
+            ) as process:
                 self.finish_start(start, process)
-                yield RunningAdapter(self, process, start.url(self.predict_path))
+                yield RunningPackage(self, process, start.url(self.predict_path))
 
     def find_python(self) -> Path:
-        """The environment's."""
+        """Returns the Python of the server's environment."""
         python = self.environment.find()
         if python is None:
             raise RuntimeError(f"server {self.name!r} was prepared without setup")
@@ -155,21 +210,21 @@ class Adapter(ABC):
 
     @abstractmethod
     def make_command(self, start: Start) -> list[str]:
-        """Its command line."""
+        """Returns the server's command line."""
 
     def make_call(self) -> Call:
-        """How a client calls it; by default as TorchServe."""
+        """Returns how a client calls the server; by default as it calls TorchServe."""
         return Call()
 
     def build(self, folder: Path) -> None:
         """Writes what a start needs; nothing by default."""
 
     def choose_ports(self) -> list[int]:
-        """Free ports."""
+        """Returns free ports."""
         return resolve_ports(LOOPBACK, [0] * self.port_count)
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """Its variables: the service's settings among them; temporary files go into `scratch`."""
+        """Returns the server's variables: its program's settings, and `scratch` as TMPDIR."""
         settings = ServiceSettings(
             model=self.model.reference,
             port=start.port,
@@ -179,38 +234,41 @@ class Adapter(ABC):
             threads=THREADS,
             kind=self.kind,
         )
+        folders = [str(start.python.parent), os.environ.get("PATH", os.defpath)]
         return {
             **settings.to_environment(),
-            "PATH": environment_path_variable(start.python),
+            "PATH": os.pathsep.join(folders),
             "OMP_NUM_THREADS": str(THREADS),
             "TMPDIR": str(start.scratch),
         }
 
     def is_ready(self, start: Start) -> bool:
-        """Whether all its workers are ready; httpx.TransportError: not yet."""
+        """Returns whether all workers are ready; httpx.TransportError where nothing listens."""
         if self.ready_line:
-            said = start.log.read_text(errors="replace").count(self.ready_line)
-            if said < self.workers:
+            printed = start.log.read_text(errors="replace").count(self.ready_line)
+            if printed < self.workers:
                 return False
         return is_ok(start.url(self.ready_path))()
 
     def finish_start(self, start: Start, process: ServerProcess) -> None:
-        """What is left to do once it is ready; nothing by default."""
+        """Does what is left to do once the server is ready; nothing by default."""
 
     def is_frontend(self, command_line: str) -> bool:
-        """Whether a process that is no worker is the server's at all."""
+        """Returns whether a process that is no worker belongs to the server at all."""
         return True
 
 
-class RunningAdapter:
-    """A ready one (`RunningServer`); its workers are the processes with the model."""
+class RunningPackage:
+    """A ready packaged server (`RunningServer`)."""
 
-    def __init__(self, adapter: Adapter, process: ServerProcess, url: str) -> None:
+    def __init__(
+        self, adapter: PackagedAdapter, process: ServerProcess, url: str
+    ) -> None:
         self._adapter, self._process = adapter, process
         self.predict_url = url
 
     def groups(self) -> Groups:
-        """See `RunningServer`."""
+        """Returns the processes with the model as workers, the others as front end."""
         groups: dict[str, list[int]] = {"frontend": [], "workers": []}
         for process in self._process.members():
             line = command_line(process)
@@ -221,9 +279,7 @@ class RunningAdapter:
         return groups
 
     def is_running(self) -> bool:
-        """See `RunningServer`."""
         return self._process.is_running()
 
     def log_path(self) -> Path:
-        """See `RunningServer`."""
-        return self._process.launch.log
+        return self._process.log

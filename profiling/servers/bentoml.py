@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from offpath.profiling.servers.adapter import SERVICES, Adapter, Start
+from offpath.profiling.servers.adapter import SERVICES, PackagedAdapter, Start
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.launched import LOOPBACK
+from offpath.profiling.servers.server_process import LOOPBACK
 
 
-class BentoML(Adapter):
+class BentoML(PackagedAdapter):
     """One worker a core."""
 
     name = "bentoml"

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.workload import cache_folder
+from offpath.profiling.core.workplace import cache_folder
 
 Progress = Callable[[str], None]
 
@@ -160,7 +160,7 @@ class Environment:
 
 def environments_folder() -> Path:
     """Where environments are kept: `environments` beside the cached workloads."""
-    return cache_folder().parent / "environments"
+    return cache_folder() / "environments"
 
 
 def shared_folders() -> list[str]:

@@ -9,7 +9,7 @@ from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.deploy.triton.export import TritonChoices, export_triton
 from offpath.profiling.load.call import JPEG, Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.servers.adapter import Adapter, Start
+from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
 from offpath.profiling.servers.confined import confine
 from offpath.profiling.servers.ray_serve import FAST, RayServe
@@ -19,7 +19,7 @@ from offpath.profiling.servers.triton import MODEL, RAW_BODY, Triton, read_outpu
 RAY_PORT = 8000
 
 
-def build_archive(server: Adapter, folder: Path) -> Path:
+def build_archive(server: PackagedAdapter, folder: Path) -> Path:
     """The archive that `offpath` serves."""
     config = {
         **offpath_config(server.model, server.workers),
@@ -85,7 +85,7 @@ class OffpathRay(RayServe):
 
     def is_ready(self, start: Start) -> bool:
         """A replica answers through the proxy."""
-        return Adapter.is_ready(self, start)
+        return PackagedAdapter.is_ready(self, start)
 
 
 class OffpathRayTwoTier(OffpathRay):

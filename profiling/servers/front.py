@@ -16,8 +16,12 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
-from offpath.profiling.servers.torchserve_variants import make_offpath_direct
+from offpath.profiling.servers.s3_store import Beside
+from offpath.profiling.servers.torchserve import (
+    RunningTorchServe,
+    TorchServeAdapter,
+    make_offpath_direct,
+)
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
@@ -43,20 +47,13 @@ class RunningBehindDoor(RunningTorchServe):
 
     def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
         super().__init__(server, began_s=began_s)
-        self.server, self._door = server, door
+        self._door = door
         self.predict_url = f"{door.url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        """See `RunningServer`."""
         return {**super().groups(), NGINX: find_nginx_pids(self._door)}
 
-    def scale(self, workers: int) -> None:
-        """Sets the number of workers and waits until they are READY."""
-        with self._server.management() as api:
-            api.scale(archives.NAME, workers)
-
     def is_running(self) -> bool:
-        """See `RunningServer`."""
         return super().is_running() and self._door.nginx.is_running()
 
 
@@ -69,7 +66,6 @@ class RunningHosts(RunningBehindDoor):
         self._hosts = hosts
 
     def groups(self) -> Groups:
-        """See `RunningServer`."""
         groups: dict[str, list[int]] = {NGINX: find_nginx_pids(self._door)}
         for host in self._hosts:
             for name, pids in host.groups().items():
@@ -78,7 +74,6 @@ class RunningHosts(RunningBehindDoor):
         return groups
 
     def is_running(self) -> bool:
-        """See `RunningServer`."""
         return super().is_running() and all(h.is_running() for h in self._hosts)
 
 
@@ -88,7 +83,7 @@ def find_nginx_pids(door: Door) -> list[int]:
 
 
 @dataclass
-class BehindDoorUnderTest(TorchServeUnderTest):
+class FrontDoorAdapter(TorchServeAdapter):
     """Our archive behind the front door.
 
     Attributes:
@@ -99,13 +94,11 @@ class BehindDoorUnderTest(TorchServeUnderTest):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
         door = {f"front.{name}": value for name, value in self.front.items()}
         nginx = f"nginx {find_nginx().version_text}"
         return super().settings | {"front": nginx, **door}
 
     def why_not(self) -> str | None:
-        """See `ServerUnderTest`."""
         try:
             find_nginx()
         except ExpectedError as error:
@@ -114,8 +107,6 @@ class BehindDoorUnderTest(TorchServeUnderTest):
 
     @contextmanager
     def _start(self) -> Iterator[RunningBehindDoor]:
-        if self._store is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
         with ExitStack() as stack:
             door = self._make_door(stack)
             count = int(self.front.get("hosts", 0))
@@ -133,18 +124,17 @@ class BehindDoorUnderTest(TorchServeUnderTest):
     @contextmanager
     def _run(self, door: DoorSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
         """One host: TorchServe and its door."""
-        store = self._store or Path()
         began_s = time.perf_counter()
-        with self.beside() as beside:
-            settings = self._make_settings(store, beside)
-            settings = replace(settings, log_dir=store / f"logs-{number}")
-            session = OneHostSession(lambda: settings, door, View())
-            try:
-                session.start()
-                server = session.rotation.current
-                yield RunningBehindDoor(server, session.door, began_s)
-            finally:
-                session.stop()
+        settings = self._make_settings(Beside())
+        logs = settings.model_store / f"logs-{number}"
+        settings = replace(settings, log_dir=logs)
+        session = OneHostSession(lambda: settings, door, View())
+        try:
+            session.start()
+            server = session.rotation.current
+            yield RunningBehindDoor(server, session.door, began_s)
+        finally:
+            session.stop()
 
     def _make_door(self, stack: ExitStack) -> DoorSettings:
         own = {k: v for k, v in self.front.items() if k not in ("tls", "hosts")}
@@ -170,7 +160,7 @@ def write_certificate(folder: Path, name: str = "door") -> tuple[Path, Path]:
     return certificate, key
 
 
-def make_offpath(model: ModelUnderTest, cores: int) -> BehindDoorUnderTest:
+def make_offpath(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
     """The same archive as `offpath-direct`, with nginx before TorchServe."""
     direct = make_offpath_direct(model, cores)
-    return BehindDoorUnderTest("offpath", direct.build, direct.archive_settings)
+    return FrontDoorAdapter("offpath", direct.build, direct.archive_settings)

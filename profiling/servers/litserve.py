@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import Adapter, Start
+from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.environments import Environment
 
 
-class LitServe(Adapter):
+class LitServe(PackagedAdapter):
     """One worker a core, and as many HTTP processes, which is its default."""
 
     name = "litserve"

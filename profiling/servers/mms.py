@@ -9,10 +9,14 @@ from pathlib import Path
 import httpx
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.target import MAX_BATCH_DELAY_MS
-from offpath.profiling.servers.adapter import SERVICES_DIR, Adapter, Start
+from offpath.profiling.servers.adapter import (
+    MAX_BATCH_DELAY_MS,
+    SERVICES_DIR,
+    PackagedAdapter,
+    Start,
+)
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.launched import (
+from offpath.profiling.servers.server_process import (
     ServerProcess,
     choose_low_ports,
     server_environment,
@@ -27,7 +31,7 @@ SERVICE_FILE = SERVICES_DIR / "mms_service.py"
 REGISTER_TIMEOUT_S = 180.0
 
 
-class Mms(Adapter):
+class Mms(PackagedAdapter):
     """One worker a core, with Pillow preprocessing as its examples have it."""
 
     name = "mms"
@@ -118,5 +122,5 @@ class Mms(Adapter):
         if reply.status_code != 200:
             raise ExpectedError(
                 f"server {self.name!r} refused the model with {reply.status_code}:"
-                f" {reply.text[:300]}{process.last_words()}"
+                f" {reply.text[:300]}{process.quote_log()}"
             )

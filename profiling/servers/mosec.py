@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import Adapter, Start
+from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.launched import LOOPBACK
+from offpath.profiling.servers.server_process import LOOPBACK
 from offpath.profiling.servers.services.settings import ServiceSettings
 
 
-class Mosec(Adapter):
+class Mosec(PackagedAdapter):
     """One worker a core."""
 
     name = "mosec"

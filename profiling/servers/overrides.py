@@ -27,8 +27,8 @@ import yaml
 
 from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
-from offpath.profiling.servers.front import FRONT_KEYS, BehindDoorUnderTest
-from offpath.profiling.servers.torchserve import TorchServeUnderTest
+from offpath.profiling.servers.front import FRONT_KEYS, FrontDoorAdapter
+from offpath.profiling.servers.torchserve import TorchServeAdapter
 from offpath.serving.torchserve.properties import read_properties
 from offpath.serving.torchserve.server_settings import find_config
 
@@ -111,13 +111,13 @@ def check_key(name: str, key: str) -> None:
         )
 
 
-def apply_override(server: object, override: Override) -> TorchServeUnderTest:
+def apply_override(server: object, override: Override) -> TorchServeAdapter:
     """The server with the variant's name and settings.
 
     Raises:
         WrongOption: it is no TorchServe, has no such archive, or a value is refused.
     """
-    if not isinstance(server, TorchServeUnderTest):
+    if not isinstance(server, TorchServeAdapter):
         raise WrongOption(
             f"variant {override.name!r}: {override.server!r} is no TorchServe, nothing of it"
             " can be changed"
@@ -134,14 +134,14 @@ def apply_override(server: object, override: Override) -> TorchServeUnderTest:
     front = {k: read_value(v) for k, v in override.of_kind("front").items()}
     if not front:
         return changed
-    if not isinstance(changed, BehindDoorUnderTest):
+    if not isinstance(changed, FrontDoorAdapter):
         raise WrongOption(
             f"variant {override.name!r}: {override.server!r} has no front door"
         )
     return replace(changed, front=front)
 
 
-def change_config(server: TorchServeUnderTest, override: Override) -> dict[str, str]:
+def change_config(server: TorchServeAdapter, override: Override) -> dict[str, str]:
     """The keys of config.properties."""
     config = {k: v for k, v in override.settings.items() if k in CONFIG_KEYS}
     more = config.pop(MORE_VMARGS, None)
@@ -153,9 +153,7 @@ def change_config(server: TorchServeUnderTest, override: Override) -> dict[str, 
     return config
 
 
-def change_archive(
-    server: TorchServeUnderTest, override: Override
-) -> Mapping[str, Any]:
+def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str, Any]:
     """The content of the archive's model-config.yaml, checked as `offpath archive` does."""
     model, handler = override.of_kind("model"), override.of_kind("handler")
     asked = server.archive_settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 
-from offpath.profiling.servers.adapter import Adapter, Start
+from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.services.settings import READY
@@ -31,7 +31,7 @@ def may_listen_everywhere() -> bool:
     return os.environ.get(ALLOW_VARIABLE) == "1"
 
 
-class RayServe(Adapter):
+class RayServe(PackagedAdapter):
     """One replica a core."""
 
     name = "ray-serve"
@@ -98,4 +98,4 @@ class RayServeFast(RayServe):
 
     def is_ready(self, start: Start) -> bool:
         """The replicas are there, and HAProxy knows of them."""
-        return super().is_ready(start) and Adapter.is_ready(self, start)
+        return super().is_ready(start) and PackagedAdapter.is_ready(self, start)

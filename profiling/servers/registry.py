@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from offpath.handler.errors import WrongOption
 from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.target import ServerUnderTest
-from offpath.profiling.servers import torchserve_variants as torchserve
+from offpath.profiling.servers import torchserve
+from offpath.profiling.servers.adapter import Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import (
@@ -25,7 +25,7 @@ from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
 # Name -> maker(model, cores).
-SERVERS: dict[str, Callable[[ModelUnderTest, int], ServerUnderTest]] = {
+SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath": make_offpath,
     "offpath-direct": torchserve.make_offpath_direct,
     "offpath-thin": torchserve.make_offpath_thin,
@@ -65,7 +65,7 @@ def make_servers(
     model: ModelUnderTest,
     cores: int,
     variants: Sequence[str] = (),
-) -> list[ServerUnderTest]:
+) -> list[Adapter]:
     """The named servers, in order, and then variants of servers, see `overrides`.
 
     Raises:
@@ -80,9 +80,7 @@ def make_servers(
     return made
 
 
-def make_override_variant(
-    text: str, model: ModelUnderTest, cores: int
-) -> ServerUnderTest:
+def make_override_variant(text: str, model: ModelUnderTest, cores: int) -> Adapter:
     """A server with other settings, from NAME=SERVER:KEY=VALUE;...
 
     Raises:

@@ -16,12 +16,11 @@ from typing import Any
 import httpx
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.servers.launched import (
+from offpath.profiling.servers.server_process import (
     LOOPBACK,
-    Launch,
     choose_low_ports,
-    launched,
     on_free_ports,
+    start_process,
 )
 
 START_TIMEOUT_S = 60.0
@@ -148,21 +147,22 @@ def run_s3_server(
         folder, ports = Path(scratch), choose_low_ports(port_count)
         server = S3Server(f"http://{LOOPBACK}:{ports[0]}", make_environ())
         client = server.client()
-        launch = Launch(
-            name,
-            make_command(folder, ports),
-            folder / "console.log",
-            scratch=folder,
-            # Nothing of it is kept; SeaweedFS takes more than ten seconds.
-            stop_timeout_s=0.0,
-        )
 
         def is_ready() -> bool:
             # Whatever it says: boto3 alone would pause longer and longer between its tries.
             httpx.get(server.endpoint_url, timeout=2.0, trust_env=False)
             return can_store(client)
 
-        with launched(launch, is_ready, START_TIMEOUT_S) as process:
+        with start_process(
+            name,
+            make_command(folder, ports),
+            folder / "console.log",
+            is_ready,
+            scratch=folder,
+            timeout_s=START_TIMEOUT_S,
+            # Nothing of it is kept, and SeaweedFS takes more than ten seconds to end.
+            stop_timeout_s=0.0,
+        ) as process:
             yield replace(server, pid=process.pid)
 
 

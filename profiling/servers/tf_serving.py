@@ -20,8 +20,8 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.sampling import Groups
-from offpath.profiling.load.target import BATCH_SIZE
-from offpath.profiling.servers.launched import is_ok
+from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
+from offpath.profiling.servers.server_process import is_ok
 
 # Of the model: http://host:8501/v1/models/classifier
 URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
@@ -49,20 +49,18 @@ class RunningTfServing:
         self.predict_url = f"{model_url}:predict"
 
     def groups(self) -> Groups:
-        """See `RunningServer`."""
         return {"frontend": []}
 
     def is_running(self) -> bool:
-        """See `RunningServer`; the load counts what it does not answer."""
+        # The load counts the requests that it does not answer.
         return True
 
     def log_path(self) -> Path:
-        """See `RunningServer`."""
         return Path(self._model_url)
 
 
-class TfServing:
-    """The server that the environment names (`ServerUnderTest`)."""
+class TfServing(Adapter):
+    """The TensorFlow Serving that the environment names."""
 
     name = "tf-serving"
 
@@ -79,11 +77,9 @@ class TfServing:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
         return {"started": "by its owner"}
 
     def why_not(self) -> str | None:
-        """See `ServerUnderTest`: the model's status page must be there."""
         if not self._url:
             return (
                 "no package index has it: start one and set"
@@ -97,12 +93,8 @@ class TfServing:
             return None
         return f"{URL_VARIABLE}={self._url!r} is no model's status page"
 
-    def prepare(self, folder: Path) -> None:
-        """See `ServerUnderTest`; nothing to build."""
-
     @contextmanager
     def running(self) -> Iterator[RunningTfServing]:
-        """See `ServerUnderTest`."""
         problem = self.why_not()
         if problem:
             raise ExpectedError(f"server {self.name!r}: {problem}")

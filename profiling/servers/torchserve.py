@@ -1,24 +1,34 @@
-"""TorchServe under test, with an archive; which ones: `torchserve_variants.py`."""
+"""TorchServe under test: with our archive, the stock handler, and a typical first handler."""
 
 from __future__ import annotations
 
+import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.model.engines.artefacts import FOLDER as ENGINE_FOLDER
-from offpath.profiling.load.call import Call
+from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.limits import OwnForward
+from offpath.profiling.load.model_under_test import ModelUnderTest
+from offpath.profiling.load.running_server import BESIDE
 from offpath.profiling.load.sampling import Groups
-from offpath.profiling.load.target import BATCH_SIZE, BESIDE
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.launched import on_free_ports
-from offpath.profiling.servers.s3_store import Beside
+from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
+from offpath.profiling.servers.s3_store import (
+    PREDICTION_LOG,
+    PUT_LATENCY_MS,
+    Beside,
+    run_store,
+    why_no_store,
+)
+from offpath.profiling.servers.server_process import on_free_ports
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.management import ManagementClient
@@ -28,20 +38,19 @@ from offpath.serving.torchserve.warm_up import warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
-
-
-SCALE_S = 120.0
-
-
-# Group of the fork server and the workers' launchers; see serving/fork/fork_server.py.
+SCALE_TIMEOUT_S = 120.0
+# The group of the fork server and the workers' launchers, see serving/fork/fork_server.py.
 FORK_HELPERS = "fork helpers"
+INT8_PACKAGES = ("openvino", "nncf")
+# Variables that tell the naive handler where to put its predictions.
+NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
 
 class RunningTorchServe:
     """A ready TorchServe; its process groups are Java and the Python workers.
 
     Attributes:
-        began_s: when it was started (`time.perf_counter`), where something else was before.
+        began_s: time of its start (`time.perf_counter`), where something else was started before.
     """
 
     def __init__(
@@ -50,53 +59,54 @@ class RunningTorchServe:
         beside: Beside = Beside(),
         began_s: float | None = None,
     ) -> None:
-        self._server, self._beside = server, beside
+        self.server, self._beside = server, beside
         self.began_s = began_s
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        """See `RunningServer`."""
-        helpers = find_fork_helpers(self._server.java_pid)
+        helpers = find_fork_helpers(self.server.java_pid)
         return {
-            "frontend": [self._server.java_pid],
-            "workers": self._server.worker_pids(),
+            "frontend": [self.server.java_pid],
+            "workers": self.server.worker_pids(),
             **({FORK_HELPERS: helpers} if helpers else {}),
             **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
         }
 
     def scale(self, workers: int) -> None:
-        """Sets the number of workers and waits until they are READY."""
-        with ManagementClient(self._server.management_url, timeout_s=SCALE_S) as api:
-            api.scale(archives.NAME, workers)
+        """Sets the number of workers and waits until all are READY."""
+        token = self.server.read_token("management")
+        url = self.server.management_url
+        with ManagementClient(url, token, timeout_s=SCALE_TIMEOUT_S) as management:
+            management.scale(archives.NAME, workers)
 
     def is_running(self) -> bool:
-        """See `RunningServer`."""
-        return self._server.is_running()
+        return self.server.is_running()
 
     def log_path(self) -> Path:
-        """See `RunningServer`."""
-        return self._server.log_path
+        return self.server.log_path
 
 
 @contextmanager
 def run_nothing() -> Iterator[Beside]:
-    """Most servers need nothing beside them."""
+    """Runs nothing beside the server, which is what most servers need."""
     yield Beside()
 
 
 @dataclass
-class TorchServeUnderTest:
+class TorchServeAdapter(Adapter):
     """One way to run TorchServe.
 
     Attributes:
         build: writes the .mar with some settings into a folder.
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
-        batch_size: see `ServerUnderTest`; wins over `archive_settings`.
-        stock: without our config.properties and log settings.
-        fork_workers: workers are forked from one process that has imported torch; not with `stock`.
-        beside: what runs beside it, and what the result says of that.
-        beside_settings: see `beside`.
-        needs: why not, beyond Java.
+        stock: run without our config.properties and log settings.
+        fork_workers: fork workers from one process that has imported torch; not with `stock`.
+        overrides: keys of config.properties.
+        env: variables of the server and its workers.
+        batch_size: see `Adapter`; wins over `archive_settings`.
+        beside: starts what runs beside the server.
+        beside_settings: what the result says of `beside`.
+        needs: returns why the server cannot run here, apart from Java.
     """
 
     name: str
@@ -115,7 +125,6 @@ class TorchServeUnderTest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
         return {
             "archive": self.config,
             "stock": self.stock,
@@ -128,7 +137,6 @@ class TorchServeUnderTest:
 
     @property
     def engine(self) -> str | None:
-        """The engine and precision that our archive asks for; None for somebody else's."""
         if "handler" not in self.archive_settings:
             return None
         asked = self.archive_settings["handler"]
@@ -137,7 +145,6 @@ class TorchServeUnderTest:
 
     @property
     def own_forward(self) -> OwnForward | None:
-        """What this server's share of its own limit is measured with, once prepared."""
         if self.engine is None or self._store is None:
             return None
         folder = self._store / ENGINE_FOLDER
@@ -146,13 +153,12 @@ class TorchServeUnderTest:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the .mar asks for."""
+        """The model-config.yaml that the .mar gets; empty for none."""
         if not self.archive_settings:
             return {}
         return {**self.archive_settings, "batchSize": self.batch_size}
 
     def why_not(self) -> str | None:
-        """See `ServerUnderTest`."""
         try:
             find_java()
         except ExpectedError as error:
@@ -160,7 +166,6 @@ class TorchServeUnderTest:
         return self.needs()
 
     def prepare(self, folder: Path) -> None:
-        """See `ServerUnderTest`."""
         folder.mkdir(parents=True)
         archive = self.build(folder, self.config)
         with zipfile.ZipFile(archive) as content:
@@ -172,32 +177,141 @@ class TorchServeUnderTest:
         self._store = folder
 
     def running(self) -> AbstractContextManager[RunningTorchServe]:
-        """See `ServerUnderTest`."""
         return on_free_ports(self._start)
 
     @contextmanager
     def _start(self) -> Iterator[RunningTorchServe]:
-        if self._store is None:
-            raise RuntimeError(f"server {self.name!r} was started before prepare()")
         with self.beside() as beside:
             began_s = time.perf_counter()
-            with TorchServe(self._make_settings(self._store, beside)) as server:
+            with TorchServe(self._make_settings(beside)) as server:
                 if not self.stock:
                     # `offpath serve` announces a server after this.
                     workers = int(self.archive_settings.get("minWorkers", 1))
                     warm_up(server.inference_url, archives.NAME, workers)
                 yield RunningTorchServe(server, beside, began_s)
 
-    def _make_settings(self, store: Path, beside: Beside) -> ServerSettings:
+    def _make_settings(self, beside: Beside) -> ServerSettings:
+        if self._store is None:
+            raise RuntimeError(f"server {self.name!r} was started before prepare()")
         return ServerSettings(
-            model_store=store,
+            model_store=self._store,
             models=(ARCHIVE,),
             stock=self.stock,
             fork_workers=self.fork_workers,
             inference_port=0,
             management_port=0,
             metrics_port=0,
-            log_dir=store / "logs",
+            log_dir=self._store / "logs",
             overrides=self.overrides,
             env={**self.env, **beside.env},
         )
+
+
+def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """Our archive with the host's preset, our config.properties, no front door."""
+    config = archives.offpath_config(model, cores)
+    return TorchServeAdapter(
+        "offpath-direct",
+        lambda folder, asked: archives.build_offpath(model, asked, folder),
+        config,
+    )
+
+
+def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The same server, except that TorchServe starts each worker as a fresh process."""
+    return replace(
+        make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False
+    )
+
+
+def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The same server with thin clients: they decode and resize, and send a uint8 npy."""
+    return replace(
+        make_offpath_direct(model, cores), name="offpath-thin", call=Call(NPY)
+    )
+
+
+def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The same server with its prediction log shipped to an S3 server of the benchmark."""
+    config = archives.offpath_config(model, cores, prediction_log=PREDICTION_LOG)
+    offpath = replace(make_offpath_direct(model, cores), archive_settings=config)
+    return with_store(offpath, "offpath-s3")
+
+
+def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
+    """Returns the server with an S3 server beside it."""
+    return replace(
+        server,
+        name=name,
+        env={},
+        beside=run_store,
+        beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
+        needs=why_no_store,
+    )
+
+
+def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """Our archive with an int8 graph for OpenVINO, calibrated on the packages' photographs."""
+    config = archives.offpath_config(model, cores, engine="openvino", precision="int8")
+    return replace(
+        make_offpath_direct(model, cores),
+        name="offpath-int8",
+        archive_settings=config,
+        needs=why_no_int8,
+    )
+
+
+def why_no_int8() -> str | None:
+    """Returns why no int8 archive can be built here, with the cure; None when one can."""
+    missing = [name for name in INT8_PACKAGES if find_spec(name) is None]
+    if not missing:
+        return None
+    return (
+        f"{' and '.join(missing)} not installed: pip install 'torchserve-offpath[int8]'"
+    )
+
+
+def make_naive(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """A typical first handler (`baselines/naive_handler.py`) on TorchServe's defaults.
+
+    With OFFPATH_NAIVE_BUCKET (and OFFPATH_NAIVE_ENDPOINT) it puts each prediction into S3.
+    """
+    store = {name: os.environ[name] for name in NAIVE_VARIABLES if name in os.environ}
+    return TorchServeAdapter(
+        "torchserve-naive",
+        lambda folder, _: archives.build_naive(model, folder),
+        stock=True,
+        # Part of the settings, so that runs with and without S3 are not alike.
+        env=store,
+    )
+
+
+def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The same handler with an S3 server of the benchmark: one put per prediction."""
+    return with_store(make_naive(model, cores), "torchserve-naive-s3")
+
+
+def make_stock(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The stock image_classifier on TorchServe's defaults: no batching, its logging, its JVM."""
+    return TorchServeAdapter(
+        "torchserve-stock",
+        lambda folder, _: archives.build_stock(model, None, folder),
+        stock=True,
+    )
+
+
+def make_stock_fixed(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The stock image_classifier with our batch settings, one thread per worker and a fit JVM."""
+    config = {
+        key: value
+        for key, value in archives.offpath_config(model, cores).items()
+        if key != "handler"
+    }
+    return TorchServeAdapter(
+        "torchserve-fixed",
+        lambda folder, asked: archives.build_stock(model, asked, folder),
+        config,
+        stock=True,
+        overrides={"vmargs": "-Xms2g -Xmx2g -XX:+UseParallelGC"},
+        env={"OMP_NUM_THREADS": "1"},
+    )

@@ -18,10 +18,14 @@ import numpy as np
 
 from offpath.handler.request.npy import read_npy
 from offpath.profiling.load.call import JPEG, NPY, Call
-from offpath.profiling.load.target import MAX_BATCH_DELAY_MS
-from offpath.profiling.servers.adapter import SERVICES_DIR, Adapter, Start
+from offpath.profiling.servers.adapter import (
+    MAX_BATCH_DELAY_MS,
+    SERVICES_DIR,
+    PackagedAdapter,
+    Start,
+)
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.launched import LOOPBACK
+from offpath.profiling.servers.server_process import LOOPBACK
 
 MODEL = "classifier"
 # Not imported: only the server has what it imports.
@@ -70,7 +74,7 @@ def read_strings(tensor: bytes) -> list[str]:
     return strings
 
 
-class Triton(Adapter):
+class Triton(PackagedAdapter):
     """Decode and preprocessing in model.py as in its examples: Pillow and torchvision."""
 
     name = "triton"
@@ -94,7 +98,6 @@ class Triton(Adapter):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `ServerUnderTest`."""
         return super().settings | {"version": "tritonserver 2.51, python backend"}
 
     def make_call(self) -> Call:

@@ -11,10 +11,11 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.call import Call
+from offpath.profiling.servers.adapter import Adapter
 from tests.support.known_server import BehavingServer, Behaviour, run_known_server
 
 
-class QuickServer:
+class QuickServer(Adapter):
     """Answers {"cat": 0.75}.
 
     Args:

@@ -12,7 +12,7 @@ import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.limits import LimitMeter
-from offpath.profiling.load.plan import LoadPlan, LoadSample, find_generator
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, find_generator
 from offpath.profiling.load.workload import load_workload
 from tests.support.known_server import Behaviour, Counts, run_known_server
 from tests.support.silent_watcher import SilentWatcher
@@ -35,10 +35,10 @@ STALL_S = 2.0
 MOST_OF_DECODE = 0.25
 
 
-def load(generator: str, plan: LoadPlan) -> LoadSample:
+def send(generator: str, plan: LoadPlan) -> LoadSample:
     found = find_generator(generator)
     try:
-        found.check(plan.seconds, plan.rate)
+        found.check(plan)
     except ExpectedError as error:
         pytest.skip(str(error))
     return found.run(plan, SilentWatcher())
@@ -47,11 +47,14 @@ def load(generator: str, plan: LoadPlan) -> LoadSample:
 def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
     """Plans REQUESTS requests, or a time for wrk, which has no count of requests."""
     if loop == "open":
-        return LoadPlan(url, (path,), OPEN_CLIENTS, 0, None, REQUESTS, rate=OPEN_RATE)
+        load = Load(seconds=None, warm_up_s=0, requests=REQUESTS, rate=OPEN_RATE)
+        return load.plan(url, (path,), OPEN_CLIENTS)
     if generator != "wrk":
-        return LoadPlan(url, (path,), CLIENTS, 0, None, REQUESTS)
-    seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
-    return LoadPlan(url, (path,), CLIENTS, 0, seconds)
+        load = Load(seconds=None, warm_up_s=0, requests=REQUESTS)
+    else:
+        seconds = round(REQUESTS * sum(DELAYS_S) / len(DELAYS_S) / CLIENTS)
+        load = Load(seconds=seconds, warm_up_s=0)
+    return load.plan(url, (path,), CLIENTS)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_percentiles_and_failures_are_those_of_the_server(
 ) -> None:
     path = load_workload("photos-55k").paths[0]
     with run_known_server(Behaviour(DELAYS_S, FAIL_EVERY)) as server:
-        sample = load(generator, make_plan(generator, loop, server.url, path))
+        sample = send(generator, make_plan(generator, loop, server.url, path))
         counts = server.counts()
     pairs = [
         (np.percentile(sample.latencies_ms, p), np.percentile(counts.held_ms, p))
@@ -92,7 +95,10 @@ def test_open_loop_shows_a_stall_that_closed_loop_hides() -> None:
         with run_known_server(
             Behaviour((0.01,), stall_at=100, stall_s=STALL_S)
         ) as server:
-            sample = load("locust", LoadPlan(server.url, (path,), 4, 0, 10, rate=rate))
+            sample = send(
+                "locust",
+                Load(seconds=10, warm_up_s=0, rate=rate).plan(server.url, (path,), 4),
+            )
         p99_ms[loop] = np.percentile(sample.latencies_ms, 99)
     print(
         f"\nlocust's p99 with one stall of {STALL_S:g} s in 10 s:"
@@ -108,7 +114,10 @@ def test_a_request_costs_a_fraction_of_decoding_its_photograph(generator: str) -
     for name in ("photos-1200k", "photos-55k"):
         workload = load_workload(name)
         with run_known_server(Behaviour()) as server:
-            sample = load(generator, LoadPlan(server.url, workload.paths, 32, 1, 5))
+            sample = send(
+                generator,
+                Load(seconds=5, warm_up_s=1).plan(server.url, workload.paths, 32),
+            )
         with LimitMeter("near-free", cores=1, batch_size=8, seconds=2) as meter:
             decode = meter.measure_decode(workload.paths)
         cpu_ms = 1e3 * sample.cpu_s / sample.ok

@@ -29,7 +29,7 @@ from offpath.profiling.servers.confined import (
     raise_loopback,
     why_no_namespace,
 )
-from offpath.profiling.servers.launched import answers, is_ok
+from offpath.profiling.servers.server_process import answers, is_ok
 from offpath.serving.front.behind import MOST_TRIES
 from offpath.serving.front.bodies import SHM
 from offpath.serving.process.ports import resolve_ports

@@ -13,7 +13,8 @@ import sys
 from typing import Any
 
 from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher, child_environment
+from offpath.profiling.core.workplace import child_environment
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
 
 CHILD = "offpath.profiling.load.generators.locust_child"
 CHARACTERS_SHOWN = 2000
@@ -24,14 +25,12 @@ class LocustGenerator:
 
     name = "locust"
 
-    def check(self, seconds: float | None, rate: float | None) -> None:
-        """See `Generator`."""
+    def check(self, load: Load) -> None:
         if importlib.util.find_spec("locust") is None:
             raise MissingPackage("locust", "bench")
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        """See `Generator`."""
-        self.check(plan.seconds, plan.rate)
+        self.check(plan)
         child = subprocess.Popen(
             [sys.executable, "-m", CHILD],
             stdin=subprocess.PIPE,

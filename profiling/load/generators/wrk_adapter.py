@@ -21,12 +21,13 @@ import httpx
 import psutil
 
 from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.profiling.core.workplace import child_environment
 from offpath.profiling.load.plan import (
     NO_REPLY,
+    Load,
     LoadPlan,
     LoadSample,
     Watcher,
-    child_environment,
 )
 
 # wrk tells only that a status was 400 or above, and times those replies with the others.
@@ -67,24 +68,22 @@ class WrkGenerator:
 
     name = "wrk"
 
-    def check(self, seconds: float | None, rate: float | None) -> None:
-        """See `Generator`."""
+    def check(self, load: Load) -> None:
         if shutil.which("wrk") is None:
             raise WrongOption(
                 "wrk is not on the PATH: install it, or use --generator locust"
             )
-        if seconds is None:
+        if load.seconds is None:
             raise WrongOption(
                 "wrk stops by time alone: give --seconds, or use --generator locust"
             )
-        if rate is not None:
+        if load.rate is not None:
             raise WrongOption(
                 "wrk knows closed loop alone: leave out --rate, or use --generator locust"
             )
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
-        """See `Generator`."""
-        self.check(plan.seconds, plan.rate)
+        self.check(plan)
         if plan.seconds is None:
             raise RuntimeError("check() lets no such plan pass")
         with tempfile.TemporaryDirectory() as name:

@@ -12,10 +12,10 @@ import httpx
 import psutil
 import pytest
 
-from offpath.profiling.experiments import on_servers
+from offpath.profiling.experiments import server_experiment
 from offpath.profiling.load.limits import Rate
 from offpath.profiling.load.model_under_test import Answer
-from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
 from tests.profiling.quick_server import QuickServer
 from tests.support.photographs import find_photograph
 
@@ -49,7 +49,7 @@ class QuickGenerator:
 
     name = "quick"
 
-    def check(self, seconds: float | None, rate: float | None) -> None:
+    def check(self, load: Load) -> None:
         pass
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
@@ -97,10 +97,10 @@ def serve(
             server.workers = workers
         return list(servers)
 
-    patch.setattr(on_servers, "make_servers", make)
-    patch.setattr(on_servers, "find_generator", lambda name: QuickGenerator())
+    patch.setattr(server_experiment, "make_servers", make)
+    patch.setattr(server_experiment, "find_generator", lambda name: QuickGenerator())
     patch.setattr(
-        on_servers, "make_checks", lambda model, photos: [(photos[0], answer)]
+        server_experiment, "make_checks", lambda model, photos: [(photos[0], answer)]
     )
 
 

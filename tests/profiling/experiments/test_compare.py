@@ -14,10 +14,10 @@ from offpath.profiling.core.run import Cell, Run, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.experiments.compare import CompareChoices, run_compare
 from offpath.profiling.experiments.compare_report import document_of
-from offpath.profiling.experiments.on_servers import Windows
 from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.model_under_test import Answer
+from offpath.profiling.load.plan import Load
 from offpath.profiling.load.workload import load_folder
 from offpath.profiling.report.charts import BarChart
 from offpath.profiling.report.document import Table
@@ -41,7 +41,7 @@ def make_choices(workloads: list[str], **changes: Any) -> CompareChoices:
         "model": "near-free",
         "servers": ("a", "b"),
         "clients": (2,),
-        "windows": Windows(seconds=0.3, warm_up_s=0.02),
+        "load": Load(seconds=0.3, warm_up_s=0.02),
         "rounds": 2,
         "command": "offpath bench compare",
     }
@@ -167,7 +167,7 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
         return 0.0
 
     monkeypatch.setattr(
-        "offpath.profiling.experiments.server_subject.check_answers", check
+        "offpath.profiling.experiments.server_experiment.check_answers", check
     )
     run = compare([server], **choices)
     assert len(list_windows(run)) == 1 == len(run.failures)
@@ -193,7 +193,7 @@ def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
 
 def test_starts_alone_need_no_load_and_no_limit(compare):
     run = compare(
-        [QuickServer("a")], probes=("start",), windows=Windows(seconds=0, warm_up_s=0)
+        [QuickServer("a")], probes=("start",), load=Load(seconds=0, warm_up_s=0)
     )
     assert list_windows(run) == [] and list(run.variants) == ["a"]
     assert Summary(run).spread("a", Cell(), "ready_s").rounds == 2
@@ -214,11 +214,11 @@ def test_the_thin_clients_bodies_are_made_before_the_run(tmp_path):
 
 
 def test_a_run_says_in_advance_how_long_it_takes():
-    windows = Windows(seconds=10, warm_up_s=20)
-    choices = make_choices(["one", "two"], windows=windows, rounds=3)
+    load = Load(seconds=10, warm_up_s=20)
+    choices = make_choices(["one", "two"], load=load, rounds=3)
     # Limits: 3 x 3 s a round; a turn: a start of 10 s, and 30 s a workload.
     assert choices.estimated_s == 27 + 2 * 3 * (10 + 2 * 30)
-    choices = make_choices(["one"], windows=windows, rounds=3, side_by_side=True)
+    choices = make_choices(["one"], load=load, rounds=3, side_by_side=True)
     assert choices.estimated_s == 18 + 2 * (10 + 30 + 2 * 12)
 
 
@@ -278,7 +278,7 @@ def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
     choices = make_choices(
         [folder],
         servers=("offpath",),
-        windows=Windows(seconds=None, requests=16, warm_up_s=0),
+        load=Load(seconds=None, requests=16, warm_up_s=0),
         rounds=1,
         probes=("start",),
     )

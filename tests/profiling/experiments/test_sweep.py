@@ -9,9 +9,9 @@ import pytest
 
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
-from offpath.profiling.experiments.on_servers import Windows
 from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
 from offpath.profiling.experiments.sweep_report import document_of
+from offpath.profiling.load.plan import Load
 from offpath.profiling.report.charts import LineChart
 from offpath.profiling.report.document import Table
 from tests.profiling.experiments.quick import are_gone, make_workload, serve
@@ -29,7 +29,7 @@ def make_choices(folder: str, scenario: str, **changes: Any) -> SweepChoices:
         "model": "near-free",
         "servers": ("a", "b"),
         "batch_size": 1,
-        "windows": Windows(seconds=0.3, warm_up_s=0.02),
+        "load": Load(seconds=0.3, warm_up_s=0.02),
         "rounds": 1,
         "command": "offpath bench sweep",
     }
@@ -92,11 +92,11 @@ def test_one_that_dies_or_refuses_leaves_the_other_steps(sweep, scenario):
 
 
 def test_a_run_says_in_advance_how_long_it_takes():
-    windows = Windows(seconds=10, warm_up_s=20)
+    load = Load(seconds=10, warm_up_s=20)
     # Two servers: a start of 10 s and 20 s of warm-up, two steps of 10 s.
-    restart = make_choices("", "restart", windows=windows)
+    restart = make_choices("", "restart", load=load)
     assert restart.estimated_s == 2 * 2 * (30 + 10)
-    keep = make_choices("", "keep", windows=windows)
+    keep = make_choices("", "keep", load=load)
     assert keep.estimated_s == 2 * (30 + 20 + 2)
 
 

@@ -24,7 +24,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
     select_rounds,
 )
-from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.workload import describe
 from offpath.profiling.servers.registering import ServerDied, Setting, read_setting
 from tests.profiling.experiments.tuned import (
@@ -105,11 +105,8 @@ CHOICES = TuneChoices(
     trials=3,
     repeats=REPEATS,
     rounds=2,
-    seconds=0.5,
-    warm_up_s=0.0,
+    load=Load(seconds=0.5, warm_up_s=0.0),
     settle_s=0.0,
-    generator="locust",
-    seed=0,
     command="offpath tune",
 )
 SPACE = SearchSpace((4, 8), (2,), (1, 2), (1,))
@@ -165,7 +162,7 @@ def test_a_search_far_beyond_the_bound_ends_early(make_search):
 
 
 def test_the_rest_of_a_search_takes_less_with_each_trial():
-    choices = replace(CHOICES, seconds=4.0, warm_up_s=3.0)
+    choices = replace(CHOICES, load=Load(seconds=4.0, warm_up_s=3.0))
     whole_s = estimate_s(choices, SPACE, [], 0)
     assert whole_s == 3 * (8 + 3 + 8 + 3) + 4 * (8 + 3 + 8 + 1)
     assert estimate_s(choices, SPACE, [5.0], 1) == 2 * (5 + 14) + 4 * (5 + 12)

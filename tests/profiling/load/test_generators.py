@@ -35,7 +35,9 @@ def send(tmp_path):
     def send(url, generator="locust", watcher=None, **asked):
         plan = {"clients": 4, "warm_up_s": 0, "seconds": None, **asked}
         load = find_generator(generator)
-        return load.run(LoadPlan(url, (body,), **plan), watcher or SilentWatcher())
+        return load.run(
+            LoadPlan(url=url, paths=(body,), **plan), watcher or SilentWatcher()
+        )
 
     return send
 

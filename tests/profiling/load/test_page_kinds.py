@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.profiling.load.page_kinds import (
+from offpath.profiling.load.sampling import (
     ANONYMOUS,
     FILES,
     KINDS,

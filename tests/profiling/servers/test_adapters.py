@@ -16,7 +16,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers import confined, marked, ray_serve
+from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import Start
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
@@ -163,4 +163,4 @@ def test_a_server_that_does_not_start_says_why_and_leaves_no_process(
     # Of this server alone: others may be tested at the same time.
     folder = str(server.environment.folder)
     born = [p for p in psutil.process_iter() if p.pid not in before]
-    assert not [p for p in born if folder in marked.command_line(p)]
+    assert not [p for p in born if folder in server_process.command_line(p)]

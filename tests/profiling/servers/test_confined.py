@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from offpath.profiling.servers.confined import confine, why_no_namespace
-from offpath.profiling.servers.launched import Launch, is_ok, launched
+from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.serving.process.ports import resolve_ports
 
 pytestmark = [
@@ -44,13 +44,14 @@ def confined(tmp_path):
     command = [sys.executable, "-c", SERVER, str(port)]
     url = f"http://127.0.0.1:{port}/"
     # Our own code is imported from here.
-    launch = Launch(
+    with start_process(
         "confined",
         confine(Path(sys.executable), port, port, command),
         tmp_path / "server.log",
+        is_ok(url),
         cwd=Path(__file__).parents[3],
-    )
-    with launched(launch, is_ok(url), timeout_s=30) as server:
+        timeout_s=30,
+    ) as server:
         yield url, port, server
 
 

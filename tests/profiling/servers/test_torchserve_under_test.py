@@ -17,21 +17,25 @@ import offpath.serving.torchserve.server
 from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.load.window import own_groups
+from offpath.profiling.load.running_server import list_own_groups
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from offpath.profiling.servers.s3_store import BUCKET, why_no_store
-from offpath.profiling.servers.torchserve import RunningTorchServe, TorchServeUnderTest
-from offpath.profiling.servers.torchserve_variants import make_naive_s3, make_offpath_s3
+from offpath.profiling.servers.torchserve import (
+    RunningTorchServe,
+    TorchServeAdapter,
+    make_naive_s3,
+    make_offpath_s3,
+)
 from offpath.serving.torchserve.server_settings import Ports
 from tests.support.echo_archive import write_mar
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-Started = tuple[TorchServeUnderTest, RunningTorchServe]
+Started = tuple[TorchServeAdapter, RunningTorchServe]
 
 
-def make_echo(folder: Path) -> TorchServeUnderTest:
-    server = TorchServeUnderTest("echo", lambda to, _: write_mar(to, "classifier"))
+def make_echo(folder: Path) -> TorchServeAdapter:
+    server = TorchServeAdapter("echo", lambda to, _: write_mar(to, "classifier"))
     server.prepare(folder / "echo")
     return server
 
@@ -96,7 +100,7 @@ def start_with_store(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
     with contextlib.ExitStack() as stack:
 
-        def start(make: Callable[..., TorchServeUnderTest]) -> Started:
+        def start(make: Callable[..., TorchServeAdapter]) -> Started:
             server = make(load_model("near-free"), 1)
             server.prepare(tmp_path / "store")
             return server, stack.enter_context(server.running())
@@ -126,7 +130,7 @@ def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     assert len(list_objects(running)) == 3
     (store,) = running.groups()["beside"]
     assert psutil.pid_exists(store)
-    assert set(own_groups(running)) == {"frontend", "workers"}
+    assert set(list_own_groups(running)) == {"frontend", "workers"}
     # Rounds are alike although each had an address of its own.
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 

@@ -52,10 +52,11 @@ time.sleep(600)
 MARKED = """
 import subprocess, sys, time
 from offpath.serving.process.guard import Guard
-from offpath.profiling.servers.launched import server_environment
-from offpath.profiling.servers.marked import MODULE, VARIABLE
+from offpath.profiling.servers.server_process import (
+    MARK_VARIABLE, MODULE, server_environment
+)
 mark = "guarded-" + sys.argv[1]
-left = subprocess.Popen(["sleep", "600"], env=server_environment({VARIABLE: mark}),
+left = subprocess.Popen(["sleep", "600"], env=server_environment({MARK_VARIABLE: mark}),
                         start_new_session=True)
 nobodys_session = 2**22
 guard = Guard(mark, nobodys_session, module=MODULE)

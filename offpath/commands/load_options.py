@@ -1,0 +1,141 @@
+"""The options of a load, declared once for the commands that put servers under load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from offpath.commands.showing import read_numbers
+
+CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def load_options(
+    *,
+    clients: int | str,
+    seconds: float,
+    warm_up_s: float,
+    warm_up_help: str,
+    clients_help: str = CLIENTS_HELP,
+    seconds_help: str = "Length of a window.",
+    seconds_option: str = "--seconds",
+    least_s: float = 0.0,
+    min_replies: int = 0,
+    is_full: bool = False,
+) -> Callable[[Command], Command]:
+    """Adds the options of a load to a command.
+
+    The command gets `load`, a `profiling.load.plan.Load`, and `clients`: one number, or a tuple
+    where `clients` is a text like "1,8".
+
+    Args:
+        clients: default number or numbers of clients.
+        seconds: default length of a window.
+        warm_up_s: default seconds of load before a window.
+        least_s: shortest window.
+        min_replies: replies that a window of the default length goes on for.
+        is_full: adds --requests and --rate.
+    """
+    unless_requests = None if is_full else seconds
+    is_one = isinstance(clients, int)
+    options = [
+        click.option(
+            "--clients",
+            "--users",
+            "clients",
+            type=click.IntRange(1) if is_one else str,
+            default=clients,
+            show_default=True,
+            metavar=None if is_one else "N,...",
+            help=clients_help,
+        ),
+        click.option(
+            seconds_option,
+            "seconds",
+            type=click.FloatRange(least_s),
+            default=unless_requests,
+            show_default=not is_full,
+            help=seconds_help,
+        ),
+        click.option(
+            "--warm-up",
+            "warm_up_s",
+            type=click.FloatRange(0),
+            default=warm_up_s,
+            show_default=True,
+            help=warm_up_help,
+        ),
+        click.option(
+            "--generator",
+            type=click.Choice(["locust", "wrk"]),
+            default="locust",
+            show_default=True,
+            help="Program that sends the load. wrk needs less CPU and must be installed.",
+        ),
+        click.option(
+            "--seed",
+            type=int,
+            default=0,
+            show_default=True,
+            help="Decides the generated photographs and their order.",
+        ),
+    ]
+    if is_full:
+        options[2:2] = [
+            click.option(
+                "--requests",
+                type=click.IntRange(1),
+                help=f"Number of replies in a window, instead of {seconds_option}.",
+            ),
+            click.option(
+                "--rate",
+                type=click.FloatRange(0, min_open=True),
+                help="Open loop: this many requests per second on average, at random times;"
+                " latency counts from the time a request was due.",
+            ),
+        ]
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def collect(
+            clients: int | str,
+            warm_up_s: float,
+            generator: str,
+            seed: int,
+            seconds: float | None = None,
+            requests: int | None = None,
+            rate: float | None = None,
+            **others: Any,
+        ) -> Any:
+            # Imported here: `--help` needs none of it.
+            from offpath.profiling.load.plan import Load
+
+            if seconds is not None and requests is not None:
+                raise click.UsageError(
+                    f"{seconds_option} and --requests exclude each other"
+                )
+            is_default = seconds is None and requests is None
+            load = Load(
+                seconds=default_seconds if is_default else seconds,
+                warm_up_s=warm_up_s,
+                requests=requests,
+                rate=rate,
+                min_replies=min_replies if is_default or not is_full else 0,
+                seed=seed,
+                generator=generator,
+            )
+            if isinstance(clients, str):
+                numbers = read_numbers("--clients", clients, "8,32")
+                return command(load=load, clients=numbers, **others)
+            return command(load=load, clients=clients, **others)
+
+        for option in reversed(options):
+            option(collect)
+        return collect  # type: ignore[return-value]
+
+    default_seconds = seconds
+    return decorate

@@ -1,0 +1,334 @@
+"""Servers under load as an experiment: variants are adapters, cells are workloads by clients.
+
+A benchmark adds its variants and says how the turns are taken; its report says what is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+from offpath.handler.process.host_limits import count_cores
+from offpath.profiling.core.experiment import Observer, Turn, Variant
+from offpath.profiling.core.limits import CONTENT
+from offpath.profiling.core.run import Cell, Figures, Run
+from offpath.profiling.core.runner import START, Runner, Schedule
+from offpath.profiling.core.workplace import work_folder
+from offpath.profiling.load.answers import check_answers, make_checks
+from offpath.profiling.load.bodies import Bodies
+from offpath.profiling.load.cold_start import FirstClient
+from offpath.profiling.load.model_under_test import Answer, load_model, name_model
+from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.running_server import (
+    RunningServer,
+    ScalableServer,
+    list_own_groups,
+)
+from offpath.profiling.load.sampling import sample_pages
+from offpath.profiling.load.window import measure_load
+from offpath.profiling.load.workload import load_workload
+from offpath.profiling.servers.adapter import Adapter
+from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.servers.torchserve import FORK_HELPERS
+
+# Seconds of load before a window of a server that is already warm on these photographs.
+TURN_WARM_UP_S = 2.0
+# Estimated seconds of a start with the check of the answers.
+START_S = 10.0
+# What can be measured beside the load: how a server starts and scales, and its memory's pages.
+PROBES = PROBE_START, PROBE_MEMORY = "start", "memory"
+# Groups whose memory the probe measures: the workers and what they need besides the front end.
+TEAM = ("workers", FORK_HELPERS)
+Measure = Callable[[Cell, Turn], Figures]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user asked for; each benchmark adds its own.
+
+    Attributes:
+        variants: servers with other settings, see `servers.overrides`.
+        tries: measurements of a window at most, until nothing else was busy on the cores.
+        side_by_side: start each server once and keep all running.
+    """
+
+    workloads: tuple[str, ...]
+    model: str
+    servers: tuple[str, ...]
+    clients: tuple[int, ...]
+    load: Load
+    rounds: int
+    command: str
+    variants: tuple[str, ...] = ()
+    tries: int = 1
+    side_by_side: bool = False
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Workloads by clients."""
+        return [
+            Cell(workload, clients)
+            for workload in self.workloads
+            for clients in self.clients
+        ]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must be alike in runs whose rounds are put together."""
+        return {
+            "model": name_model(self.model),
+            "clients": list(self.clients),
+            **asdict(self.load),
+            "side_by_side": self.side_by_side,
+        }
+
+    @property
+    def estimated_s(self) -> float:
+        """Rough length of all rounds; builds and slow servers take further time."""
+        warm_up_s = self.load.warm_up_s
+        again_s = min(warm_up_s, TURN_WARM_UP_S)
+        turn_s = len(self.cells) * (again_s + (self.load.seconds or 0.0))
+        first_s = START_S + turn_s + len(self.workloads) * (warm_up_s - again_s)
+        next_s = turn_s if self.side_by_side else first_s
+        servers = len(self.servers) + len(self.variants)
+        return servers * (first_s + (self.rounds - 1) * next_s)
+
+
+class ServerExperiment:
+    """An `Experiment` on servers; what is opened is the function that measures a cell.
+
+    Args:
+        save: called with the run before anything is built (it may refuse to go on), and with what
+            was measured so far after each cell.
+        folder: folder for everything that is built.
+        probes: PROBE_START, PROBE_MEMORY.
+        measures_start: time the first request of each start.
+
+    Raises:
+        ExpectedError: no such generator, photographs, model or server.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        choices: Choices,
+        observer: Observer,
+        save: Callable[[Run], None],
+        folder: Path,
+        probes: tuple[str, ...] = (),
+        measures_start: bool = True,
+    ) -> None:
+        self.name, self.run, self.choices = run.experiment, run, choices
+        self._observer, self._save, self._folder = observer, save, folder
+        self._probes, self._measures_start = probes, measures_start
+        self.generator = find_generator(choices.load.generator)
+        self.generator.check(choices.load)
+        self.model = load_model(choices.model)
+        # A wrong name is refused before photographs are made, which takes a minute.
+        make_servers(choices.servers, self.model, count_cores(), choices.variants)
+        self.workloads = {
+            name: load_workload(name, choices.load.seed, observer.on_step)
+            for name in choices.workloads
+        }
+        run.workloads.update({name: it.facts for name, it in self.workloads.items()})
+        self.cells: Sequence[Cell] = choices.cells
+        self.variants: Sequence[Variant] = ()
+        self._adapters: dict[str, Adapter] = {}
+        self._limits: dict[str, Measure] = {}
+        self._bodies = Bodies(folder / "bodies", self.model.config)
+        self._answers: dict[str, list[tuple[bytes, Answer]]] = {}
+        # By variant, since its last start: how far the answers on each workload are off.
+        self._differences: dict[str, dict[str, float]] = {}
+
+    def find_adapters(self, workers: int | None = None) -> list[Adapter]:
+        """Returns the chosen servers and variants that can run here, by default a worker per core.
+
+        Raises:
+            ExpectedError: none of them can run.
+        """
+        runnable, not_run = [], self.run.not_run
+        count = workers or count_cores()
+        names, variants = self.choices.servers, self.choices.variants
+        for adapter in make_servers(names, self.model, count, variants):
+            reason = adapter.why_not()
+            if reason is None:
+                runnable.append(adapter)
+            elif adapter.name not in not_run:
+                not_run[adapter.name] = reason
+                self._observer.on_failure(adapter.name, reason)
+        if not runnable:
+            reasons = "; ".join(f"{name}: {why}" for name, why in not_run.items())
+            raise ExpectedError(f"none of the servers can run here: {reasons}")
+        return runnable
+
+    def add_server(
+        self,
+        adapter: Adapter,
+        name: str | None = None,
+        facts: Mapping[str, Any] = {},
+        cells: tuple[Cell, ...] | None = None,
+    ) -> None:
+        """Adds a server as a variant.
+
+        Args:
+            name: name of the variant; the adapter's own by default.
+            facts: facts beside its settings and what its clients send.
+            cells: see `Variant`.
+        """
+        name = name or adapter.name
+        own = {**adapter.settings, CONTENT: adapter.call.content}
+        self.variants = [*self.variants, Variant(name, {**own, **facts}, cells)]
+        self._adapters[name] = adapter
+
+    def add_limit(self, name: str, cells: tuple[Cell, ...], measure: Measure) -> None:
+        """Adds a limit of the cores as a variant; nothing has to be built or started for it."""
+        limit = Variant(name, {}, cells, stays_open=True)
+        self.variants = [*self.variants, limit]
+        self._limits[name] = measure
+
+    def take_rounds(
+        self, take_turns: Callable[[Runner[Measure]], None] = Runner.run_rounds
+    ) -> Run:
+        """Builds and measures all variants; `take_turns` decides their order."""
+        run, choices = self.run, self.choices
+        run.variants.update({v.name: dict(v.facts) for v in self.variants})
+        self._save(run)
+        schedule = Schedule(choices.rounds, choices.side_by_side, choices.tries)
+        runner: Runner[Measure] = Runner(
+            self, run, schedule, self._observer, lambda: self._save(run)
+        )
+        runner.prepare(self._folder)
+        take_turns(runner)
+        return run
+
+    def prepare(self, variant: Variant, folder: Path) -> None:
+        """Builds the variant's server; a limit needs nothing."""
+        if variant.name in self._adapters:
+            self._adapters[variant.name].prepare(folder)
+
+    @contextmanager
+    def opened(self, turn: Turn) -> Iterator[tuple[Measure, Figures]]:
+        """Starts the variant's server and sends the first request."""
+        name = turn.variant.name
+        if name in self._limits:
+            yield self._limits[name], {}
+            return
+        adapter, begin_s = self._adapters[name], time.perf_counter()
+        with adapter.running() as running:
+            # An S3 server beside it was started first and does not count.
+            begin_s = getattr(running, "began_s", None) or begin_s
+            self._differences[name] = {}
+
+            def measure(cell: Cell, turn: Turn) -> Figures:
+                return self._measure_server(adapter, running, cell, turn)
+
+            yield measure, self._measure_start(adapter, running, begin_s)
+
+    def measure(self, target: Measure, cell: Cell, turn: Turn) -> Figures:
+        """Measures one cell."""
+        return target(cell, turn)
+
+    def _measure_start(
+        self, adapter: Adapter, running: RunningServer, begin_s: float
+    ) -> Figures:
+        if not self._measures_start:
+            return {}
+        workload = next(iter(self.workloads))
+        bodies = [body for body, _ in self._make_checks(adapter, workload)]
+        with FirstClient(adapter.name, running.predict_url, adapter.call) as client:
+            first_ms = client.send_ms(bodies[0])
+            ready_s = round(time.perf_counter() - begin_s, 2)
+            figures = {"ready_s": ready_s, "first_ms": first_ms}
+            if PROBE_START in self._probes:
+                figures["steady_ms"] = client.steady_ms(bodies)
+        return figures
+
+    def _measure_server(
+        self, adapter: Adapter, running: RunningServer, cell: Cell, turn: Turn
+    ) -> Figures:
+        """Measures one window of load, or at START the time to a further worker."""
+        if cell == START:
+            return measure_worker(running)
+        checked = self._differences[turn.variant.name]
+        warm_up_s = self.choices.load.warm_up_s
+        if cell.workload in checked:
+            warm_up_s = min(warm_up_s, TURN_WARM_UP_S)
+        else:
+            checks = self._make_checks(adapter, cell.workload)
+            checked[cell.workload] = check_answers(
+                adapter.name, running.predict_url, adapter.call, checks
+            )
+        plan = self.choices.load.plan(
+            running.predict_url,
+            self._bodies.paths(self.workloads[cell.workload], adapter.call),
+            cell.clients,
+            headers=adapter.call.all_headers,
+            warm_up_s=warm_up_s,
+        )
+        name, observer = turn.variant.name, turn.observer
+        return {
+            **measure_load(name, running, plan, self.generator, observer),
+            "answer_difference": round(checked[cell.workload], 5),
+            **(measure_memory(running) if PROBE_MEMORY in self._probes else {}),
+        }
+
+    def _make_checks(
+        self, adapter: Adapter, workload: str
+    ) -> list[tuple[bytes, Answer]]:
+        """Returns the bodies to check a server with, and their reference answers."""
+        if workload not in self._answers:
+            photographs = self.workloads[workload].read()
+            self._answers[workload] = make_checks(self.model, photographs)
+        return [
+            (self._bodies.make(photograph, adapter.call), answer)
+            for photograph, answer in self._answers[workload]
+        ]
+
+
+@contextmanager
+def open_experiment(
+    name: str,
+    choices: Choices,
+    observer: Observer,
+    save: Callable[[Run], None],
+    probes: tuple[str, ...] = (),
+    measures_start: bool = True,
+) -> Iterator[ServerExperiment]:
+    """Yields an experiment of this name; what it built is kept where something failed.
+
+    Arguments and errors are those of `ServerExperiment`.
+    """
+    run = Run(name, choices.command, choices.settings)
+    with work_folder(lambda: bool(run.failures)) as folder:
+        yield ServerExperiment(
+            run, choices, observer, save, folder, probes, measures_start
+        )
+
+
+def measure_worker(running: RunningServer) -> Figures:
+    """Returns the seconds from asking for a second worker until it is READY, without load."""
+    if not isinstance(running, ScalableServer):
+        return {}
+    count = len(running.groups()["workers"])
+    running.scale(1)
+    begin_s = time.perf_counter()
+    running.scale(2)
+    worker_s = round(time.perf_counter() - begin_s, 2)
+    running.scale(count)
+    return {"worker_s": worker_s}
+
+
+def measure_memory(running: RunningServer) -> Figures:
+    """Returns the memory of the workers and of what forks them, by kind of page."""
+    groups = list_own_groups(running)
+    pages = sample_pages(pid for name in TEAM for pid in groups.get(name, ()))
+    return {
+        **{f"processes.{name}": float(len(pids)) for name, pids in groups.items()},
+        **{f"team_pss_bytes.{kind}": one.pss_bytes for kind, one in pages.items()},
+        **{f"team_unique_bytes.{k}": one.unique_bytes for k, one in pages.items()},
+    }

@@ -1,0 +1,293 @@
+"""A server's processes: started in a session of their own, waited for, and all ended.
+
+Some servers put their workers into sessions of their own (BentoML's supervisor does), and a worker
+whose parent died belongs to nobody. So each server also carries a mark: a variable in the
+environment, which children inherit. An interrupted start and a killed benchmark leave neither a
+process nor a temporary folder: `python -m offpath.profiling.servers.server_process MARK SESSION
+[FOLDER]...` waits as an `offpath.serving.process.guard.Guard`, then ends what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from offpath.handler.errors import ExpectedError
+from offpath.profiling.core.workplace import child_environment
+from offpath.serving.process.guard import STOP_TIMEOUT_S as KILL_TIMEOUT_S
+from offpath.serving.process.guard import Guard, await_end
+from offpath.serving.process.ports import check_port_free
+from offpath.serving.process.processes import (
+    end_session,
+    find_session_members,
+    is_running,
+)
+
+MODULE = "offpath.profiling.servers.server_process"
+MARK_VARIABLE = "OFFPATH_SERVER_ID"
+LOOPBACK = "127.0.0.1"
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.05
+LOG_LINES_SHOWN = 8
+LOG_LINE_CHARACTERS = 400
+# Tells a cause from the tables and farewells that servers end with.
+CAUSE = re.compile(r"error|exception|failed|cannot|no module|in use", re.IGNORECASE)
+# The words of servers in C++, Java, Python and Rust.
+PORT_TAKEN = re.compile(
+    r"address (is )?already in use|port is already (in use|taken)|EADDRINUSE|BindException"
+    r"|unavailable socket",
+    re.IGNORECASE,
+)
+# Below the ports that the kernel chooses itself, for outgoing connections too.
+LOW_PORTS = range(20_000, 32_000)
+# Variables that would let another Python's packages into a server's environment.
+HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+Running = TypeVar("Running")
+
+
+class ServerProcess:
+    """The processes of a started server, see `start_process`."""
+
+    def __init__(
+        self, name: str, log: Path, mark: str, process: subprocess.Popen[bytes]
+    ) -> None:
+        self.name, self.log = name, log
+        self._mark, self._process = mark, process
+
+    @property
+    def pid(self) -> int:
+        """The id of the leading process and of its session."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Returns whether the leading process still runs."""
+        return self._process.poll() is None
+
+    def members(self) -> list[psutil.Process]:
+        """Returns all processes of the server, ordered by process id."""
+        return find_members(self._mark, self.pid)
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Waits for the server to answer.
+
+        Raises:
+            ExpectedError: the server ended, or was not ready in time; the message quotes its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not answers(is_ready):
+            if not self.is_running():
+                raise ExpectedError(
+                    f"server {self.name!r} ended while starting, with code"
+                    f" {self._process.returncode}{self.quote_log()}"
+                )
+            if time.monotonic() > deadline:
+                raise ExpectedError(
+                    f"server {self.name!r} was not ready within {timeout_s:.0f} s"
+                    f"{self.quote_log()}"
+                )
+            time.sleep(POLL_S)
+
+    def quote_log(self) -> str:
+        """Returns the log's name and its lines that name a cause (or the last), for a message."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        lines = text.splitlines()
+        chosen = [line for line in lines if CAUSE.search(line)] or lines
+        shown = "".join(
+            f"\n  {line[:LOG_LINE_CHARACTERS]}" for line in chosen[-LOG_LINES_SHOWN:]
+        )
+        return f"; its log is {self.log}, which says:{shown}"
+
+    def end(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Asks the leading process to end within a time, then kills what is left of the server."""
+        end_members(self._mark, self.pid, timeout_s)
+        self._process.wait()
+
+
+@contextmanager
+def start_process(
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    is_ready: Callable[[], bool],
+    *,
+    env: Mapping[str, str] = {},
+    cwd: Path | None = None,
+    scratch: Path | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+) -> Iterator[ServerProcess]:
+    """Starts a server and waits until it is ready; ends all of it when the block ends.
+
+    Args:
+        name: name of the server in messages.
+        command: command of its leading process.
+        log: file for its output.
+        env: variables added to `server_environment`.
+        cwd: its working folder; the log's by default.
+        scratch: temporary folder that is removed when this process is killed.
+        timeout_s: longest time until it is ready.
+        stop_timeout_s: time that it gets to end by itself.
+
+    Raises:
+        ExpectedError: the server cannot be started, ends, or is not ready in time.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    with open(log, "wb") as output:
+        try:
+            # In a session of its own, Ctrl-C reaches us alone, and we end the whole session.
+            process = subprocess.Popen(
+                list(command),
+                cwd=cwd or log.parent,
+                env=server_environment({**env, MARK_VARIABLE: mark}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ExpectedError(
+                f"server {name!r} cannot be started: {error}"
+            ) from error
+    server = ServerProcess(name, log, mark, process)
+    folders = [] if scratch is None else [scratch]
+    guard = Guard(mark, server.pid, *folders, module=MODULE)
+    try:
+        server.wait_until(is_ready, timeout_s)
+        yield server
+    finally:
+        server.end(stop_timeout_s)
+        guard.release()
+
+
+def answers(is_ready: Callable[[], bool]) -> bool:
+    """Returns what `is_ready` says; False for a server that does not listen yet."""
+    # Imported here: the guard's process must stay small.
+    import httpx
+
+    try:
+        return is_ready()
+    except httpx.TransportError:
+        return False
+
+
+def is_ok(url: str) -> Callable[[], bool]:
+    """Returns a readiness check: GET `url` gives 200."""
+    import httpx
+
+    return lambda: httpx.get(url, trust_env=False, timeout=5.0).status_code == 200
+
+
+def server_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns our environment without proxies and Python's own variables, and with `env`."""
+    kept = {
+        key: value
+        for key, value in child_environment().items()
+        if key not in HIDDEN_VARIABLES
+    }
+    return {**kept, **env}
+
+
+@contextmanager
+def on_free_ports(
+    start: Callable[[], AbstractContextManager[Running]],
+) -> Iterator[Running]:
+    """Enters `start()`, and once more where a port was taken after it had been found free.
+
+    Args:
+        start: chooses its ports again at each call; its ExpectedError quotes the server's log.
+    """
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(start())
+        except ExpectedError as error:
+            if not PORT_TAKEN.search(str(error)):
+                raise
+            running = stack.enter_context(start())
+        yield running
+
+
+def choose_low_ports(count: int) -> list[int]:
+    """Returns distinct random free ports below 32768, which no outgoing connection takes."""
+    ports: list[int] = []
+    for port in random.sample(LOW_PORTS, len(LOW_PORTS)):
+        with contextlib.suppress(ExpectedError):
+            check_port_free(LOOPBACK, port, "another start")
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise ExpectedError(f"no free port from {LOW_PORTS[0]} to {LOW_PORTS[-1]}")
+
+
+def find_members(mark: str, session_id: int) -> list[psutil.Process]:
+    """Returns the running processes of a session, those with the mark, and those below them.
+
+    A process below may have overwritten its environment by renaming itself, as Ray's do.
+    """
+    found = {process.pid: process for process in find_session_members(session_id)}
+    for process in psutil.process_iter():
+        if has_mark(process, mark):
+            for member in [process, *descendants(process)]:
+                found.setdefault(member.pid, member)
+    return [found[pid] for pid in sorted(found) if is_running(found[pid])]
+
+
+def has_mark(process: psutil.Process, mark: str) -> bool:
+    """Returns whether a process was started with the mark; False for another user's process."""
+    try:
+        return process.environ().get(MARK_VARIABLE) == mark
+    except psutil.Error:
+        return False
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """Returns all processes below a process; none when it has just ended."""
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def command_line(process: psutil.Process) -> str:
+    """Returns a process's command line; empty when it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def end_members(mark: str, session_id: int, timeout_s: float) -> None:
+    """Asks the session's leader to end within a time, then kills what is left of the server."""
+    # Listed first: a process that hides its environment cannot be found once its leader is gone.
+    members = find_members(mark, session_id)
+    end_session(session_id, timeout_s)
+    # Twice: a worker may have been born while the first list was made.
+    for _ in range(2):
+        members = [p for p in members if is_running(p)]
+        left = members + find_members(mark, session_id)
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, timeout=KILL_TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    await_end()
+    end_members(sys.argv[1], int(sys.argv[2]), KILL_TIMEOUT_S)
+    for folder in sys.argv[3:]:
+        shutil.rmtree(folder, ignore_errors=True)
