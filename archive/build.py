@@ -30,7 +30,7 @@ from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.model.engines.artefacts import FOLDER
+from offpath.handler.model.engines.engine import FOLDER
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
@@ -103,7 +103,7 @@ def build_archive(
             or the archiver failed.
     """
     target = _find_target(spec.name, output, force)
-    classes = count_classes(spec.source.module, spec.config.handler.square)
+    classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
     _check_extra_files(spec)

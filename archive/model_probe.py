@@ -14,8 +14,8 @@ from offpath.archive import Say
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.image.decode import Pixels
-from offpath.handler.image.geometry import CHANNELS, Square
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.image.geometry import CHANNELS, InputGeometry
+from offpath.handler.model.engines.eager import EagerEngine
 
 # A batch of 1 would hide a model that accepts nothing else.
 BATCH = 2
@@ -30,7 +30,7 @@ PICTURES = 6
 SUM_TOLERANCE = 1e-2
 
 
-def count_classes(module: torch.nn.Module, square: Square) -> int:
+def count_classes(module: torch.nn.Module, geometry: InputGeometry) -> int:
     """Runs black images through the model and returns the width of its output.
 
     Raises:
@@ -39,12 +39,12 @@ def count_classes(module: torch.nn.Module, square: Square) -> int:
     """
     module.eval()
     try:
-        output = _run(module, square.channels, square.size)
+        output = _run(module, geometry.channels, geometry.size)
     except Exception as error:
-        reason = _find_reason(module, square) or format_error(error)
+        reason = _find_reason(module, geometry) or format_error(error)
         raise WrongOption(
-            f"the model does not accept a float32 [{BATCH}, {square.channels}, {square.size}, "
-            f"{square.size}]: {reason}"
+            f"the model does not accept a float32 [{BATCH}, {geometry.channels}, {geometry.size}, "
+            f"{geometry.size}]: {reason}"
         ) from error
     is_tensor = isinstance(output, torch.Tensor)
     if not is_tensor or output.ndim != 2 or len(output) != BATCH:
@@ -145,10 +145,10 @@ def summarise_outputs(
     model: torch.nn.Module, config: HandlerConfig, photographs: Pixels
 ) -> Outputs:
     """Runs the model in eager fp32 on a few of the photographs, one image at a time."""
-    backend = EagerBackend(model.eval(), config, torch.device("cpu"))
+    engine = EagerEngine(model.eval(), config, torch.device("cpu"))
     few = torch.from_numpy(photographs[:: -(-len(photographs) // PICTURES)])
     with torch.inference_mode():
-        outputs = torch.cat([backend(image).float() for image in few.split(1)])
+        outputs = torch.cat([engine(image).float() for image in few.split(1)])
     return Outputs(
         classes=outputs.shape[1],
         low=float(outputs.min()),
@@ -174,22 +174,22 @@ def _find_doubt(outputs: Outputs, activation: str) -> str | None:
     return None
 
 
-def _find_reason(module: torch.nn.Module, square: Square) -> str | None:
+def _find_reason(module: torch.nn.Module, geometry: InputGeometry) -> str | None:
     """Tries other inputs to find out why the model refuses this one; None if none explains it."""
     wanted = find_channels(module)
-    if wanted is not None and wanted != square.channels:
+    if wanted is not None and wanted != geometry.channels:
         if wanted in CHANNELS:
             return (
                 f"its first convolution takes {wanted} channels and handler.channels is "
-                f"{square.channels}; pass --set channels={wanted} with --mean and --std"
+                f"{geometry.channels}; pass --set channels={wanted} with --mean and --std"
             )
         return f"its first convolution takes {wanted} channels; accepted: 1 or 3"
-    if _accepts(module, square.channels, square.size, batch=1):
+    if _accepts(module, geometry.channels, geometry.size, batch=1):
         return (
             "it takes one image at a time; export it with a dynamic batch (torch.export: "
             "dynamic_shapes), or trace it with two images"
         )
-    sizes = (n for n in USUAL_SIZES if _accepts(module, square.channels, n))
+    sizes = (n for n in USUAL_SIZES if _accepts(module, geometry.channels, n))
     other = next(sizes, None)
     if other is None:
         return None

@@ -21,7 +21,7 @@ from offpath.archive.photographs import (
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError, MissingPackage, WrongOption
 from offpath.handler.image.decode import Pixels, decode_image
-from offpath.handler.image.resample import transform_with_torch
+from offpath.handler.image.torch_transform import transform_with_torch
 from offpath.handler.image.transform import transform_image
 
 # The most files taken from a folder, spread evenly over the names. NNCF's own default is 300.
@@ -135,4 +135,4 @@ def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
     exact = config.decode == "exact"
     transform = transform_image if exact else transform_with_torch
     image = decode_image(payload, config.decode_options)
-    return transform(image, config.square)
+    return transform(image, config.input_geometry)

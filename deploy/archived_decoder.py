@@ -53,7 +53,7 @@ class ArchivedDecoder:
         load_entry(folder / model["handler"])
         # The archive's own copy, which can be imported now.
         from offpath.handler.config import HandlerConfig
-        from offpath.handler.image.decode_tier import DecodeTier
+        from offpath.handler.decode_tier import DecodeTier
 
         config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         self._model, self._adds_timing = context.model_name, config.server_timing
@@ -62,18 +62,18 @@ class ArchivedDecoder:
 
     def decode(self, request: Request) -> DecodedImage | Answer:
         """Returns the image for the model, or the answer that refuses it."""
-        from offpath.handler.image.decoded import Decoded
+        from offpath.handler.pipeline import PreparedInput
         from offpath.handler.model.explanations import is_explanation
-        from offpath.handler.request.body_from_front_door import fields_of
+        from offpath.handler.request.body_from_front_door import read_fields
         from offpath.handler.response import JSON_CONTENT_TYPE
         from offpath.handler.stages import format_server_timing
 
         row = make_row(request)
         made, timings = self._tier.decode(row, DecoderContext(self._model, request))
-        if isinstance(made, Decoded):
+        if isinstance(made, PreparedInput):
             target = None
             if is_explanation(request.headers):
-                target = read_text(fields_of(row).get("target"))
+                target = read_text(read_fields(row).get("target"))
             stage_s = {stage.value: spent for stage, spent in made.stage_s.items()}
             return DecodedImage(
                 made.pixels, made.payload_bytes, made.payload_hash, stage_s, target

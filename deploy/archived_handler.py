@@ -168,20 +168,20 @@ def make_context(
 def make_row(request: Request) -> dict[str, Any]:
     """Makes the row that TorchServe would have made of a request."""
     # The archive's own copy, which can be imported once its entry was loaded.
-    from offpath.handler.image.decoded import Decoded
-    from offpath.handler.request.body_from_front_door import FORM, MULTIPART, HandedOver
+    from offpath.handler.pipeline import PreparedInput
+    from offpath.handler.request.body_from_front_door import FORM, MULTIPART, UnparsedRequest
     from offpath.handler.stages import Stage
 
     body = request.body
     if isinstance(body, DecodedImage):
         stage_s = {Stage(name): value for name, value in body.stage_s.items()}
-        decoded = Decoded(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
+        decoded = PreparedInput(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
         return {"body": decoded, "target": body.target}
     content_type = request.headers.get("content-type", "")
     row: dict[str, Any] = {"body": body}
     if not content_type.lower().startswith((FORM, MULTIPART)):
         return row
-    return {"body": HandedOver(None, row, None, content_type)}
+    return {"body": UnparsedRequest(None, row, None, content_type)}
 
 
 def load_entry(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The handler: wires the pipeline's stages to TorchServe, nothing else.
+"""The handler: connects the pipeline's stages to TorchServe, and nothing else.
 
 `handle` is the request path; read it first, then pipeline.py.
 """
@@ -17,11 +17,11 @@ from ts.context import Context
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
-from offpath.handler.custom_handler import OwnAnswers, Result
+from offpath.handler.custom_handler import CustomAnswers, Result
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.artefacts import FOLDER
-from offpath.handler.model.engines.choose import Choice, choose_backend
+from offpath.handler.model.engines.choose import Choice, choose_engine
+from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Pipeline, set_threads
@@ -45,10 +45,12 @@ class OffpathClassifier(ImageClassifier):
     """TorchServe's ImageClassifier with nothing but inference on the request's path."""
 
     def initialize(self, context: Context) -> None:
-        """Reads the settings, loads model and labels, warms up; once per worker."""
+        """Reads the settings, loads the model and its labels, and warms up; once per worker."""
         self._quiet_worker_log()
-        has_own = type(self).postprocess_item is not OffpathClassifier.postprocess_item
-        self._own = OwnAnswers(self) if has_own else None
+        is_custom = (
+            type(self).postprocess_item is not OffpathClassifier.postprocess_item
+        )
+        self._custom_answers = CustomAnswers(self) if is_custom else None
         self.config = HandlerConfig.from_mapping(
             context.model_yaml_config.get("handler")
         )
@@ -58,13 +60,14 @@ class OffpathClassifier(ImageClassifier):
         set_threads(threads)
         keep_freed_memory()
         self._version = str(context.manifest["model"].get("modelVersion", ""))
-        # Before the model: its shipper imports an S3 client, which takes half a second of CPU.
+        # Opened before the model is loaded, because the log's shipper imports an S3 client, which
+        # takes half a second of CPU.
         self._log = open_prediction_log(
             self.config.prediction_log, model=context.model_name, version=self._version
         )
         super().initialize(context)
         self.topk = self.config.top_k
-        self._choice = self._choose_backend(context, threads)
+        self._choice = self._choose_engine(context, threads)
         self.pipeline = Pipeline(
             self.config,
             self._make_runner(context),
@@ -84,25 +87,28 @@ class OffpathClassifier(ImageClassifier):
         warn_of_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
-        """TorchServe's rows -> a batch of pictures; bad rows carry an error."""
+        """Turns TorchServe's rows into a batch of pictures; bad rows become items with an error."""
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
-        """Pictures -> predictions."""
+        """Adds predictions to the batch."""
         return self.pipeline.inference(data)
 
     def postprocess(self, data: Batch) -> list[Reply]:
-        """Predictions and errors -> encoded replies."""
-        if self._own is None:
+        """Encodes predictions and errors as replies, in the rows' order."""
+        if self._custom_answers is None:
             return self.pipeline.postprocess(data)
         with data.timer.stage(Stage.POSTPROCESS):
-            return self._own.encode(data, self.context)
+            return self._custom_answers.encode(data, self.context)
 
     def postprocess_item(self, result: Result) -> object:
-        """The body of one answer, for a subclass to override (docs/your-handler.md).
+        """Returns the body of one answer; a subclass may override it (docs/your-handler.md).
 
         Returns:
-            what JSON can hold. It may raise an `ItemError` for a 4xx of its own.
+            any value that JSON can hold.
+
+        Raises:
+            ItemError: an override may raise it to give this item an error status.
         """
         return dict(result.predictions)
 
@@ -113,19 +119,19 @@ class OffpathClassifier(ImageClassifier):
 
         Args:
             data: one row of parameters per request.
-            context: TorchServe's; headers in, statuses and headers out.
+            context: TorchServe's context: holds the requests' headers, takes statuses and headers.
 
         Returns:
-            one encoded JSON body per row. A bad item has its own 4xx; only a failure of the model
-            itself raises, and then TorchServe answers 5xx.
+            one encoded JSON body per row. A bad item gets its own 4xx. Only a failure of the model
+            itself raises; TorchServe then answers 5xx.
         """
         self.context = context
         if self._door is not None:
-            data = self._take_over(data, context, self._door)
+            data = self._read_from_door(data, context, self._door)
         batch = self.preprocess(data)
         replies = self.postprocess(self.inference(batch))
-        self._answer_other_requests(batch, data, context, replies)
-        timings = batch.timer.read()  # what the client and the log are told
+        replies = self._answer_other_requests(batch, data, context, replies)
+        timings = batch.timer.read()  # for the client and the log
         with batch.timer.stage(Stage.POSTPROCESS):
             bodies = self._send(batch, replies, context, timings)
         log, version, key = self.config.prediction_log, self._version, self._warm_up_key
@@ -140,15 +146,18 @@ class OffpathClassifier(ImageClassifier):
         return bodies
 
     def close(self) -> None:
-        """Ends the threads; the log ships what it can in a few seconds. TorchServe never calls it:
-        it ends its workers, and the next one adopts what is left."""
+        """Ends the threads; the prediction log ships what it can within a few seconds.
+
+        TorchServe never calls this. It kills its workers, and the next worker adopts the segments
+        that are left.
+        """
         self._metrics.stop()
         self._log.close()
         if self._tracer is not None:
             self._tracer.close()
 
     def describe_handle(self) -> dict[str, Any]:
-        """What the worker runs with; for `GET /models/{name}?customized=true`."""
+        """Returns the worker's state and settings, for `GET /models/{name}?customized=true`."""
         return {
             "handler": "offpath",
             "device": str(self.device),
@@ -168,7 +177,7 @@ class OffpathClassifier(ImageClassifier):
     def _load_pickled_model(
         self, model_dir: str, model_file: str, model_pt_path: str | None
     ) -> torch.nn.Module:
-        """State dicts only, and mapped: workers of one host share the weights' pages."""
+        """Maps the weights of a state dict, so that the workers of a host share their pages."""
 
         def make_model() -> torch.nn.Module:
             model: torch.nn.Module = ImageClassifier._load_pickled_model(
@@ -182,18 +191,18 @@ class OffpathClassifier(ImageClassifier):
             else make_model()
         )
 
-    def _choose_backend(self, context: Context, threads: int) -> Choice:
+    def _choose_engine(self, context: Context, threads: int) -> Choice:
         folder = Path(context.system_properties["model_dir"]) / FOLDER
-        return choose_backend(self.model, self.config, self.device, folder, threads)
+        return choose_engine(self.model, self.config, self.device, folder, threads)
 
     def _make_runner(self, context: Context) -> BatchRunner:
         batch = max(1, int(context.system_properties.get("batch_size") or 1))
-        return BatchRunner(self._choice.backend, self.config, self.device, batch)
+        return BatchRunner(self._choice.engine, self.config, self.device, batch)
 
     def _make_tracer(self, context: Context) -> Tracer | None:
         if self.config.trace_endpoint == "off":
             return None
-        # Imported here: the SDK costs a worker 20 MB and half a second.
+        # Imported only if needed: the SDK costs a worker 20 MB and half a second.
         from offpath.handler.tracing import Tracer
 
         model, version = context.model_name, self._version
@@ -210,7 +219,7 @@ class OffpathClassifier(ImageClassifier):
         context: Context,
         timings: BatchTimings,
     ) -> list[bytes]:
-        """Sets each item's status, phrase and headers; returns the bodies."""
+        """Sets each item's status, phrase and headers, and returns the bodies."""
         server_timing = None
         if self.config.server_timing:
             server_timing = format_server_timing(timings)
@@ -218,29 +227,28 @@ class OffpathClassifier(ImageClassifier):
             context.set_response_status(reply.status, reply.phrase, idx)
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
             if server_timing is not None:
-                own = item.decoded
-                said = (
-                    format_server_timing(own.add_to(timings)) if own else server_timing
-                )
-                context.set_response_header(idx, "Server-Timing", said)
+                timing = server_timing
+                if item.prepared is not None:
+                    timing = format_server_timing(item.prepared.add_to(timings))
+                context.set_response_header(idx, "Server-Timing", timing)
             if is_grpc(context.get_all_request_header(idx)):
-                # For StreamPredictions Java reads this word, and takes the worker down where it is
-                # missing (GRPCJob.java).
+                # Java reads this header for StreamPredictions, and stops the worker without it
+                # (GRPCJob.java).
                 context.set_response_header(idx, "ts_stream_next", "false")
         return [reply.body for reply in replies]
 
     @staticmethod
-    def _take_over(
+    def _read_from_door(
         data: Sequence[Mapping[str, Any]], context: Context, door: FrontDoor
     ) -> list[Mapping[str, Any]]:
-        """Rows that the front door has sent, with its ids in the place of TorchServe's."""
+        """Returns rows whose bodies may be files of the front door, and sets the door's ids."""
         headers = [context.get_all_request_header(idx) for idx in range(len(data))]
-        # A new dict: TorchServe finds its reply's request by the old one (ts/service.py).
+        # A new dict, because TorchServe matches replies to requests by the old one (ts/service.py).
         context.request_ids = {
-            idx: door.request_id(own) or context.get_request_id(idx)
-            for idx, own in enumerate(headers)
+            idx: door.request_id(header) or context.get_request_id(idx)
+            for idx, header in enumerate(headers)
         }
-        return [door.take_over(row, own) for row, own in zip(data, headers)]
+        return [door.wrap_row(row, header) for row, header in zip(data, headers)]
 
     def _answer_other_requests(
         self,
@@ -248,24 +256,27 @@ class OffpathClassifier(ImageClassifier):
         data: Sequence[Mapping[str, Any]],
         context: Context,
         replies: list[Reply],
-    ) -> None:
-        """Puts descriptions and explanations in place of predictions, item by item.
+    ) -> list[Reply]:
+        """Returns the replies with descriptions and explanations in place of predictions.
 
-        TorchServe queues all three kinds together, and a client can send the headers itself: on a
-        request that carries anything they describe nothing.
+        TorchServe queues all three kinds of requests together. A client can send the `describe`
+        header too, so it only counts on a request without parameters.
         """
-        for idx, (item, row) in enumerate(zip(batch.items, data)):
+        answered = []
+        for idx, (item, row, reply) in enumerate(zip(batch.items, data, replies)):
             headers = context.get_all_request_header(idx)
             if headers.get("describe") == "True" and not row:
-                item.error = None  # it carries no picture
-                replies[idx] = encode_json(self.describe_handle())
+                item.error = None  # a missing image is no error in this kind of request
+                reply = encode_json(self.describe_handle())
             elif is_explanation(headers) and item.error is None:
-                replies[idx] = self._explainer.explain_item(item, row)
+                reply = self._explainer.explain_item(item, row)
+            answered.append(reply)
+        return answered
 
     def get_insights(
         self, tensor_data: torch.Tensor, _: Any, target: int = 0
     ) -> list[Any]:
-        """Integrated gradients by captum, as in VisionHandler but without its line on stdout.
+        """Computes integrated gradients by captum, like VisionHandler but without a line on stdout.
 
         Args:
             tensor_data: float32 [batch, channels, size, size], normalised.
@@ -287,13 +298,18 @@ class OffpathClassifier(ImageClassifier):
 
     @staticmethod
     def _quiet_worker_log() -> None:
-        """Turns off the worker's line per batch ("Backend received inference at"), which Java
-        would parse; warnings, errors and metrics stay."""
+        """Turns off the worker's log line per batch, which Java would have to parse.
+
+        The line is "Backend received inference at"; warnings, errors and metrics stay.
+        """
         logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("ts.metrics.caching_metric").setLevel(logging.INFO)
 
 
 def is_grpc(headers: Mapping[str, Any]) -> bool:
-    """Whether a request came over gRPC: over HTTP there is always a header, here there is only
-    what ts/service.py says of the fields."""
+    """Returns True if a request came over gRPC.
+
+    HTTP requests always have a text header; gRPC requests only have what ts/service.py makes of
+    their fields.
+    """
     return not any(isinstance(value, str) for value in headers.values())

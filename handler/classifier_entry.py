@@ -1,4 +1,4 @@
-"""The one class that TorchServe loads (ts/model_loader.py: exactly one class per entry module)."""
+"""The entry module of an archive: TorchServe loads its only class (ts/model_loader.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import offpath
 PACKAGE = Path(__file__).resolve().parent / "offpath"
 
 
-def use_own_copy(package: Path) -> None:
-    """Makes `offpath.handler` the copy in the archive, whatever this process has imported."""
+def use_archived_copy(package: Path) -> None:
+    """Makes `offpath.handler` the copy in the archive, even if this process imported another."""
     if package.is_dir():
         offpath.__path__.insert(0, str(package))
         for name in [n for n in sys.modules if n.startswith("offpath.handler")]:
             del sys.modules[name]
 
 
-use_own_copy(PACKAGE)
+use_archived_copy(PACKAGE)
 
 from offpath.handler.process.lazy_imports import unused_imports_deferred  # noqa: E402
 
@@ -30,5 +30,4 @@ BASE = find_handler(PACKAGE, classifier.OffpathClassifier)
 
 
 class Classifier(BASE):  # type: ignore[misc, valid-type]
-    """Entry point of the archive; everything is in handler/classifier.py, or in its subclass that
-    `offpath archive --handler` has packed."""
+    """The archive's entry point: the class in handler/classifier.py, or a custom subclass of it."""

@@ -1,4 +1,4 @@
-"""A YAML section as a frozen dataclass: each field says what it accepts, `read_section` checks it.
+"""Reads a YAML section into a frozen dataclass whose fields declare what they accept.
 
     @dataclass(frozen=True)
     class Settings:
@@ -15,26 +15,26 @@ from typing import Any
 
 from offpath.handler.errors import ConfigError
 
-# A value of the section and its key with all sections' names -> the field's value, or ConfigError.
+# Maps (value in the section, full key) to the field's value, or raises ConfigError.
 Reader = Callable[[Any, str], Any]
 REQUIRED = dataclasses.MISSING
 
 
 def setting(default: Any, reader: Reader) -> Any:
-    """A dataclass field that `read_section` knows how to read."""
+    """Declares a dataclass field that `read_section` can read."""
     return dataclasses.field(default=default, metadata={"reader": reader})
 
 
 def read_section(settings_class: type, section: object, where: str) -> dict[str, Any]:
-    """The checked values of a section by field; those that are not given are left out.
+    """Returns the checked values of a section by field, without the fields that are not given.
 
     Args:
         settings_class: a dataclass whose fields are `setting`s.
-        section: the parsed YAML; None stands for an empty one.
-        where: the section's name, for errors.
+        section: the parsed YAML; None stands for an empty section.
+        where: the section's name, for error messages.
 
     Raises:
-        ConfigError: no mapping, an unknown key, a wrong value.
+        ConfigError: the section is not a mapping, a key is unknown, or a value is wrong.
     """
     readers = {
         one.name: one.metadata["reader"] for one in dataclasses.fields(settings_class)
@@ -54,12 +54,12 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
 
 
 def wrong(key: str, value: object, accepted: str) -> ConfigError:
-    """The error of a setting."""
+    """Makes the error for a setting with a wrong value."""
     return ConfigError(f"{key} is {value!r}; accepted: {accepted}")
 
 
 def one_that(accepted: str, is_accepted: Callable[[Any], bool]) -> Reader:
-    """A value that a predicate accepts, as it is."""
+    """Accepts the values for which a predicate is true."""
 
     def read(value: Any, key: str) -> Any:
         if not is_accepted(value):
@@ -70,7 +70,7 @@ def one_that(accepted: str, is_accepted: Callable[[Any], bool]) -> Reader:
 
 
 def integer(low: int, high: int) -> Reader:
-    """An integer; true and false are none."""
+    """Accepts an integer in a range; true and false are not integers."""
     return one_that(
         f"an integer from {low} to {high}",
         lambda value: _is(value, int) and low <= value <= high,
@@ -78,7 +78,7 @@ def integer(low: int, high: int) -> Reader:
 
 
 def number(low: float, high: float) -> Reader:
-    """An integer or a float; NaN is out of any range."""
+    """Accepts an integer or a float in a range; NaN is out of every range."""
     return one_that(
         f"a number from {low:g} to {high:g}",
         lambda value: _is(value, int, float) and low <= value <= high,
@@ -86,7 +86,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def positive(high: float) -> Reader:
-    """A number above 0."""
+    """Accepts a number above 0."""
     return one_that(
         f"a number above 0, up to {high:g}",
         lambda value: _is(value, int, float) and 0 < value <= high,
@@ -94,22 +94,22 @@ def positive(high: float) -> Reader:
 
 
 def flag() -> Reader:
-    """True or false."""
+    """Accepts true or false."""
     return one_that("true or false", lambda value: isinstance(value, bool))
 
 
 def mapping() -> Reader:
-    """Any mapping."""
+    """Accepts any mapping."""
     return one_that("a mapping", lambda value: isinstance(value, Mapping))
 
 
 def choice(names: Sequence[str]) -> Reader:
-    """One of some names."""
+    """Accepts one of the given names."""
     return one_that("one of " + ", ".join(names), lambda value: value in names)
 
 
 def text() -> Reader:
-    """ASCII: it goes into headers."""
+    """Accepts non-empty ASCII text, because such settings go into headers."""
     return one_that(
         "a non-empty ASCII text",
         lambda value: isinstance(value, str) and value != "" and value.isascii(),
@@ -117,7 +117,7 @@ def text() -> Reader:
 
 
 def off_or_url() -> Reader:
-    """`off` or where an HTTP server is; YAML takes a bare off for false."""
+    """Accepts `off` (which YAML reads as false) or the URL of an HTTP server."""
     check = one_that(
         "off, or a URL such as http://127.0.0.1:4318",
         lambda value: isinstance(value, str)
@@ -127,12 +127,12 @@ def off_or_url() -> Reader:
 
 
 def optional(reader: Reader) -> Reader:
-    """What `reader` accepts, or nothing."""
+    """Accepts None besides the values that `reader` accepts."""
     return lambda value, key: None if value is None else reader(value, key)
 
 
 def per_channel(accepted: str, reader: Reader) -> Reader:
-    """A list with a value for each channel, or one value for all; always read as a tuple."""
+    """Accepts a list with one value per channel, or one value for all; returns a tuple."""
 
     def read(value: Any, key: str) -> tuple[Any, ...]:
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -140,14 +140,14 @@ def per_channel(accepted: str, reader: Reader) -> Reader:
             if len(values) in (1, 3):
                 return tuple(reader(one, key) for one in values)
         except ConfigError:
-            pass  # said of the whole list
+            pass  # the error below shows the whole list
         raise wrong(key, value, accepted)
 
     return read
 
 
 def section(settings_class: type) -> Reader:
-    """A section in the section."""
+    """Accepts a section inside the section."""
     return lambda value, key: settings_class(**read_section(settings_class, value, key))
 
 

@@ -1,4 +1,4 @@
-"""A handler of one's own: a subclass of OffpathClassifier that says what each answer holds.
+"""Custom handlers: subclasses of OffpathClassifier that decide the content of each answer.
 
     class Defects(OffpathClassifier):
         def postprocess_item(self, result: Result) -> object:
@@ -6,7 +6,7 @@
             result.log["verdict"] = verdict = "reject" if best.probability > 0.8 else "look"
             return {"verdict": verdict, "label": best.label}
 
-What it raises, or returns that is no JSON, fails its item alone: docs/your-handler.md.
+An exception, or a value that JSON cannot hold, fails only its own item: docs/your-handler.md.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from offpath.handler.errors import ItemError, PostprocessFailed
-from offpath.handler.pipeline import Batch, Item, without_frames
+from offpath.handler.errors import ItemError, PostprocessFailed, without_frames
+from offpath.handler.pipeline import Batch, Item
 from offpath.handler.prediction_log import batch_records
 from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.response import (
@@ -32,12 +32,13 @@ from offpath.handler.response import (
 )
 
 logger = logging.getLogger(__name__)
-# In the archive, beside the package's folder `handler`: `my_handler:Defects`.
-MARK_FILE = "own_handler.txt"
-# The front door's words to the worker, its key among them, are nobody else's.
+# A file in the archive that names the class, for instance `my_handler:Defects`. It lies beside the
+# package's folder `handler`.
+MARK_FILE = "custom_handler.txt"
+# The front door's headers to the worker, which include its key, are hidden from custom handlers.
 DOOR_HEADERS = "x-offpath-"
-MESSAGE_SHOWN = 200
-FAILED = "the model's own postprocessing failed on this picture; its log says why"
+MAX_MESSAGE_CHARS = 200
+FAILED = "the custom handler failed on this image; the worker's log says why"
 
 
 class Prediction(NamedTuple):
@@ -48,21 +49,21 @@ class Prediction(NamedTuple):
 
 
 class RequestContext(batch_records.RequestContext, Protocol):
-    """What the records of the log need to know of a request, and one header of it."""
+    """The context that the prediction log's records need, plus access to one header."""
 
     def get_request_header(self, idx: int, key: str) -> str | None:
-        """One header."""
+        """Returns one header of a request; None without it."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What the model says of one picture.
+    """The model's result for one picture.
 
     Attributes:
-        predictions: best first, as many as `top_k` or the threshold of the settings leave.
-        request_id: the reply header `x-request-id`, the prediction log's `event_id`.
-        headers: the request's, their names in lower case.
-        log: what is put here is the field `extra` of the prediction log's record; JSON.
+        predictions: best first, as many as the settings' `top_k` or `threshold` leave.
+        request_id: the reply header `x-request-id` and the prediction log's `event_id`.
+        headers: the request's headers, with names in lower case.
+        log: JSON values to store as the field `extra` of the prediction log's record.
     """
 
     predictions: list[Prediction]
@@ -71,32 +72,33 @@ class Result:
     log: dict[str, Any] = field(default_factory=dict)
 
 
-class Postprocess(Protocol):
-    """A handler's own part."""
+class CustomHandler(Protocol):
+    """The method that a custom handler overrides."""
 
     def postprocess_item(self, result: Result) -> object:
-        """A result -> the reply's body, as what JSON can hold."""
+        """Returns the body of the reply, as a value that JSON can hold."""
 
 
-class OwnAnswers:
-    """Asks a handler for each item's answer and keeps its failures to their items.
+class CustomAnswers:
+    """Asks a custom handler for each item's answer, and confines its failures to their items.
 
     Args:
-        own: whose `postprocess_item` is asked.
+        handler: the custom handler.
     """
 
-    def __init__(self, own: Postprocess) -> None:
-        self._own = own
-        self._announcer = Announcer(logger, type(own).postprocess_item.__qualname__)
+    def __init__(self, handler: CustomHandler) -> None:
+        self._handler = handler
+        subject = type(handler).postprocess_item.__qualname__
+        self._announcer = Announcer(logger, subject)
 
     def encode(self, batch: Batch, context: RequestContext) -> list[Reply]:
-        """Items -> encoded replies, in the rows' order; an item that fails gets its error."""
+        """Encodes the items as replies, in the rows' order; an item that fails gets its error."""
         replies = []
         for idx, item in enumerate(batch.items):
             if item.error is not None:
                 replies.append(encode_error(item.error))
             elif context.get_request_header(idx, "explain") == "True":
-                # Replaced by whoever asks the model for explanations.
+                # The classifier replaces this reply by the explanation.
                 replies.append(encode_prediction([]))
             else:
                 result = make_result(item.predictions, context, idx)
@@ -105,11 +107,10 @@ class OwnAnswers:
 
     def _answer(self, item: Item, result: Result) -> Reply:
         try:
-            reply = encode_json(self._own.postprocess_item(result))
+            reply = encode_json(self._handler.postprocess_item(result))
             if result.log:
-                encode_json(
-                    result.log
-                )  # refused here, not in the log's batch of records
+                # Encoded as a check: later it would fail the records of the whole batch.
+                encode_json(result.log)
                 item.extra = result.log
             return reply
         except ItemError as error:
@@ -123,25 +124,28 @@ class OwnAnswers:
         return encode_error(item.error)
 
     def _announce(self, error: Exception, message: str) -> None:
-        """Once in ten minutes for each place: a client's every request may end here."""
-        code = type(self._own).postprocess_item.__code__
+        """Logs a failure at most once in ten minutes per line of code.
+
+        Without this limit every request of a client could write to the log.
+        """
+        code = type(self._handler).postprocess_item.__code__
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename == code.co_filename
         ]
-        # Without a line of theirs: what they returned is no JSON.
+        # No line of the custom handler is in the traceback if its value is not JSON.
         where = f"{Path(code.co_filename).name}, line {lines[-1] if lines else code.co_firstlineno}"
-        # A message can hold what a client sent.
-        said = ascii(message[:MESSAGE_SHOWN])
+        # Escaped, because a message can hold data from the client.
+        escaped = ascii(message[:MAX_MESSAGE_CHARS])
         kind = f"{type(error).__name__} in {where}"
-        self._announcer.announce(kind, f"{kind}: {said}; the item gets a 500")
+        self._announcer.announce(kind, f"{kind}: {escaped}; the item gets a 500")
 
 
 def make_result(
     predictions: list[tuple[str, float]], context: RequestContext, idx: int
 ) -> Result:
-    """The typed result of one item."""
+    """Makes the typed result of one item."""
     headers = {
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()
@@ -152,7 +156,7 @@ def make_result(
 
 
 def is_sendable(error: ItemError) -> bool:
-    """Whether TorchServe's protocol and the metrics take an error that is not one of ours."""
+    """Returns True if TorchServe's protocol and the metrics can carry a custom handler's error."""
     words = (error.phrase, error.type)
     return (
         isinstance(error.status, int)
@@ -163,16 +167,21 @@ def is_sendable(error: ItemError) -> bool:
 
 
 def find_handler(package: Path, default: type) -> type:
-    """The class that an archive's mark names, or `default` without one.
+    """Loads the custom handler of an archive.
 
     Args:
         package: the archive's folder `offpath`.
+        default: class to return if the archive has no custom handler.
+
+    Raises:
+        ImportError: the file that the archive names cannot be imported.
     """
     mark = package / MARK_FILE
     if not mark.is_file():
         return default
     name, _, class_name = mark.read_text(encoding="utf-8").strip().partition(":")
-    # By its place: a user's PYTHONPATH comes before the archive (EnvironmentUtils.java).
+    # Loaded by its path, because a user's PYTHONPATH comes before the archive
+    # (EnvironmentUtils.java).
     spec = importlib.util.spec_from_file_location(name, package.parent / f"{name}.py")
     if spec is None or spec.loader is None:
         raise ImportError(f"{name}.py in the archive cannot be imported")

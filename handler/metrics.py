@@ -1,9 +1,9 @@
-"""Batch timings and counters -> TorchServe metrics.
+"""Turns batch timings and counters into TorchServe metrics.
 
-TorchServe reads metrics from the worker's stdout, a line each. So they are added up here and
-written by a thread about once a second as differences: no line per request, none per batch.
-Names and dimensions are declared in serving/conf/metrics.yaml, or found by
-`model_metrics_auto_detect=true`. What a SIGKILL catches in the current second is not counted.
+TorchServe reads metrics from the worker's stdout, one line each. To avoid a line per request or per
+batch, values are summed here, and a thread writes the differences about once per second. Names and
+dimensions are declared in serving/conf/metrics.yaml, or found by `model_metrics_auto_detect=true`.
+A SIGKILL loses the counts of the current second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG_GAUGES = {
     "last_success_unix_s": "offpath_log_last_success_timestamp_seconds",
 }
 
-# A series: metric name and the values of its dimensions after ModelName.
+# A series is a metric name and the values of its dimensions after ModelName.
 Series = tuple[str, tuple[str, ...]]
 DIMENSIONS = {
     "offpath_stage_seconds_total": ["ModelName", "Stage"],
@@ -38,13 +38,13 @@ DIMENSIONS = {
 
 
 class MetricsEmitter:
-    """Adds up what batches report and hands the differences to TorchServe.
+    """Sums the reports of batches and hands the differences to TorchServe.
 
     Args:
         cache: TorchServe's metrics cache (`context.metrics`).
         model_name: value of the ModelName dimension.
         interval_s: seconds between two writes.
-        read_log: called before each write; the prediction log's counters.
+        read_log: returns the prediction log's counters; called before each write.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class MetricsEmitter:
     def start(self, refused_engines: int = 0) -> None:
         """Counts this worker's start and starts the writing thread.
 
-        Zeros are written too: a counter that appears with its first event shows Prometheus no
-        increase.
+        Zeros are written too, because Prometheus sees no increase in a counter that appears with
+        its first event.
         """
         counts = {
             "offpath_worker_starts_total": 1,
@@ -81,14 +81,14 @@ class MetricsEmitter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Writes what is left and ends the thread."""
+        """Writes the last differences and ends the thread."""
         self._stopped.set()
         self._thread.join()
 
     def count_batch(
         self, timings: BatchTimings, size: int, error_types: Sequence[str]
     ) -> None:
-        """Adds one batch: its stages' seconds, its size, its items' errors by type."""
+        """Adds one batch: the seconds of its stages, its size, and its items' errors by type."""
         self.count_stages(timings)
         with self._lock:
             self._sums["offpath_batches_total", ()] += 1
@@ -101,14 +101,14 @@ class MetricsEmitter:
                 self._sums["offpath_errors_total", (error_type,)] += 1
 
     def count_stages(self, timings: BatchTimings) -> None:
-        """Adds the seconds alone: of pictures that are answered elsewhere."""
+        """Adds only the seconds of stages, for pictures that another process answers."""
         stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
         with self._lock:
             for name, seconds in [*stages.items(), ("other", timings.other_s)]:
                 self._sums["offpath_stage_seconds_total", (name,)] += seconds
 
     def write(self) -> None:
-        """Writes the differences since the last write; nothing where nothing changed."""
+        """Writes the values that changed since the last write."""
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
         for (name, values), value in sums.items():
@@ -142,5 +142,5 @@ class MetricsEmitter:
             metric = self._cache.get_metric(name, kind)
         except MetricsCacheKeyError:
             metric = self._cache.add_metric_to_cache(name, "count", dimensions, kind)
-        # Rounded: below a nanosecond Python would write an exponent that adds only length.
+        # Rounded, because below a nanosecond Python would write a long exponent.
         metric.add_or_update(round(value, 9), [self._model_name, *values])

@@ -1,5 +1,8 @@
-"""Predictions and errors -> encoded replies. Encoded once, here, to bytes: TorchServe passes bytes
-through, where it would indent a dict (ts/protocol/otf_message_handler.py)."""
+"""Encodes predictions and errors as replies.
+
+They are encoded once, to bytes: TorchServe passes bytes through, but would encode a dict with
+indentation (ts/protocol/otf_message_handler.py).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ JSON_CONTENT_TYPE = "application/json"
 
 @dataclass(frozen=True)
 class Reply:
-    """One item's answer.
+    """An encoded answer to one item.
 
     Attributes:
         status: HTTP status.
@@ -29,28 +32,28 @@ class Reply:
 
 
 def encode_prediction(predictions: list[tuple[str, float]]) -> Reply:
-    """`{label: score, ...}`, best first: the stock image_classifier's body, not indented.
+    """Encodes `{label: score, ...}`, best first, like TorchServe's image_classifier.
 
-    Empty where no class reaches the threshold.
+    The object is empty if no class reaches the threshold.
     """
     return encode_json(dict(predictions))
 
 
 def encode_error(error: ItemError) -> Reply:
-    """`{"code", "type", "message"}`, TorchServe's own error body."""
+    """Encodes `{"code", "type", "message"}`, the form of TorchServe's own errors."""
     body = {"code": error.status, "type": error.type, "message": error.message}
     return Reply(error.status, error.phrase, _encode(body))
 
 
 def encode_json(value: object) -> Reply:
-    """Any JSON value with status 200: predictions, explanations and descriptions."""
+    """Encodes any JSON value with status 200: predictions, explanations and descriptions."""
     return Reply(200, "OK", _encode(value))
 
 
 def _encode(value: object) -> bytes:
-    """Compact JSON in UTF-8; a reply takes 2 microseconds, 9 by the standard library."""
+    """Encodes compact JSON in UTF-8, in 2 microseconds (the standard library takes 9)."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        # A lone surrogate in a label or in what a client sent: UTF-8 has none, an escape has.
+        # A label or a client's text has a lone surrogate, which only an escape can express.
         return json.dumps(value).encode()

@@ -1,4 +1,4 @@
-"""Where a batch's time goes: named stages, measured with perf_counter, one batch at a time."""
+"""Measures the time of a batch by named stages, with perf_counter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Stage(str, Enum):
 
     READ = "read"  # rows from TorchServe -> payload bytes
     DECODE = "decode"  # payload bytes -> full or scaled pixels
-    TRANSFORM = "transform"  # pixels -> the model's square in the batch buffer
+    TRANSFORM = "transform"  # pixels -> the model's input in the batch buffer
     TRANSFER = "transfer"  # batch buffer -> device
     INFERENCE = "inference"  # normalise, forward, activation, top-k, copy back
     POSTPROCESS = "postprocess"  # top-k -> encoded replies, statuses and headers
@@ -21,10 +21,7 @@ class Stage(str, Enum):
 
 
 class StageTimer:
-    """Times one batch.
-
-    The clock starts with the object. What no stage covers is `other_s`, so the table adds up.
-    """
+    """Times one batch, from the creation of this object."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -45,8 +42,8 @@ class StageTimer:
         """Splits the block's wall time over stages that ran interleaved.
 
         Args:
-            shares: seconds per stage as the parts themselves counted them (on several threads or
-                on a device); read when the block ends. Only their proportion matters.
+            shares: time per stage as counted inside the block, on several threads or on a device;
+                read when the block ends. Only the proportions matter.
         """
         start = self._clock()
         try:
@@ -58,16 +55,16 @@ class StageTimer:
                 self.seconds[stage] += wall * share / total if total else 0.0
 
     def elapsed_s(self) -> float:
-        """Seconds since the batch began."""
+        """Returns the seconds since the batch began."""
         return self._clock() - self._start
 
     def read(self) -> BatchTimings:
-        """The batch's account so far; what comes later does not change it."""
+        """Returns a copy of the timings so far."""
         return BatchTimings(dict(self.seconds), self.elapsed_s())
 
 
 class BatchTimings:
-    """A batch's account: seconds per stage and in all."""
+    """Seconds of a batch, per stage and in total."""
 
     def __init__(self, seconds: Mapping[Stage, float], total_s: float) -> None:
         self.seconds = seconds
@@ -75,12 +72,12 @@ class BatchTimings:
 
     @property
     def other_s(self) -> float:
-        """What no stage covers."""
+        """Seconds outside all stages, so that the table adds up to the total."""
         return self.total_s - sum(self.seconds.values())
 
 
 def format_server_timing(timings: BatchTimings) -> str:
-    """Stages as a Server-Timing header value, in milliseconds.
+    """Formats the stages as the value of a Server-Timing header, in milliseconds.
 
     Syntax: https://www.w3.org/TR/server-timing/#the-server-timing-header-field
     """

@@ -1,11 +1,11 @@
-"""OpenTelemetry spans of requests: one each with its stages as children; imported where it is on.
+"""Sends OpenTelemetry spans: one per traced request, with its stages as children.
 
-Which requests: those whose client's `traceparent` says sampled, and a share of those that have
-none. A batch is traced after it was answered, from its clock: a request that is not chosen costs
-the look at one header. A thread of the SDK exports by OTLP/HTTP; what the collector does not take
-is dropped there, and no request waits.
+Requests are traced if their `traceparent` says sampled; of the requests without a `traceparent` a
+configured share is traced. A batch is traced after it was answered, from its timer, so a request
+that is not traced costs only the look at one header. A thread of the SDK exports by OTLP/HTTP. It
+drops spans that the collector does not take; no request waits.
 
-Stages run interleaved for a batch: their spans have their true lengths, laid end to end.
+The stages of a batch run interleaved. Their spans have the true lengths, laid end to end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        f"handler.trace_endpoint needs a package ({error}): "
+        f"handler.trace_endpoint needs a package that is missing ({error}): "
         "pip install 'torchserve-offpath[otel]'"
     ) from error
 
@@ -47,7 +47,7 @@ from offpath.handler.stages import BatchTimings
 TRACES_PATH = "/v1/traces"
 # https://www.w3.org/TR/trace-context/
 TRACE_HEADERS = ("traceparent", "tracestate")
-# No request at all: what no span shall be a child of.
+# An empty context: a span that starts in it has no parent.
 ROOT = Context()
 
 
@@ -55,9 +55,9 @@ class Tracer:
     """Traces the batches of one worker.
 
     Args:
-        endpoint: of the collector, `http://host:4318`.
-        share: of the requests without a `traceparent` that are traced, in [0, 1].
-        attributes: of every span's resource, beside OTEL_RESOURCE_ATTRIBUTES and
+        endpoint: URL of the collector, for instance `http://host:4318`.
+        share: share of the requests without a `traceparent` that are traced, in [0, 1].
+        attributes: attributes of every span's resource, besides OTEL_RESOURCE_ATTRIBUTES and
             OTEL_SERVICE_NAME.
     """
 
@@ -76,7 +76,7 @@ class Tracer:
     def trace(
         self, batch: Batch, context: RequestContext, warm_up_key: str | None
     ) -> None:
-        """The spans of a batch that was answered just now."""
+        """Makes the spans of a batch that was answered just now."""
         chosen: list[tuple[int, Context]] = []
         for idx in range(len(batch.items)):
             headers = context.get_all_request_header(idx)
@@ -89,11 +89,11 @@ class Tracer:
         end_ns = time.time_ns()
         begin_ns = end_ns - int(timings.total_s * 1e9)
         size = len(batch.items)
-        together = self._tracer.start_span(
+        batch_span = self._tracer.start_span(
             "batch", ROOT, start_time=begin_ns, attributes={"offpath.batch_size": size}
         )
-        together.end(end_ns)
-        link = Link(together.get_span_context())
+        batch_span.end(end_ns)
+        link = Link(batch_span.get_span_context())
         for idx, parent in chosen:
             span = self._tracer.start_span(
                 f"classify {context.model_name}",
@@ -109,11 +109,11 @@ class Tracer:
             span.end(end_ns)
 
     def close(self) -> None:
-        """Exports what waits and ends the thread."""
+        """Exports the waiting spans and ends the thread."""
         self._provider.shutdown()
 
     def _choose(self, headers: Mapping[str, str]) -> Context | None:
-        """What a request's span is a child of; None: it is not traced."""
+        """Returns the parent of a request's span; None if the request is not traced."""
         found = {
             name: value
             for key, value in headers.items()
@@ -123,9 +123,9 @@ class Tracer:
         }
         if "traceparent" in found:
             parent = self._propagator.extract(found, ROOT)
-            said: SpanContext = get_current_span(parent).get_span_context()
-            if said.is_valid:
-                return parent if said.trace_flags.sampled else None
+            client_span: SpanContext = get_current_span(parent).get_span_context()
+            if client_span.is_valid:
+                return parent if client_span.trace_flags.sampled else None
         return ROOT if random.random() < self._share else None
 
     def _add_stages(
@@ -141,7 +141,7 @@ class Tracer:
 
 
 def describe(item: Item, request_id: str | None, size: int) -> dict[str, str | int]:
-    """A request's attributes; nothing that its client wrote is among them."""
+    """Returns a request's attributes, which never include text from its client."""
     described: dict[str, str | int] = {
         "http.response.status_code": 200 if item.error is None else item.error.status,
         "offpath.request_id": request_id or "",

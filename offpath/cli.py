@@ -14,7 +14,9 @@ import traceback
 import click
 
 from offpath.commands.explained_errors import explain_missing, explain_path
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+
+FAILED, WRONG_USAGE = 1, 2
 
 # Subcommand -> the module that defines it as `command`. Modules are imported on first use, so that
 # `offpath predict` never imports torch.
@@ -89,7 +91,7 @@ def say_usage(error: click.ClickException) -> int:
     path = context.command_path if context is not None else "offpath"
     text = " ".join(error.format_message().split()).rstrip(".")
     click.echo(f"offpath: {text} (see `{path} --help`)", err=True)
-    return WrongOption.exit_code
+    return WRONG_USAGE
 
 
 def say(error: ExpectedError) -> int:
@@ -97,6 +99,7 @@ def say(error: ExpectedError) -> int:
 
     A usage error is one line; an operation that failed may add the last lines of a log.
     """
-    text = " ".join(str(error).split()) if error.exit_code == 2 else str(error)
+    is_usage = isinstance(error, (WrongOption, MissingPackage))
+    text = " ".join(str(error).split()) if is_usage else str(error)
     click.echo(f"offpath: {text}", err=True)
-    return error.exit_code
+    return WRONG_USAGE if is_usage else FAILED

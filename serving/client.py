@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 
 from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions, decode_image
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from offpath.serving.prediction import Prediction, parse_reply
 
@@ -84,7 +84,7 @@ class Client:
             when one fails, and stays in use.
         model: name of the model; None takes the server's only model.
         thin: decode and resize here, and send uint8 pixels (150 kB for 224 px) instead of the file.
-        square: the model's preprocessing, for `thin`.
+        geometry: the model's preprocessing, for `thin`.
         timeout_s: time-out of one answer.
         headers: headers of each request, such as an authorization.
         verify: check that a TLS certificate is trusted and fits the host.
@@ -98,14 +98,14 @@ class Client:
         base_url: str | Sequence[str] = "http://127.0.0.1:8080",
         model: str | None = None,
         thin: bool = False,
-        square: Square = Square(),
+        geometry: InputGeometry = InputGeometry(),
         timeout_s: float = 60.0,
         headers: dict[str, str] | None = None,
         verify: bool = True,
         retries: int = 0,
     ) -> None:
         self.thin, self.retries = thin, retries
-        self._square = square
+        self._geometry = geometry
         urls = [base_url] if isinstance(base_url, str) else base_url
         self._urls = [httpx.URL(url.rstrip("/")) for url in urls]
         self._turn = 0
@@ -148,7 +148,7 @@ class Client:
         payload = image if isinstance(image, bytes) else Path(image).read_bytes()
         content_type = IMAGE_CONTENT_TYPE
         if self.thin:
-            payload, content_type = make_npy(payload, self._square), NPY_CONTENT_TYPE
+            payload, content_type = make_npy(payload, self._geometry), NPY_CONTENT_TYPE
         prediction = self._send(self._path, payload, content_type)
         if self._path != INVOCATIONS or prediction.status not in (400, 404):
             return prediction
@@ -220,12 +220,12 @@ def make_pause_s(rounds: int) -> float:
     return longest_s * random.uniform(0.5, 1.0)
 
 
-def make_npy(payload: bytes, square: Square = Square()) -> bytes:
+def make_npy(payload: bytes, geometry: InputGeometry = InputGeometry()) -> bytes:
     """Preprocesses an image as the server would, to an npy file of uint8 [size, size, channels].
 
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
-    image = decode_image(payload, DecodeOptions.for_square(square, SCALE_MARGIN))
+    image = decode_image(payload, DecodeOptions.for_input(geometry, SCALE_MARGIN))
     file = io.BytesIO()
-    np.save(file, transform_image(image, square), allow_pickle=False)
+    np.save(file, transform_image(image, geometry), allow_pickle=False)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Fills the archive's `engine/` folder: what a back end needs beside the weights, checked.
+"""Fills the archive's `engine/` folder: what an engine needs beside the weights, checked.
 
 On the CPU, `auto` makes OpenVINO's files where that package is installed and the model is heavy
 enough to gain by it. Every other engine that the handler's `engine: auto` may choose needs no file.
@@ -31,12 +31,12 @@ from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
-from offpath.handler.image.geometry import Square
-from offpath.handler.model.engines import PRECISIONS, BackendUnavailable
-from offpath.handler.model.engines.artefacts import PARITY_FILE, artefact_name
-from offpath.handler.model.engines.choose import make_backend
-from offpath.handler.model.engines.eager import EagerBackend
-from offpath.handler.model.head import activate
+from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.model.engines.engine import PRECISIONS, EngineUnavailable
+from offpath.handler.model.engines.engine import PARITY_FILE, artefact_name
+from offpath.handler.model.engines.choose import make_engine
+from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.activation import activate
 from offpath.handler.model.parity import Parity, ParitySet, measure_parity
 
 # Floating-point operations per image above which OpenVINO's faster kernels outweigh its call.
@@ -55,7 +55,7 @@ PARITY_BATCH = 8
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """The back end that an archive is built for.
+    """The engine that an archive is built for.
 
     Attributes:
         engine: never `auto`.
@@ -71,7 +71,7 @@ class EnginePlan:
 def plan_engine(
     config: HandlerConfig, device_type: str, model: torch.nn.Module
 ) -> EnginePlan:
-    """Chooses the back end where `engine` is `auto`, and the precision that its artefact has.
+    """Chooses the engine where `engine` is `auto`, and the precision that its artefact has.
 
     Raises:
         WrongOption: the device or the precision rules the engine out.
@@ -96,7 +96,7 @@ def _choose_engine(
         and config.precision in ("auto", *PRECISIONS["openvino"])
         and importlib.util.find_spec("openvino") is not None
         and not isinstance(model, torch.jit.ScriptModule)
-        and count_flop(model, config.square) >= HEAVY_FLOP
+        and count_flop(model, config.input_geometry) >= HEAVY_FLOP
     )
     return "openvino" if gains else "eager"
 
@@ -119,10 +119,10 @@ def _check_engine(engine: str, precision: str, device_type: str) -> None:
         )
 
 
-def count_flop(model: torch.nn.Module, square: Square) -> int:
+def count_flop(model: torch.nn.Module, geometry: InputGeometry) -> int:
     """Counts the floating-point operations of convolutions and matrix products for one image."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(torch.zeros(1, square.channels, square.size, square.size))
+        model.eval()(torch.zeros(1, geometry.channels, geometry.size, geometry.size))
     return int(counter.get_total_flops())
 
 
@@ -193,7 +193,7 @@ class _EngineFolder:
             )
         precision = path.name.split(".")[1]  # model.<precision>.<suffix>
         wrapped = wrap_model(self.model, self.config, precision, self._device)
-        shape = self.config.square.shape
+        shape = self.config.input_geometry.shape
         pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
         EXPORTS[self.plan.engine](wrapped, pictures.to(self._device), path)
 
@@ -220,7 +220,7 @@ class _EngineFolder:
         label = f"engine {self.plan.engine} {precision}"
         try:
             found = self._measure(self.folder, parity, precision)
-        except BackendUnavailable as error:
+        except EngineUnavailable as error:
             self.say(
                 f"{label} cannot be checked here ({error}); the worker will check it"
             )
@@ -238,11 +238,11 @@ class _EngineFolder:
         self.say(f"{label}: {result}")
 
     def _measure(self, folder: Path, parity: ParitySet, precision: str) -> Parity:
-        engine, device, threads = self.plan.engine, self._device, os.cpu_count() or 1
-        backend = make_backend(
-            engine, precision, self.model, self.config, device, folder, threads
+        name, device, threads = self.plan.engine, self._device, os.cpu_count() or 1
+        engine = make_engine(
+            name, precision, self.model, self.config, device, folder, threads
         )
-        return measure_parity(backend, parity, self.config, device)
+        return measure_parity(engine, parity, self.config, device)
 
 
 def make_parity_set(
@@ -257,10 +257,10 @@ def make_parity_set(
         config: size, mean, standard deviation, activation and the bound.
         candidates: uint8 [n, size, size, channels].
     """
-    backend = EagerBackend(model, config, torch.device("cpu"))
+    engine = EagerEngine(model, config, torch.device("cpu"))
     with torch.inference_mode():
         answers = [
-            activate(backend(pictures), config.activation)
+            activate(engine(pictures), config.activation)
             for pictures in torch.from_numpy(candidates).split(PARITY_BATCH)
         ]
     probabilities = torch.cat(answers).numpy()

@@ -1,4 +1,4 @@
-"""One function per format: a model -> the file that a back end loads.
+"""One function per format: a model -> the file that an engine loads.
 
 Every file maps `pictures`, uint8 [batch, size, size, channels], to `logits`, float32
 [batch, classes], with the normalisation inside and for any batch size. Each function imports the
@@ -17,9 +17,9 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.handler.model.engines.artefacts import INPUT, OUTPUT
+from offpath.handler.model.engines.engine import INPUT, OUTPUT
 from offpath.handler.model.engines.eager import DTYPES
-from offpath.handler.model.engines.normalised_model import PictureModel
+from offpath.handler.model.normalise import PictureModel
 from offpath.handler.model.engines.open_vino import forbid_telemetry
 
 # torch.export takes a dimension of 1 for a constant; any larger batch will do.

@@ -18,7 +18,7 @@ from offpath.archive import Say
 from offpath.archive.engine_files.exporters import import_package
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.decode import Pixels
-from offpath.handler.model.engines.artefacts import INPUT
+from offpath.handler.model.engines.engine import INPUT
 from offpath.handler.model.parity import Parity
 
 # Numbers of first convolutions and matrix products that stay in fp32, tried in this order.

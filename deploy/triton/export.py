@@ -108,7 +108,7 @@ def export_triton(choices: TritonChoices) -> list[str]:
 
 def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
     """Writes the text of the model's config.pbtxt."""
-    shape = ", ".join(map(str, archive.handler.square.shape))
+    shape = ", ".join(map(str, archive.handler.input_geometry.shape))
     if choices.is_thin:
         image = f"data_type: TYPE_UINT8, dims: [ {shape} ]"
         image_note = "The pixels of a thin client."

@@ -1,7 +1,8 @@
-"""Image bytes -> uint8 HWC RGB pixels; JPEG through libjpeg-turbo, the rest through Pillow.
+"""Decodes image bytes to uint8 HWC RGB pixels: JPEG by libjpeg-turbo, other formats by Pillow.
 
-Large JPEGs are decoded at 1/2, 1/4 or 1/8 (DCT scaling), down to a margin above the resize size.
-Other eighths have no SIMD inverse DCT in libjpeg-turbo: 7/8 was slower than a full decode.
+Large JPEGs are decoded at 1/2, 1/4 or 1/8 of their size (DCT scaling), but never below a margin
+above the resize size. libjpeg-turbo has no SIMD inverse DCT for other eighths: 7/8 was slower than
+a full decode.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from offpath.handler.image.decode_cost import (
     check_tiff_cost,
 )
 from offpath.handler.image.formats import FORMATS
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.request.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 
 JPEG_MAGIC = b"\xff\xd8\xff"
-# Pillow takes 24 bytes a row besides its pixels: 1 x 50,000,000 px would be a gigabyte.
+# Pillow takes 24 bytes per row besides the pixels: 1 x 50,000,000 px would be a gigabyte.
 MAX_SIDE = 1_000_000
 SCALE_DENOMINATORS = (8, 4, 2)
-# How much larger than the resize size a scaled decode stays by default, in the worker and in a thin
-# client. 1.5 keeps probabilities within 0.03 of the exact decode on photographs as they ship, and
-# within 0.06 on camera-sized ones (tests/handler/model/test_parity.py).
+# Default margin of a scaled decode: it keeps this many times the resize size, in the worker and in
+# a thin client. 1.5 keeps probabilities within 0.03 of the exact decode on ordinary photographs,
+# and within 0.06 on camera-sized ones (tests/handler/model/test_parity.py).
 SCALE_MARGIN = 1.5
-# The EXIF tag of the orientation (EXIF 2.3, 4.6.4), what turns each value upright, and the values
-# that swap width and height.
+# The EXIF tag of the orientation (EXIF 2.3, 4.6.4), the turn that makes each value upright, and the
+# values that swap width and height.
 ORIENTATION_TAG = 0x0112
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -54,28 +55,29 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
-# Those that bring the stored picture's last column (row) to the front.
+# Orientations that bring the stored picture's last column (row) to the front.
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
 # TIFF 6.0, sections 8, 15 and 22; 7 is JPEG as Technical Note 2 corrects it.
 BITS_TAG, COMPRESSION_TAG, SAMPLES_TAG = 258, 259, 277
 TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
 NO_COMPRESSION, JPEG_COMPRESSIONS = 1, (6, 7)
-# Where each strip or tile begins, and its bytes.
+# Tags for the offset of each strip or tile, and for its length in bytes.
 PIECE_TAGS, PIECE_LENGTH_TAGS = (273, 324), (279, 325)
-# 8-bit RGBA: libtiff decodes all of a picture in one call, in which no budget can reach it.
-MOST_BITS_A_PIXEL = 32
+# 8-bit RGBA. libtiff decodes a whole picture in one call, which no time budget can interrupt.
+MAX_BITS_PER_PIXEL = 32
 TIFF_MAGIC = (b"II", b"MM")
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How to decode.
+    """Settings of the decoder.
 
     Attributes:
-        min_size: shorter side in pixels that a scaled decode keeps at least; 0 decodes in full.
-        by_longer: `min_size` is of the longer side: what a letterbox resizes by.
-        exif_orientation: turn the picture as its EXIF tag says; the stock handler does not.
-        max_pixels: limit on width x height as the header states it.
+        min_size: least length of the shorter side after a scaled decode, in pixels; 0 decodes in
+            full.
+        by_longer: `min_size` is about the longer side, by which a letterbox resizes.
+        exif_orientation: turn the picture by its EXIF tag; TorchServe's handler does not.
+        max_pixels: limit on width x height as stated by the header.
     """
 
     min_size: int = 0
@@ -84,27 +86,27 @@ class DecodeOptions:
     by_longer: bool = False
 
     @classmethod
-    def for_square(
-        cls, square: Square, scale_margin: float, **others: Any
+    def for_input(
+        cls, geometry: InputGeometry, scale_margin: float, **others: Any
     ) -> DecodeOptions:
-        """What a square needs, resized from `scale_margin` times as many pixels at least."""
-        by_longer = square.resize == "letterbox"
-        size = int(square.resize_size * scale_margin)
+        """Returns options that leave at least `scale_margin` times the resize size."""
+        by_longer = geometry.resize == "letterbox"
+        size = int(geometry.resize_size * scale_margin)
         return cls(min_size=size, by_longer=by_longer, **others)
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """Pixels, and the size that the picture has in full.
+    """Decoded pixels, and the size of the full picture.
 
     Attributes:
         pixels: uint8 [height, width, 3], RGB; smaller than the picture after a scaled decode.
-        height, width: of the full picture, in pixels; the resize geometry follows these.
-        denominator: pixels of the full picture per decoded pixel, along each side. Exact also
-            where the size does not divide: the last decoded pixel then reaches over the edge.
-        top, left: where the picture begins, in decoded pixels; above 0 where it was turned and
-            the pixel that reaches over the edge came first.
-        is_jpeg: lost detail when it was made, so that a transform may round otherwise than Pillow.
+        height, width: size of the full picture, in pixels; the resize geometry follows them.
+        denominator: pixels of the full picture per decoded pixel, along each side. Also exact if
+            the size does not divide: the last decoded pixel then reaches over the edge.
+        top, left: where the picture begins, in decoded pixels; above 0 if the picture was turned
+            and the pixel that reaches over the edge came first.
+        is_jpeg: the format is lossy, so a transform may round differently from Pillow.
     """
 
     pixels: Pixels
@@ -120,10 +122,10 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
     """Decodes one picture.
 
     Raises:
-        UnsupportedFormat: none of FORMATS.
-        ImageTooLarge: over `max_pixels` or MAX_SIDE by the header; nothing was decoded.
-        UndecodableImage: truncated or broken data.
-        ImageTooCostly: made to cost far more than its size.
+        UnsupportedFormat: the payload is in none of FORMATS.
+        ImageTooLarge: the header states more than `max_pixels` or MAX_SIDE; nothing was decoded.
+        UndecodableImage: the data is truncated or broken.
+        ImageTooCostly: the picture was made to cost far more than its size justifies.
     """
     if payload[:3] == JPEG_MAGIC:
         check_jpeg_cost(payload)
@@ -134,7 +136,7 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
 
 
 def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
-    """Denominator 8, 4, 2 or 1 at which the side that counts still has `min_size` pixels."""
+    """Returns the largest denominator (8, 4, 2, 1) that leaves `min_size` pixels."""
     least = options.min_size
     if least <= 0:
         return 1
@@ -146,19 +148,19 @@ def check_pixels(height: int, width: int, max_pixels: int) -> None:
     """Raises ImageTooLarge for a picture over `max_pixels` or MAX_SIDE."""
     if max(height, width) > MAX_SIDE:
         raise ImageTooLarge(
-            f"{width} x {height} pixels; a side of at most {MAX_SIDE} is accepted"
+            f"the image has {width} x {height} pixels; at most {MAX_SIDE} per side are accepted"
         )
     if height * width > max_pixels:
         raise ImageTooLarge(
-            f"{width} x {height} pixels; at most {max_pixels} are accepted"
+            f"the image has {width} x {height} pixels; at most {max_pixels} are accepted"
         )
 
 
 def _check_tiff(image: Image.Image, payload: Payload, max_pixels: int) -> None:
-    """What libtiff does in one call, in which the budget cannot reach it.
+    """Refuses a TIFF that is costly inside libtiff's one call, which no budget can interrupt.
 
-    A TIFF may state tiles of a gigabyte for a small picture, of which a whole one is allocated;
-    have the same megabytes for each of its strips; and hold JPEGs of thousands of scans.
+    A TIFF may state tiles of a gigabyte for a small picture, and libtiff allocates a whole tile.
+    All its strips may share the same megabytes. It may hold JPEGs of thousands of scans.
     """
     tags = getattr(image, "tag_v2", {})
     sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
@@ -168,29 +170,30 @@ def _check_tiff(image: Image.Image, payload: Payload, max_pixels: int) -> None:
         return
     pixels, depths = image.height * image.width, tags.get(BITS_TAG, (1,))
     bits = sum(depths) if len(depths) > 1 else depths[0] * tags.get(SAMPLES_TAG, 1)
-    if pixels * bits > max_pixels * MOST_BITS_A_PIXEL:
+    if pixels * bits > max_pixels * MAX_BITS_PER_PIXEL:
         raise ImageTooLarge(
-            f"{pixels} pixels of {bits} bits; at most {max_pixels} of {MOST_BITS_A_PIXEL}"
+            f"the image has {pixels} pixels of {bits} bits; at most {max_pixels} of "
+            f"{MAX_BITS_PER_PIXEL} bits are accepted"
         )
     pieces = next((len(tags[tag]) for tag in PIECE_TAGS if tag in tags), 1)
     lengths = next((tags[tag] for tag in PIECE_LENGTH_TAGS if tag in tags), None)
-    # Without lengths libtiff takes the rest of the file for each.
+    # Without lengths libtiff reads each piece to the end of the file.
     total = pieces * len(payload) if lengths is None else sum(lengths)
     if total > len(payload):
-        raise ImageTooCostly("its pieces share their bytes")
+        raise ImageTooCostly("the strips or tiles of the TIFF share their bytes")
     if compression in JPEG_COMPRESSIONS:
         check_scans(payload, pixels // max(1, pieces))
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
-    """JPEG by libjpeg-turbo; None where Pillow has to try (CMYK, recoverable damage)."""
+    """Decodes a JPEG by libjpeg-turbo; returns None if Pillow has to try (CMYK, damage)."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(payload)
     except ValueError:
         return None
     check_pixels(height, width, options.max_pixels)
     if colorspace in ("CMYK", "YCCK"):
-        return None  # Pillow knows Adobe's inverted inks
+        return None  # Pillow handles Adobe's inverted inks
     denominator = choose_scale(height, width, options)
     try:
         pixels = simplejpeg.decode_jpeg(
@@ -206,11 +209,11 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
 
 
 def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
-    """Turns pixels by the EXIF tag."""
+    """Turns the pixels by the EXIF tag."""
     orientation = read_orientation(payload)
     if orientation not in TURNS:
         return image
-    # A copy: Pillow's own array is read-only, of which torch warns on the log.
+    # Copied, because Pillow's own array is read-only and torch would warn about that in the log.
     turned = np.array(Image.fromarray(image.pixels).transpose(TURNS[orientation]))
     height, width = image.height, image.width
     if orientation in SWAPPING_ORIENTATIONS:
@@ -229,7 +232,7 @@ def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
 
 
 def read_orientation(payload: Payload) -> object:
-    """The EXIF tag, which Pillow reads from the header without decoding; None without one."""
+    """Returns the EXIF orientation, read from the header without decoding; None without one."""
     try:
         exif = Image.open(BudgetedBytes(payload), formats=("JPEG",)).getexif()
         return exif.get(ORIENTATION_TAG)
@@ -250,10 +253,12 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImag
         raise
     except UnidentifiedImageError as error:
         accepted = ", ".join(FORMATS)
-        raise UnsupportedFormat(f"none of the formats {accepted}") from error
+        raise UnsupportedFormat(
+            f"the image is in none of the formats {accepted}"
+        ) from error
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(
-            f"at most {options.max_pixels} pixels are accepted"
+            f"the image is too large; at most {options.max_pixels} pixels are accepted"
         ) from error
     except Exception as error:
         # Pillow's plugins raise anything on broken input: OSError, SyntaxError, struct.error, ...
@@ -262,14 +267,14 @@ def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImag
 
 
 def _turn(image: Image.Image) -> Image.Image:
-    """Turned by its EXIF tag. ImageOps.exif_transpose also writes all of the EXIF anew."""
-    image.load()  # in which Pillow turns a TIFF by itself
+    """Turns a picture by its EXIF tag, without rewriting the EXIF as ImageOps does."""
+    image.load()  # turns a TIFF already
     orientation = image.getexif().get(ORIENTATION_TAG)
     return image.transpose(TURNS[orientation]) if orientation in TURNS else image
 
 
 def _to_rgb(image: Image.Image) -> Pixels:
-    """Any of Pillow's modes -> uint8 RGB; 16-bit grey keeps its high byte, alpha is dropped."""
+    """Converts any of Pillow's modes to uint8 RGB: high byte of 16-bit grey, alpha dropped."""
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)

@@ -1,6 +1,6 @@
-"""What a picture may cost: bounded by what its markers say, before decoding, or ended on the way.
+"""Bounds the cost of a picture: by its markers before decoding, or by a time budget during it.
 
-A few hundred kilobytes can hold a decoder for minutes: thousands of JPEG scans over the same
+A few hundred kilobytes can keep a decoder busy for minutes: thousands of JPEG scans over the same
 pixels, megabytes of fill bytes, a million empty PNG chunks, a BMP in runs of one pixel.
 """
 
@@ -17,42 +17,44 @@ import numpy as np
 from offpath.handler.errors import ImageTooCostly
 from offpath.handler.request.payload import Payload
 
-# CPU seconds that Pillow may take for one picture: twice what 50 million 16-bit RGBA pixels need.
+# CPU seconds that Pillow may take for one picture: twice the need of 50 million 16-bit RGBA pixels.
 BUDGET_S = 1.5
-# An encoder makes about ten scans of a progressive picture; each goes over all pixels again
-# (1.5 ns a pixel in three components here). Ten scans of 50 million pixels are within it.
+# An encoder makes about ten scans of a progressive picture, and each goes over all pixels again
+# (1.5 ns per pixel of three components). Ten scans of 50 million pixels stay within the limit.
 MAX_SCANS = 100
 MAX_SCANNED_PIXELS = 700_000_000
-# Segments, and bytes that belong to none, before the first scan. Profiles and previews of a camera
-# take some hundred segments; 64 kB is the most that one holds.
+# Limits on segments, and on bytes outside any segment, before the first scan. A camera's profiles
+# and previews take some hundred segments; one segment holds at most 64 kB.
 MAX_SEGMENTS = 1_000
 MAX_STRAY_BYTES = 65_536
 # JPEG markers (ITU-T T.81, table B.1).
 FILL, START_OF_SCAN, END_OF_IMAGE = 0xFF, 0xDA, 0xD9
 QUANTISATION_TABLES = 0xDB
-# SOF0 to SOF15 without DHT, JPG and DAC, which lie between them.
+# SOF0 to SOF15, without DHT, JPG and DAC in between.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-# TEM and RST0 to RST7: no length follows.
+# TEM and RST0 to RST7, which no length follows.
 STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 APP1, EXIF = 0xE1, b"Exif\0\0"
-# One segment holds 64 kB; Pillow puts several together, and parses what it wants of them in Python.
+# Pillow joins several segments of up to 64 kB and parses them in Python.
 MAX_EXIF_BYTES = 262_144
-# Values of one TIFF tag that Pillow makes Python objects of: a million strips take two seconds
-# before anything is decoded. A strip a row of the largest camera's picture is a tenth of this.
+# Limit on the values of one TIFF tag, which Pillow turns into Python objects: a million strips take
+# two seconds before anything is decoded. The largest camera's picture with one strip per row has a
+# tenth of this.
 MAX_TAG_VALUES = 100_000
-# TIFF's types BYTE, ASCII and UNDEFINED: taken as they are, as profiles and thumbnails come.
+# TIFF's types BYTE, ASCII and UNDEFINED, which hold profiles and thumbnails; Pillow keeps them as
+# bytes.
 PLAIN_TYPES = frozenset({1, 2, 7})
 MAX_TAGS = 65_535
 
 
 class Frame(NamedTuple):
-    """What a JPEG's markers say before its first scan.
+    """A JPEG's properties by the markers before its first scan.
 
     Attributes:
         pixels: height x width.
-        is_one_scan: the first scan holds everything.
-        has_tables: quantisation tables come before it.
+        is_one_scan: the first scan holds the whole picture.
+        has_tables: quantisation tables come before the first scan.
     """
 
     pixels: int
@@ -61,10 +63,12 @@ class Frame(NamedTuple):
 
 
 class BudgetedBytes(io.BytesIO):
-    """A picture for Pillow, which reads it piece by piece: it ends where the budget does.
+    """A picture that stops being readable when the decoding thread has used its CPU budget.
+
+    Pillow reads a picture piece by piece, so this ends the decoding.
 
     Raises:
-        ImageTooCostly: from `read`, once the thread has used the budget.
+        ImageTooCostly: from `read`, after the budget is used.
     """
 
     def __init__(self, payload: Payload, budget_s: float = BUDGET_S) -> None:
@@ -72,57 +76,57 @@ class BudgetedBytes(io.BytesIO):
         self._end_s = time.thread_time() + budget_s
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As BytesIO's."""
         if time.thread_time() > self._end_s:
-            raise ImageTooCostly("the picture takes too long to decode")
+            raise ImageTooCostly("the image takes too long to decode")
         return super().read(size)
 
 
 def check_jpeg_cost(payload: Payload) -> Frame | None:
-    """Refuses a JPEG whose scans, segments or fill bytes cost more than a picture's should.
+    """Refuses a JPEG with too many scans, segments or fill bytes.
 
-    Reads the markers before the first scan, a few kilobytes; only a picture of several scans is
-    looked through as a whole (0.3 ms a megabyte).
+    Reads the markers before the first scan, a few kilobytes. Only a picture of several scans is
+    searched as a whole (0.3 ms per megabyte).
 
     Returns:
-        what those markers say; None for what is broken, or without pixels: the decoder says so
-        at once.
+        the frame; None for a broken file or one without pixels, which the decoder refuses at once.
 
     Raises:
-        ImageTooCostly: it does.
+        ImageTooCostly: the picture exceeds a limit.
     """
     frame = find_frame(payload)
     if frame is None or frame.is_one_scan:
         return frame
     if check_scans(payload, frame.pixels) > MAX_SCANS:
-        raise ImageTooCostly(f"more than {MAX_SCANS} scans")
+        raise ImageTooCostly(f"the JPEG has more than {MAX_SCANS} scans")
     return frame
 
 
 def check_scans(payload: Payload, pixels: int) -> int:
-    """How many scans there are.
+    """Counts the scans.
 
     Raises:
-        ImageTooCostly: all together they go over too many pixels.
+        ImageTooCostly: all scans together go over too many pixels.
     """
     scans = count_scans(payload)
     if scans * pixels > MAX_SCANNED_PIXELS:
-        raise ImageTooCostly(f"more than {MAX_SCANNED_PIXELS} pixels in all scans")
+        raise ImageTooCostly(
+            f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all"
+        )
     return scans
 
 
 def find_frame(payload: Payload) -> Frame | None:
-    """A JPEG's frame; None without one, or without a scan.
+    """Reads a JPEG's frame; None without a frame or without a scan.
 
     Raises:
-        ImageTooCostly: too many segments or stray bytes.
+        ImageTooCostly: too many segments or stray bytes come before the first scan.
     """
     at, end, segments, stray, exif = 2, len(payload), 0, 0, 0
     pixels = components = 0
     is_progressive = has_tables = False
     while at + 4 <= end:
         if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES or exif > MAX_EXIF_BYTES:
-            raise ImageTooCostly("too much before the first scan")
+            raise ImageTooCostly("the JPEG has too much data before its first scan")
         marker = payload[at + 1]
         if payload[at] != FILL or marker in (0x00, FILL):
             at, stray = at + 1, stray + 1
@@ -148,34 +152,36 @@ def find_frame(payload: Payload) -> Frame | None:
 
 
 def read_short(payload: Payload, at: int) -> int:
-    """Two bytes, big endian."""
+    """Reads two bytes, big endian."""
     return payload[at] << 8 | payload[at + 1]
 
 
 def count_scans(payload: Payload) -> int:
-    """Scan markers anywhere; within a scan's data the byte after 0xFF is never one."""
+    """Counts scan markers anywhere; inside a scan's data the byte after 0xFF is never a marker."""
     data = np.frombuffer(payload, np.uint8)
     after = data[1:][data[:-1] == FILL]
     return int(np.count_nonzero(after == START_OF_SCAN))
 
 
 def check_tiff_cost(payload: Payload) -> None:
-    """Refuses a TIFF one of whose tags holds more numbers than a picture's.
+    """Refuses a TIFF with too many values in one tag.
 
     Raises:
-        ImageTooCostly: it does.
+        ImageTooCostly: a tag has more than MAX_TAG_VALUES.
     """
     order = "<" if payload[:2] == b"II" else ">"
-    is_big = payload[2:3] == b"\x2b"  # BigTIFF, as Pillow tells it
+    is_big = payload[2:3] == b"\x2b"  # BigTIFF, by the byte that Pillow looks at
     offset_at, offset, count, entry = (
         (8, "Q", "Q", "HHQQ") if is_big else (4, "I", "H", "HHII")
     )
     layout = struct.Struct(order + entry)
-    with contextlib.suppress(struct.error):  # cut off: Pillow says so
+    with contextlib.suppress(struct.error):  # a truncated file is refused by Pillow
         (at,) = struct.unpack_from(order + offset, payload, offset_at)
         (tags,) = struct.unpack_from(order + count, payload, at)
         at += struct.calcsize(count)
         for number in range(min(tags, MAX_TAGS)):
             _, kind, values, _ = layout.unpack_from(payload, at + number * layout.size)
             if kind not in PLAIN_TYPES and values > MAX_TAG_VALUES:
-                raise ImageTooCostly(f"more than {MAX_TAG_VALUES} values of one tag")
+                raise ImageTooCostly(
+                    f"the TIFF has more than {MAX_TAG_VALUES} values in one tag"
+                )

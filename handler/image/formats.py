@@ -1,15 +1,16 @@
-"""The accepted image formats, declared once: a further one is a line here.
+"""The accepted image formats. To accept another format, add a line to FORMATS.
 
-What Pillow may try is bounded by this list: no EPS (runs Ghostscript), no rarely tested parsers.
+The list also limits what Pillow may try: no EPS, which runs Ghostscript, and no rarely tested
+parsers.
 """
 
 from __future__ import annotations
 
-# Imported here, not at the first such request: a plugin's import opens files. Pillow imports the
-# others by itself; MPO is what it makes of a JPEG with a second picture inside.
+# Imported at start and not at the first such request, because a plugin's import opens files. Pillow
+# imports the other plugins by itself. It reads a JPEG with a second picture inside as MPO.
 from PIL import MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
-# Pillow's name of a format -> what its files begin with.
+# Pillow's name of a format -> the first bytes of its files.
 FORMATS: dict[str, tuple[bytes, ...]] = {
     "JPEG": (b"\xff\xd8",),
     "PNG": (b"\x89PNG",),

@@ -1,6 +1,7 @@
-"""The model's input square: its size, and how a picture of any shape is fitted into it. Pixels.
+"""The geometry of the model's input: its size, and how a picture of any shape is fitted into it.
 
-The geometry follows torchvision.transforms.v2.functional, its rounding included.
+All lengths are in pixels. The arithmetic follows torchvision.transforms.v2.functional, including
+its rounding.
 """
 
 from __future__ import annotations
@@ -8,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESIZES = ("shorter", "stretch", "letterbox")
-# How many pixels away, in pixels of the coarser grid, a filter still reads.
+# Distance at which a filter still reads pixels, in pixels of the coarser grid.
 FILTER_REACH = {"bilinear": 1, "bicubic": 2}
 INTERPOLATIONS = tuple(FILTER_REACH)
 CHANNELS = (1, 3)
 
 
 @dataclass(frozen=True)
-class Square:
-    """What a picture becomes.
+class InputGeometry:
+    """Size and layout of the model's square input.
 
     Attributes:
         size: side of the square.
-        resize_size: of the resized picture, before the crop: its shorter side with `shorter`, both
-            with `stretch`, its longer with `letterbox` (and then equal to `size`).
-        resize: `shorter`: Resize(resize_size) + CenterCrop(size); `stretch`: the same of
-            Resize((resize_size, resize_size)); `letterbox`: Resize(None, max_size=size), in the
-            middle of a square of the colour `fill`.
+        resize_size: size of the resized picture before the crop: its shorter side with `shorter`,
+            both sides with `stretch`, its longer side with `letterbox` (then equal to `size`).
+        resize: `shorter` is Resize(resize_size) + CenterCrop(size); `stretch` is
+            Resize((resize_size, resize_size)) + CenterCrop(size); `letterbox` is
+            Resize(None, max_size=size), centred on a square of the colour `fill`.
         interpolation: `bilinear` or `bicubic`, both antialiased.
-        channels: 3 for RGB, 1 for luminance as Pillow's "L".
-        fill: one value a channel, 0 to 255.
+        channels: 3 for RGB, 1 for luminance like Pillow's "L".
+        fill: one value per channel, 0 to 255.
     """
 
     size: int = 224
@@ -39,19 +40,19 @@ class Square:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the pixels: height, width, channels."""
+        """Shape of the pixels: height, width, channels."""
         return self.size, self.size, self.channels
 
 
 @dataclass(frozen=True)
 class ResizePlan:
-    """Where the model's square and the resized picture lie on each other.
+    """Position of the model's input relative to the resized picture.
 
     Attributes:
-        height, width: of the whole resized picture.
-        top, left: of its part that is in the square, in its own pixels.
-        rows, columns: of that part; less than the square's side where it is filled up.
-        above, before: pixels of the square above and before that part.
+        height, width: size of the whole resized picture.
+        top, left: where the used part begins, in the resized picture.
+        rows, columns: size of the used part; smaller than the input if it is padded.
+        above, before: padding rows above and padding columns before the used part.
     """
 
     height: int
@@ -64,22 +65,22 @@ class ResizePlan:
     before: int = 0
 
 
-def plan_resize(height: int, width: int, square: Square) -> ResizePlan:
-    """How a picture of this size is fitted."""
-    size, resized = square.size, square.resize_size
-    if square.resize == "letterbox":
+def plan_resize(height: int, width: int, geometry: InputGeometry) -> ResizePlan:
+    """Plans how a picture of the given size is fitted into the model's input."""
+    size, resized = geometry.size, geometry.resize_size
+    if geometry.resize == "letterbox":
         rows, columns = size, size
-        # The longer side becomes the square's, the other is truncated to an integer.
+        # The longer side becomes `size`; the other is truncated to an integer.
         if width <= height:
             columns = max(1, int(size * width / height))
         else:
             rows = max(1, int(size * height / width))
         above, before = (size - rows) // 2, (size - columns) // 2
         return ResizePlan(rows, columns, 0, 0, rows, columns, above, before)
-    if square.resize == "stretch":
+    if geometry.resize == "stretch":
         new_height, new_width = resized, resized
     elif width <= height:
-        # The shorter side becomes `resize_size`, the longer is truncated to an integer.
+        # The shorter side becomes `resize_size`; the longer is truncated to an integer.
         new_height, new_width = int(resized * height / width), resized
     else:
         new_height, new_width = resized, int(resized * width / height)

@@ -1,7 +1,8 @@
-"""By setting (`decode: nvjpeg`): the JPEGs of a batch decoded together on a CUDA device.
+"""Decodes the JPEGs of a batch together on a CUDA device, if the settings say `decode: nvjpeg`.
 
-Beside decode.py, which a thin client imports without torch. What nvjpeg cannot do, and whatever
-would be refused, is left to the CPU's decoder: it alone has errors for clients.
+This module is separate from decode.py, which a thin client imports without torch. Pictures that
+nvjpeg cannot decode, and pictures that must be refused, are left to the CPU's decoder: only that
+one raises errors for clients.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)
 
-# Files' bytes, uint8 [length] on the host -> RGB, uint8 [3, height, width] each on the device.
-# Raises RuntimeError when it cannot decode one of them.
+# Maps files, uint8 [length] on the host, to RGB pictures, uint8 [3, height, width] on the device.
+# Raises RuntimeError if one of the files cannot be decoded.
 DecodeTogether = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 JPEG_END = b"\xff\xd9"
@@ -37,7 +38,7 @@ COLORSPACES = ("YCbCr", "Gray")
 
 
 def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
-    """torchvision's nvjpeg on a CUDA device; None, said on the log, where it cannot be used."""
+    """Returns torchvision's nvjpeg decoder; None, with a warning, if it does not work here."""
     if device.type != "cuda":
         logger.warning("decode: nvjpeg needs a CUDA device; the CPU decodes instead")
         return None
@@ -52,8 +53,10 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
     tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
     try:
         decode_together([_as_tensor(tiny)])
-    except RuntimeError as error:  # a torchvision without it, or the driver refuses
-        logger.warning("decode: nvjpeg does not work, the CPU decodes: %s", error)
+    except RuntimeError as error:  # torchvision lacks nvjpeg, or the driver refuses
+        logger.warning(
+            "decode: nvjpeg does not work; the CPU decodes instead: %s", error
+        )
         return None
     return decode_together
 
@@ -64,8 +67,9 @@ def decode_on_device(
     """Decodes a batch's JPEGs together, in full.
 
     Returns:
-        uint8 [3, height, width] on the device for each payload; None for each that is left to the
-        CPU: another format, inks, a turned, broken or truncated picture, one over the limits.
+        uint8 [3, height, width] on the device for each payload; None for each payload that is left
+        to the CPU: another format, CMYK, a turned, broken or truncated picture, or a picture over
+        the limits.
     """
     fit = [i for i, payload in enumerate(payloads) if is_for_device(payload, options)]
     files = [_as_tensor(payloads[i]) for i in fit]
@@ -76,10 +80,10 @@ def decode_on_device(
 
 
 def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
-    """Whether nvjpeg should try, by the header and the file's end."""
+    """Decides by the header and the end of the file if nvjpeg should try."""
     if payload[:3] != JPEG_MAGIC:
         return False
-    # nvjpeg makes up what a truncated file lacks; the CPU's decoder refuses it.
+    # nvjpeg invents the missing pixels of a truncated file; the CPU's decoder refuses the file.
     if JPEG_END not in bytes(payload[-JPEG_TAIL_BYTES:]):
         return False
     try:
@@ -89,7 +93,7 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
     except (ValueError, ItemError):
         return False
     if frame is None or not frame.has_tables:
-        return False  # an H100 answers such a file with a picture of its own making
+        return False  # an H100 decoded such a file to pixels of its own invention
     if options.exif_orientation and read_orientation(payload) in TURNS:
         return False
     return colorspace in COLORSPACES
@@ -98,7 +102,7 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
 def _together_or_alone(
     files: list[torch.Tensor], decode: DecodeTogether
 ) -> list[torch.Tensor | None]:
-    """One bad file fails its whole call: then each is decoded by a call of its own."""
+    """Decodes all files in one call, or each in its own call if one bad file fails that call."""
     if not files:
         return []
     try:
@@ -110,7 +114,7 @@ def _together_or_alone(
 
 
 def _as_tensor(payload: Payload) -> torch.Tensor:
-    """The bytes as uint8; TorchServe's bytearrays are not copied."""
-    # Torch warns on the log of memory that it may not write.
+    """Returns the bytes as a uint8 tensor; TorchServe's bytearrays are not copied."""
+    # torch would warn in the log about memory that is not writable.
     writable = payload if isinstance(payload, bytearray) else bytearray(payload)
     return torch.frombuffer(writable, dtype=torch.uint8)

@@ -1,9 +1,9 @@
-"""A decoded picture -> the model's uint8 square, as torchvision's transforms make it.
+"""Resizes a decoded picture to the model's uint8 input by Pillow, like torchvision's transforms.
 
-Pillow resamples the crop's part of the picture alone: 40 % less time than resizing all of it and
-cropping then, and a 20 x 100000 px picture costs no more memory than any other. Pillow keeps the
-part's edges as float32, so some values (up to a fifth) differ from torchvision's by one level.
-Normalisation happens on the device (backends).
+Pillow resamples only the part of the picture that the crop needs. That takes 40 % less time than
+resizing everything and then cropping, and a picture of 20 x 100000 pixels needs no more memory than
+any other. Pillow keeps the edges of the part as float32, so some values (up to a fifth) differ from
+torchvision's by one level. Normalisation happens on the device (handler/model/normalise.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from offpath.handler.image.decode import DecodedImage, Pixels
-from offpath.handler.image.geometry import ResizePlan, Square, plan_resize
+from offpath.handler.image.geometry import InputGeometry, ResizePlan, plan_resize
 
 FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -20,18 +20,18 @@ FILTERS = {
 }
 
 
-def transform_image(image: DecodedImage, square: Square) -> Pixels:
-    """Resizes (antialiased), crops or fills up, and takes the luminance where one channel is asked.
+def transform_image(image: DecodedImage, geometry: InputGeometry) -> Pixels:
+    """Resizes with antialiasing, crops or pads, and takes the luminance for one channel.
 
     Returns:
         uint8 [size, size, channels], RGB or luminance.
     """
-    plan = plan_resize(image.height, image.width, square)
+    plan = plan_resize(image.height, image.width, geometry)
     # Decoded pixels per resized pixel.
     x = image.width / plan.width / image.denominator
     y = image.height / plan.height / image.denominator
     height, width = image.pixels.shape[:2]
-    # Rounding may put the last edge a hair outside, which Pillow refuses.
+    # Rounding may put the last edge slightly outside, and Pillow would refuse that.
     box = (
         image.left + plan.left * x,
         image.top + plan.top * y,
@@ -39,19 +39,19 @@ def transform_image(image: DecodedImage, square: Square) -> Pixels:
         min(image.top + (plan.top + plan.rows) * y, height),
     )
     resized = Image.fromarray(image.pixels).resize(
-        (plan.columns, plan.rows), FILTERS[square.interpolation], box=box
+        (plan.columns, plan.rows), FILTERS[geometry.interpolation], box=box
     )
-    return finish_square(np.asarray(resized), plan, square)
+    return finish_input(np.asarray(resized), plan, geometry)
 
 
-def finish_square(part: Pixels, plan: ResizePlan, square: Square) -> Pixels:
-    """The part of the resized picture that was wanted, RGB -> the square."""
-    if part.shape[:2] != (square.size, square.size):
-        filled = np.empty((square.size, square.size, 3), np.uint8)
-        filled[:] = square.fill
+def finish_input(part: Pixels, plan: ResizePlan, geometry: InputGeometry) -> Pixels:
+    """Pads the resized part (RGB) to the model's input and converts it to its channels."""
+    if part.shape[:2] != (geometry.size, geometry.size):
+        filled = np.empty((geometry.size, geometry.size, 3), np.uint8)
+        filled[:] = geometry.fill
         rows = slice(plan.above, plan.above + plan.rows)
         filled[rows, plan.before : plan.before + plan.columns] = part
         part = filled
-    if square.channels == 1:
+    if geometry.channels == 1:
         return np.asarray(Image.fromarray(part).convert("L"))[:, :, None]
     return part

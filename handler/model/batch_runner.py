@@ -1,8 +1,9 @@
-"""A batch of pictures -> scores: the batch buffer, a back end, the activation and top-k.
+"""Runs a batch of pictures: the batch buffer, an engine, the activation and top-k.
 
-CUDA differs in four places, all here: the buffer is pinned, each picture's copy starts as soon as
-it is there (on a stream of its own, so that it hides behind the decoding of the next), batch
-sizes are captured as CUDA graphs, and events tell the copy's time from the forward's.
+CUDA differs in four places, all in this module. The buffer is pinned. Each picture is copied to the
+device as soon as it is decoded, on a separate stream, so that the copy overlaps with the decoding
+of the next picture. Batch sizes are captured as CUDA graphs. Events separate the time of the copy
+from that of the forward pass.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
-from offpath.handler.model.engines import Backend
-from offpath.handler.model.head import activate
+from offpath.handler.model.activation import activate
+from offpath.handler.model.engines.engine import Engine
 from offpath.handler.stages import Stage, StageTimer
 
 logger = logging.getLogger(__name__)
 
-# What a stream has to have run before a capture (PyTorch's notes on CUDA graphs).
+# Runs that a stream needs before a capture (PyTorch's notes on CUDA graphs).
 RUNS_BEFORE_CAPTURE = 3
 
 
@@ -33,7 +34,7 @@ class TopK:
     """The best classes of a batch, best first.
 
     Attributes:
-        probabilities: float32 [batch, k]; with `activation: none` whatever the model gives.
+        probabilities: float32 [batch, k]; with `activation: none` the model's raw outputs.
         classes: int64 [batch, k].
     """
 
@@ -43,7 +44,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class CapturedBatch:
-    """A CUDA graph of one batch size with the tensors that a replay fills."""
+    """A captured CUDA graph for one batch size, with the tensors that a replay fills."""
 
     graph: torch.cuda.CUDAGraph
     probabilities: torch.Tensor
@@ -54,37 +55,36 @@ class BatchRunner:
     """Runs batches of up to `max_batch` pictures.
 
     Args:
-        backend: maps uint8 pictures to the model's outputs.
-        config: `image_size`, `activation`, `top_k` (cut to the model's own number of classes; all
-            of them where there is a `threshold`), `cuda_graphs`.
-        device: where the back end takes its pictures.
-        max_batch: capacity of the batch buffer.
+        engine: maps uint8 pictures to the model's outputs.
+        config: gives `image_size`, `activation`, `cuda_graphs` and `top_k`, which is cut to the
+            model's number of classes; with a `threshold` all classes are returned.
+        device: where the engine expects its pictures.
+        max_batch: capacity of the batch buffer, in pictures.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        engine: Engine,
         config: HandlerConfig,
         device: torch.device,
         max_batch: int,
     ) -> None:
-        self.backend = backend
+        self.engine = engine
         self.device = device
         # Known from the first batch on, which is the warm-up.
         self.classes = 0
-        self._square, self._activation = config.square, config.activation
+        self._shape = config.input_geometry.shape
+        self._activation = config.activation
         self._top_k = config.top_k if config.threshold is None else sys.maxsize
         self._is_cuda = device.type == "cuda"
-        self._has_graphs = (
-            self._is_cuda and config.cuda_graphs and backend.is_capturable
-        )
+        self._has_graphs = self._is_cuda and config.cuda_graphs and engine.is_capturable
         self._graphs: dict[int, CapturedBatch] = {}
         self._copies = torch.cuda.Stream(device) if self._is_cuda else None
         self._allocate(max_batch)
 
     @property
     def max_batch(self) -> int:
-        """Pictures that the batch buffer holds."""
+        """Capacity of the batch buffer, in pictures."""
         return int(self._host.shape[0])
 
     @property
@@ -93,17 +93,17 @@ class BatchRunner:
         return sorted(self._graphs)
 
     def grow(self, batch: int) -> None:
-        """Makes room for a larger batch: TorchServe's API can raise batch_size after load."""
+        """Makes room for a larger batch, because TorchServe can raise batch_size after load."""
         if batch > self.max_batch:
             self._allocate(batch)
             if self._has_graphs:
                 self._capture_all()
 
     def _allocate(self, batch: int) -> None:
-        """The buffers that every batch reuses: pixels on the host and on the device."""
-        self._graphs.clear()  # they hold the old buffer's address
+        """Allocates the pixel buffers that every batch reuses, on the host and on the device."""
+        self._graphs.clear()  # graphs hold the old buffer's address
         self._host = torch.zeros(
-            (batch, *self._square.shape),
+            (batch, *self._shape),
             dtype=torch.uint8,
             pin_memory=self._is_cuda,
         )
@@ -122,48 +122,50 @@ class BatchRunner:
                 self._pictures[index].copy_(self._host[index], non_blocking=True)
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
-        """Puts one picture that is on the device already, uint8 [size, size, channels]."""
-        # On the stream of the forward, which therefore comes after it.
+        """Puts one picture that is already on the device, uint8 [size, size, channels]."""
+        # This copy runs on the stream of the forward pass, which therefore comes after it.
         self._pictures[index].copy_(pixels)
 
     def picture(self, index: int) -> torch.Tensor:
-        """One picture of the batch, uint8 [1, size, size, channels], for explanations."""
+        """Returns one picture of the batch, uint8 [1, size, size, channels], for explanations."""
         return self._pictures[index : index + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
         """Classifies the first `count` pictures of the buffer."""
+        if self._copies is None:
+            with torch.inference_mode(), timer.stage(Stage.INFERENCE):
+                probabilities, classes = self.classify(self._pictures[:count])
+                return TopK(probabilities.numpy(), classes.numpy())
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
-            if self._copies is not None:
-                return self._run_on_cuda(count, self._copies, shares)
-            shares[Stage.INFERENCE] = 1.0
-            probabilities, classes = self.classify(self._pictures[:count])
-            return TopK(probabilities.numpy(), classes.numpy())
+            top_k, transfer_ms, inference_ms = self._run_on_cuda(count, self._copies)
+            shares[Stage.TRANSFER] = transfer_ms
+            shares[Stage.INFERENCE] = inference_ms
+        return top_k
 
     def _run_on_cuda(
-        self, count: int, copies: torch.cuda.Stream, shares: dict[Stage, float]
-    ) -> TopK:
+        self, count: int, copies: torch.cuda.Stream
+    ) -> tuple[TopK, float, float]:
+        """Returns (scores, milliseconds of the transfer, milliseconds of the inference)."""
         start, copied, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         start.record()
         torch.cuda.current_stream(self.device).wait_stream(copies)
         copied.record()
         probabilities, classes = self._replay(count)
         done.record()
-        # The copy back is the one synchronisation; only after it the events can be read.
+        # The copy back is the only synchronisation; the events can be read after it.
         top_k = TopK(probabilities.cpu().numpy(), classes.cpu().numpy())
-        shares[Stage.TRANSFER] = start.elapsed_time(copied)
-        shares[Stage.INFERENCE] = copied.elapsed_time(done)
-        return top_k
+        return top_k, start.elapsed_time(copied), copied.elapsed_time(done)
 
     def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """uint8 [batch, size, size, channels] on the device -> scores and classes [batch, k]."""
-        scores = activate(self.backend(pictures), self._activation)
+        """Maps uint8 [batch, size, size, channels] to (scores, classes), both [batch, k]."""
+        scores = activate(self.engine(pictures), self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)
         return best.values, best.indices
 
     def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest captured batch that holds `count` pictures, or the back end itself."""
+        """Replays the smallest captured batch that holds `count` pictures, or runs the engine."""
         size = choose_bucket(count, self.captured_sizes)
         if size is None:
             return self.classify(self._pictures[:count])
@@ -172,13 +174,13 @@ class BatchRunner:
         return captured.probabilities[:count], captured.classes[:count]
 
     def _capture_all(self) -> None:
-        # The largest first: a back end's own buffer grows with the batch, and a graph goes on
-        # using the addresses that it was captured with.
+        # The largest first: an engine's own buffer grows with the batch, and a graph keeps using
+        # the addresses that it was captured with.
         for size in reversed(batch_buckets(self.max_batch)):
             try:
                 self._graphs[size] = self._capture(size)
             except RuntimeError as error:
-                # A model with a branch on its data, or memory that does not suffice.
+                # The model branches on its data, or memory does not suffice.
                 logger.warning("batch of %d without a CUDA graph: %s", size, error)
 
     def _capture(self, size: int) -> CapturedBatch:
@@ -196,8 +198,10 @@ class BatchRunner:
         return CapturedBatch(graph, probabilities, classes)
 
     def warm_up(self) -> None:
-        """Runs batches of 1, 2, 4, ... and `max_batch` pictures, so that no request pays for
-        first-time work; sizes between them cost little more after that."""
+        """Runs batches of 1, 2, 4, ... and `max_batch` pictures before the first request.
+
+        Then no request pays for first-time work; sizes in between cost little more.
+        """
         if self._has_graphs:
             self._capture_all()
         for count in batch_buckets(self.max_batch):
@@ -205,10 +209,10 @@ class BatchRunner:
 
 
 def batch_buckets(max_batch: int) -> list[int]:
-    """1, 2, 4, ... and `max_batch`."""
+    """Returns 1, 2, 4, ... and `max_batch`."""
     return sorted({max_batch, *(2**n for n in range(max_batch.bit_length()))})
 
 
 def choose_bucket(count: int, sizes: Sequence[int]) -> int | None:
-    """The smallest of the ascending `sizes` that holds `count`."""
+    """Returns the smallest of the ascending `sizes` that holds `count`; None if none does."""
     return next((size for size in sizes if size >= count), None)

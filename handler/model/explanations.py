@@ -1,7 +1,8 @@
-"""`/explanations`: integrated gradients, most of a second each, kept to a share of a worker's time.
+"""Answers `/explanations` with integrated gradients, within a limited share of a worker's time.
 
-TorchServe queues them together with predictions and tells them by a header alone, which any client
-can send: the setting `explanations` decides, not the path.
+One explanation takes up to a second. TorchServe queues explanations together with predictions
+and marks them only by a header, which any client can send, so the setting `explanations` decides
+whether they are made, and not the path.
 """
 
 from __future__ import annotations
@@ -19,36 +20,37 @@ from offpath.handler.errors import (
     ExplanationTooLarge,
     ItemError,
     TooManyExplanations,
+    without_frames,
 )
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.normalise import Normaliser
-from offpath.handler.pipeline import Item, without_frames
-from offpath.handler.request.body_from_front_door import fields_of
+from offpath.handler.pipeline import Item
+from offpath.handler.request.body_from_front_door import read_fields
 from offpath.handler.response import Reply, encode_error, encode_json
 
-# After an explanation none begins for so many times as long as it took: predictions keep more than
-# 60 % of a worker. Beside it no other one of the same batch.
+# After an explanation, the next one waits for this many times its duration, so that predictions
+# keep more than 60 % of a worker. At most one explanation is made per batch.
 PAUSE_FACTOR = 3.0
 HEADER = "explain"
 
-# Item's place in the batch, class -> attributions as nested lists.
+# Maps (place in the batch, class) to attributions as nested lists.
 Attribute = Callable[[int, int], list[Any]]
 
 
 def is_explanation(headers: Mapping[str, Any]) -> bool:
-    """Whether TorchServe, or a client that plays it, asks for an explanation."""
+    """Returns True if the headers ask for an explanation (set by TorchServe or by the client)."""
     return headers.get(HEADER) == "True"
 
 
 class Explainer:
-    """Decides which explanations are made, and makes them.
+    """Makes explanations as far as the settings and the worker's time allow.
 
     Args:
         attribute: explains one picture of the batch.
         is_open: the setting `explanations`.
-        max_bytes: of one reply; over it TorchServe ends the worker.
-        classes: of the model.
-        clock: seconds; for tests.
+        max_bytes: limit on one reply; TorchServe ends the worker if it is exceeded.
+        classes: number of classes of the model.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Explainer:
         self._next_s = clock()
 
     def explain_item(self, item: Item, row: Mapping[str, Any]) -> Reply:
-        """Explains the picture of an item; an error becomes the item's own."""
+        """Explains the picture of an item; an error is stored in the item."""
         if item.index is None:
             raise RuntimeError("an item without a picture cannot be explained")
         try:
@@ -75,16 +77,19 @@ class Explainer:
             return encode_error(error)
 
     def explain(self, index: int, row: Mapping[str, Any]) -> Reply:
-        """Explains a picture of the batch.
+        """Explains one picture of the batch.
 
         Raises:
-            ItemError: closed, too many, an unknown class, or a reply that is too large.
+            ItemError: explanations are closed or too many, the class is unknown, or the reply is
+                too large.
         """
         if not self._is_open:
-            raise ExplanationsClosed("this model answers no explanations")
-        target = parse_target(fields_of(row).get("target"), self._classes)
+            raise ExplanationsClosed("explanations are turned off for this model")
+        target = parse_target(read_fields(row).get("target"), self._classes)
         if self._clock() < self._next_s:
-            raise TooManyExplanations("predictions come first; come again in a second")
+            raise TooManyExplanations(
+                "explanations have used their share of time; try again in a second"
+            )
         begin_s = self._clock()
         try:
             reply = encode_json(self._attribute(index, target))
@@ -93,7 +98,8 @@ class Explainer:
             self._next_s = end_s + PAUSE_FACTOR * (end_s - begin_s)
         if len(reply.body) > self._max_bytes:
             raise ExplanationTooLarge(
-                f"{len(reply.body)} bytes; at most {self._max_bytes} can be sent"
+                f"the explanation has {len(reply.body)} bytes; at most {self._max_bytes} can be "
+                "sent"
             )
         return reply
 
@@ -103,7 +109,7 @@ def make_attribute(
     runner: BatchRunner,
     get_insights: Callable[[torch.Tensor, Any, int], list[Any]],
 ) -> Attribute:
-    """Attributions of a picture of the runner's batch by TorchServe's `get_insights`."""
+    """Returns a function that explains pictures of the runner's batch by `get_insights`."""
     normaliser = Normaliser(config.mean, config.std, config.image_size, runner.device)
 
     def attribute(index: int, target: int) -> list[Any]:
@@ -115,10 +121,10 @@ def make_attribute(
 
 
 def parse_target(value: object, classes: int) -> int:
-    """The class to explain, from the form field `target`; 0 where it is missing, as stock does.
+    """Reads the class to explain from the form field `target`; 0 without one, as TorchServe does.
 
     Raises:
-        BadTarget: not an integer, or not one of the model's `classes`.
+        BadTarget: the value is not an integer from 0 to `classes` - 1.
     """
     if not value:
         return 0
@@ -127,7 +133,7 @@ def parse_target(value: object, classes: int) -> int:
     try:
         target = int(str(text))
     except ValueError as error:
-        raise BadTarget("the field `target` must be a class index") from error
+        raise BadTarget("the form field `target` must be a class index") from error
     if not 0 <= target < classes:
-        raise BadTarget(f"the field `target` must be from 0 to {classes - 1}")
+        raise BadTarget(f"the form field `target` must be from 0 to {classes - 1}")
     return target

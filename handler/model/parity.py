@@ -1,4 +1,4 @@
-"""The parity gate: a back end's answers beside eager fp32's, on photographs in the archive."""
+"""The parity gate: compares an engine with eager fp32 on photographs from the archive."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.engines import Backend
-from offpath.handler.model.head import activate
+from offpath.handler.model.activation import activate
+from offpath.handler.model.engines.engine import Engine
 
 
 @dataclass(frozen=True)
 class ParitySet:
-    """Photographs and what eager fp32 answered when the archive was built.
+    """Photographs with eager fp32's probabilities from when the archive was built.
 
     Attributes:
-        pictures: uint8 [n, size, size, 3], as the handler decodes and resizes them.
+        pictures: uint8 [n, size, size, channels], as the handler decodes and resizes them.
         probabilities: float32 [n, classes].
     """
 
@@ -31,12 +31,12 @@ class ParitySet:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a back end's answers are from the reference.
+    """Distance between an engine's predictions and the reference.
 
     Attributes:
-        largest_move: of any probability of any picture.
-        top1_changes: pictures whose best class is another.
-        pictures: how many were compared.
+        largest_move: largest difference of any probability of any picture.
+        top1_changes: number of pictures whose best class changed.
+        pictures: number of pictures compared.
     """
 
     largest_move: float
@@ -44,7 +44,10 @@ class Parity:
     pictures: int
 
     def holds(self, bound: float) -> bool:
-        """No best class changed and no probability moved by more than `bound` (NaN does not)."""
+        """Returns True if no best class changed and no probability moved by more than `bound`.
+
+        A probability that is NaN fails.
+        """
         return self.top1_changes == 0 and self.largest_move <= bound
 
 
@@ -52,49 +55,49 @@ def load_parity_set(path: Path, image_size: int, channels: int = 3) -> ParitySet
     """Reads an archive's parity file.
 
     Raises:
-        ConfigError: it is not one, or its pictures have another size.
+        ConfigError: the file cannot be read, or its pictures have another size.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             pictures, probabilities = arrays["pictures"], arrays["probabilities"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{path.name} cannot be read ({error}); build the archive anew"
+            f"{path.name} cannot be read ({error}); rebuild the archive"
         ) from error
     expected = (image_size, image_size, channels)
     if pictures.shape[1:] != expected:
         raise ConfigError(
-            f"{path.name} holds pictures of shape {list(pictures.shape[1:])}, the handler's are "
-            f"{list(expected)}; build the archive anew"
+            f"{path.name} holds pictures of shape {list(pictures.shape[1:])}, but the handler "
+            f"makes {list(expected)}; rebuild the archive"
         )
     return ParitySet(pictures, probabilities)
 
 
 def measure_parity(
-    backend: Backend,
+    engine: Engine,
     reference: ParitySet,
     config: HandlerConfig,
     device: torch.device,
     batch: int = 4,
 ) -> Parity:
-    """Runs the reference's pictures, `batch` at a time.
+    """Runs the engine on the reference pictures, `batch` at a time, and compares.
 
-    Several labels of a picture may all be near 1 and change places by moves that mean nothing: but
-    for softmax, a best class has changed where the reference tells the two apart by more than the
-    bound.
+    With softmax every change of the best class counts. Without softmax several labels of a picture
+    may all be near 1 and change places by meaningless amounts, so a change counts only if the
+    reference separates the two classes by more than `parity_bound`.
     """
     answers = []
     with torch.inference_mode():
         for pictures in torch.from_numpy(reference.pictures).split(batch):
-            scores = activate(backend(pictures.to(device)), config.activation)
-            # A copy: an engine's outputs may be overwritten by its next call.
+            scores = activate(engine(pictures.to(device)), config.activation)
+            # Copied, because the engine's next call may overwrite its outputs.
             answers.append(scores.cpu().numpy().copy())
     probabilities = np.concatenate(answers)
     leads = find_leads(probabilities, reference.probabilities)
-    shown_apart = 0.0 if config.activation == "softmax" else config.parity_bound
+    least_lead = 0.0 if config.activation == "softmax" else config.parity_bound
     return Parity(
         largest_move=float(np.abs(probabilities - reference.probabilities).max()),
-        top1_changes=int((leads > shown_apart).sum()),
+        top1_changes=int((leads > least_lead).sum()),
         pictures=len(probabilities),
     )
 
@@ -102,7 +105,10 @@ def measure_parity(
 def find_leads(
     probabilities: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """By how much the reference's best class leads the one that is best now; [n], 0 where equal."""
+    """Returns the reference's lead of its own best class over the engine's best class.
+
+    float32 [n]; 0 where both are the same class.
+    """
     rows = np.arange(len(reference))
     leads: npt.NDArray[np.float32] = (
         reference[rows, reference.argmax(1)] - reference[rows, probabilities.argmax(1)]

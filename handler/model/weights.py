@@ -1,9 +1,9 @@
-"""Weights that the workers of a host share: mapped from the archive's file, and never copied.
+"""Maps weights from the archive's file, so that the workers of a host share them without a copy.
 
-A copy costs each worker the model's size again. Three things would make one: reading the file
-instead of mapping it, a model that first fills its own weights with random numbers (which freed
-memory the process keeps), and another memory layout than the engine's; offpath's archives hold
-convolutions channels last, as the engine wants them.
+A copy would cost each worker the model's size again. Three things would cause one: reading the file
+instead of mapping it; a model that first fills its own weights with random numbers, whose memory
+the process keeps after freeing; and a memory layout other than the engine's. offpath's archives
+therefore hold convolutions channels last, as the engine needs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ RANDOM_FILLS = {
     torch.Tensor.erfinv_,  # the slow part of trunc_normal_
     torch.Tensor.normal_,
     torch.Tensor.uniform_,
-    # These three are seen as a whole, with their tensor by name; the others by what they call.
+    # These three are intercepted as a whole, with their tensor as a named argument; the other
+    # initialisers are intercepted through what they call.
     torch.nn.init.kaiming_uniform_,
     torch.nn.init.normal_,
     torch.nn.init.uniform_,
@@ -26,10 +27,10 @@ RANDOM_FILLS = {
 
 
 class RandomFillsSkipped(TorchFunctionMode):
-    """Leaves a new model's parameters unfilled: their memory is then never touched.
+    """Leaves a new model's parameters unfilled, so that their memory is never touched.
 
-    Parameters only. They are all in the state dict that comes next (a missing one is an error);
-    a buffer need not be in there.
+    Buffers are filled as usual: every parameter is in the state dict that is loaded next (a missing
+    one is an error), but a buffer need not be.
     """
 
     def __torch_function__(
@@ -50,14 +51,14 @@ class RandomFillsSkipped(TorchFunctionMode):
 def make_with_weights(
     make_model: Callable[[], torch.nn.Module], path: str
 ) -> torch.nn.Module:
-    """A new model with the state dict of a file, on the CPU, its pages shared.
+    """Makes a model on the CPU whose weights are mapped from a file with a state dict.
 
     Raises:
         RuntimeError: the weights do not fit the model.
-        pickle.UnpicklingError: the file holds more than tensors.
+        pickle.UnpicklingError: the file holds anything but tensors.
     """
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     with RandomFillsSkipped():
         model = make_model()
     model.load_state_dict(weights, assign=True)
-    return model.float()  # weights saved in half precision
+    return model.float()  # a copy only if the weights were saved in half precision

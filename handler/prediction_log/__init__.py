@@ -1,6 +1,6 @@
-"""The prediction log: every answered request is recorded once, and none ever waits for it.
+"""The prediction log: records every answered request once, without making any request wait.
 
-`append` hands a batch's records to the kernel in one write(2); the shipper's thread does the rest.
+`append` hands a batch's records to the kernel in one write(2). The shipper's thread does the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpath.handler.prediction_log import sink_file
 from offpath.handler.prediction_log.delivery_failures import Announcer
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import check_compression
-from offpath.handler.prediction_log.recent import RecentIds
+from offpath.handler.prediction_log.recent_ids import RecentIds
 from offpath.handler.prediction_log.record import Record, encode_records
 from offpath.handler.prediction_log.shipper import Shipper
 from offpath.handler.prediction_log.spool import Spool
@@ -29,15 +29,15 @@ CLOSE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class LogCounters:
-    """Counts since this process opened the log, and the spool's present state.
+    """Counts since this process opened the log, and the present state of the spool.
 
     Attributes:
         appended: Records handed to the kernel.
-        shipped: Records acknowledged by the sink, adopted ones included.
-        dropped: Records given up: spool full, not writable, or encoding failed.
+        shipped: Records acknowledged by the sink, including adopted ones.
+        dropped: Records given up because the spool was full or not writable, or encoding failed.
         retries: Deliveries that failed and are tried again.
         spool_bytes: Bytes waiting for this sink, all workers together.
-        oldest_unshipped_age_s: Age of the oldest record this process still has to ship.
+        oldest_unshipped_age_s: Age of the oldest record that this process still has to ship.
         last_success_unix_s: Time of the last acknowledged delivery, 0 before the first.
     """
 
@@ -51,21 +51,24 @@ class LogCounters:
 
 
 class PredictionLog:
-    """A log that is off: takes everything and keeps nothing. The base of the one that is on."""
+    """A log that is off: it discards all records. Base class of the log that is on."""
 
     def append(self, records: Sequence[Record]) -> None:
-        """Hands the records of a batch to the kernel; raises nothing.
+        """Hands the records of a batch to the kernel; never raises.
 
-        Under `when_full: block` it waits while the spool is full or cannot be written.
+        Under `when_full: block` this waits while the spool is full or cannot be written.
         """
 
     def counters(self) -> LogCounters:
-        """The counts so far; no I/O."""
+        """Returns the counts so far, without I/O."""
         return LogCounters()
 
     def close(self) -> None:
-        """Ships what can be shipped in a few seconds. Nothing depends on it: what is left is
-        adopted by the next process, or by `offpath logs ship`."""
+        """Ships as much as possible in a few seconds.
+
+        Without this call nothing is lost: the next process, or `offpath logs ship`, adopts the
+        remaining segments.
+        """
 
 
 class SpooledPredictionLog(PredictionLog):
@@ -77,15 +80,15 @@ class SpooledPredictionLog(PredictionLog):
         self._spool = Spool(settings)
         self._shipper = Shipper(self._spool, self._announcer, subject)
         self._recent: RecentIds | None = None
-        self._encoding_error_is_said = False
+        self._has_logged_bug = False
 
     def start(self) -> None:
-        """Notes where the segments go and starts the shipper."""
+        """Stores where the segments go, and starts the shipper."""
         try:
             sink_file.write_sink_file(self._spool.sink_folder, self._settings)
             self._recent = RecentIds(self._spool.sink_folder)
         except OSError as error:
-            # Without the table a request that TorchServe runs twice is recorded twice.
+            # Without the table of ids, a request that TorchServe runs twice is recorded twice.
             self._spool.problem = error
         self._shipper.start()
 
@@ -97,10 +100,10 @@ class SpooledPredictionLog(PredictionLog):
                 if self._spool.append(data, len(chosen)):
                     self._note_recorded(chosen)
         except Exception:
-            # A record must never cost its request; this is a bug, said once with its traceback.
+            # A record must never fail its request. This is a bug, logged once with its traceback.
             self._spool.forget(0, dropped=len(records))
-            if not self._encoding_error_is_said:
-                self._encoding_error_is_said = True
+            if not self._has_logged_bug:
+                self._has_logged_bug = True
                 LOGGER.exception("prediction log: records dropped by a bug")
 
     def _sample(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -108,14 +111,16 @@ class SpooledPredictionLog(PredictionLog):
         if share >= 1.0:
             return records
         limit = share * 2**32
-        # By a hash of the event id: the same event is chosen wherever it is looked at.
-        return [one for one in records if zlib.crc32(one.event_id.encode()) < limit]
+        # Chosen by a hash of the event id, so that every process chooses the same events.
+        return [
+            record for record in records if zlib.crc32(record.event_id.encode()) < limit
+        ]
 
     def _leave_out_recorded(self, records: Sequence[Record]) -> Sequence[Record]:
         recent = self._recent
         if recent is None:
             return records
-        return [one for one in records if not recent.has(one.event_id)]
+        return [record for record in records if not recent.has(record.event_id)]
 
     def _note_recorded(self, records: Sequence[Record]) -> None:
         if self._recent is not None:
@@ -137,7 +142,7 @@ class SpooledPredictionLog(PredictionLog):
         self._shipper.stop(CLOSE_TIMEOUT_S)
 
     def abandon(self) -> None:
-        """In a forked child, where the shipper's thread does not exist: lets go of the spool."""
+        """Closes the spool in a forked child, where the shipper's thread does not exist."""
         self._spool.abandon()
 
 
@@ -154,11 +159,11 @@ def _abandon_in_child() -> None:
 def open_prediction_log(
     settings: PredictionLogSettings, *, model: str, version: str
 ) -> PredictionLog:
-    """Opens the log and starts its shipper, which adopts what dead processes left.
+    """Opens the log and starts its shipper, which also adopts segments of dead processes.
 
     Raises:
         OSError: The spool cannot be written, and `when_full: block` forbids to go on without it.
-        ValueError: The compression's library is missing.
+        ValueError: The library of the compression is missing.
     """
     if settings.is_off:
         return PredictionLog()

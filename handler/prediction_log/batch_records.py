@@ -1,4 +1,4 @@
-"""A finished batch -> the prediction log's records; pixels are never among them."""
+"""Makes the prediction log's records from a finished batch; they never contain pixels."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from offpath.handler.stages import BatchTimings
 
 
 class RequestContext(Protocol):
-    """What the server says of a batch's requests, by their index; TorchServe's Context does."""
+    """Ids and headers of a batch's requests, by their index, as in TorchServe's Context."""
 
     model_name: str
 
     def get_request_id(self, idx: int) -> str | None:
-        """The id that the reply carries too."""
+        """Returns the id that the reply carries too."""
 
     def get_all_request_header(self, idx: int) -> Mapping[str, str]:
-        """Headers as the client spelled them."""
+        """Returns the headers, with names as the client spelled them."""
 
 
 def make_records(
@@ -36,10 +36,10 @@ def make_records(
     timings: BatchTimings,
     warm_up_key: str | None = None,
 ) -> list[Record]:
-    """One record per item of the batch, in order; only the fields that `settings` asks for cost.
+    """Makes one record per item of the batch, in order.
 
-    Requests that carry `warm_up_key` are left out, and so are descriptions of the model: they
-    carry no picture and are no error.
+    The payload is only hashed if `settings` asks for that field. Requests that carry `warm_up_key`
+    are left out, and so are requests for a description of the model.
     """
     inference_time = format_inference_time()
     stage_ms = format_stages(timings)
@@ -52,41 +52,41 @@ def make_records(
             user_id=_find_header(context, idx, settings.user_id_header),
             payload_bytes=count_payload(item),
             payload_hash=(
-                item.decoded.payload_hash
-                if item.decoded
+                item.prepared.payload_hash
+                if item.prepared
                 else hash_payload(item.payload, settings)
             ),
             predictions=item.predictions if item.error is None else (),
             status=item.error.status if item.error else 200,
             error=item.error.type if item.error else None,
             stage_ms=(
-                format_stages(item.decoded.add_to(timings))
-                if item.decoded
+                format_stages(item.prepared.add_to(timings))
+                if item.prepared
                 else stage_ms
             ),
             batch_size=len(batch.items),
             extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
-        if (item.payload is not None or item.decoded or item.error is not None)
+        if (item.payload is not None or item.prepared or item.error is not None)
         and not is_warm_up(context.get_all_request_header(idx), warm_up_key)
     ]
 
 
 def format_stages(timings: BatchTimings) -> dict[str, float]:
-    """Milliseconds by the stages' names."""
+    """Returns milliseconds by the names of the stages."""
     return {stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()}
 
 
 def count_payload(item: Item) -> int:
-    """Bytes of the file that an item was made from."""
-    return item.decoded.payload_bytes if item.decoded else len(item.payload or b"")
+    """Returns the size of an item's payload in bytes."""
+    return item.prepared.payload_bytes if item.prepared else len(item.payload or b"")
 
 
 def hash_payload(
     payload: Payload | None, settings: PredictionLogSettings
 ) -> str | None:
-    """As the settings have it; None where the log has no such field."""
+    """Hashes a payload by the settings' algorithm; None if the log has no such field."""
     if payload is None or "payload_hash" not in settings.fields:
         return None
     if settings.payload_hash == "sha256":
@@ -95,7 +95,7 @@ def hash_payload(
 
 
 def _find_header(context: RequestContext, idx: int, name: str) -> str | None:
-    """A request header by its lower-case name; TorchServe keeps the client's spelling."""
+    """Finds a header by its lower-case name, because TorchServe keeps the client's spelling."""
     for key, value in context.get_all_request_header(idx).items():
         if key.lower() == name:
             return str(value)

@@ -1,7 +1,7 @@
-"""Delivers segments to a sink, a few at a time: the worker's shipper and `offpath logs ship` alike.
+"""Delivers segments to a sink, a few at a time, for the worker's shipper and `offpath logs ship`.
 
-A segment that fails waits for a time of its own while others go ahead, whether it cannot be read or
-the sink refuses it alone. While the sink itself fails, one segment at a time tries.
+A segment that cannot be read, or that the sink refuses, waits for its own back-off while others go
+ahead. While the sink itself fails, only one segment at a time is tried.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Delivery:
 
     Args:
         delivered: Called with a segment and its records, once the sink has proved to hold them.
-        failed: Called with a segment and why it was not delivered this time.
+        failed: Called with a segment and the reason why it was not delivered.
 
     Attributes:
-        in_flight: Under way now.
-        failures: Of the sink in a row.
+        in_flight: Deliveries under way.
+        failures: Failures of the sink in a row.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Delivery:
         self._retry_at_s = 0.0
 
     def start(self, segments: Iterable[SealedSegment]) -> None:
-        """Starts what may be started now; those that have failed least come first."""
+        """Starts the deliveries that are due; segments with the fewest failures come first."""
         now_s = time.monotonic()
         if now_s < self._retry_at_s:
             return
@@ -86,7 +86,7 @@ class Delivery:
             self._retry_at_s = now_s + pause_s(self.failures, self._retry_max_s)
 
     async def close(self) -> None:
-        """Gives up what is under way, and lets go of the sink's connections."""
+        """Cancels the deliveries under way and closes the sink."""
         tasks = list(self.in_flight)
         for task in tasks:
             task.cancel()

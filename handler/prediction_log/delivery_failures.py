@@ -1,4 +1,4 @@
-"""Deliveries that fail: what to call it, when to say it, how long to wait before the next try."""
+"""Failures: how they are described and announced, and how long to wait before the next attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 REPEAT_S = 600.0
 FIRST_S = 0.5
 DOUBLINGS = 16
-# Refusals that a fresh look at the credentials may cure: rotated keys, an expired token.
+# Refusals that new credentials may cure, for instance after a rotation of keys.
 REFUSALS = {
     "AccessDenied",
     "ExpiredToken",
@@ -23,7 +23,13 @@ REFUSALS = {
 
 
 class Announcer:
-    """Says a kind of trouble when it begins, every ten minutes while it lasts, and when it ends."""
+    """Logs a kind of failure when it begins, every ten minutes while it lasts, and when it ends.
+
+    Args:
+        logger: logger that gets the warnings.
+        subject: first words of every message.
+        clock: returns seconds.
+    """
 
     def __init__(
         self,
@@ -34,71 +40,76 @@ class Announcer:
         self._logger = logger
         self._subject = subject
         self._clock = clock
-        self._said_at_s: dict[str, float] = {}
+        self._logged_at_s: dict[str, float] = {}
 
     def announce(self, kind: str, message: str) -> bool:
-        """Logs `message` unless its kind was said in the last ten minutes; whether it did."""
+        """Logs `message` unless its kind was logged in the last ten minutes.
+
+        Returns:
+            True if the message was logged.
+        """
         now_s = self._clock()
-        said_at_s = self._said_at_s.get(kind)
-        if said_at_s is not None and now_s - said_at_s < REPEAT_S:
+        logged_at_s = self._logged_at_s.get(kind)
+        if logged_at_s is not None and now_s - logged_at_s < REPEAT_S:
             return False
-        self._said_at_s[kind] = now_s
+        self._logged_at_s[kind] = now_s
         self._logger.warning("%s: %s", self._subject, message)
         return True
 
     def recover(self, kinds: tuple[str, ...], message: str) -> None:
-        """Says once that trouble of these kinds is over."""
-        if any([self._said_at_s.pop(kind, None) is not None for kind in kinds]):
+        """Logs `message` if a failure of these kinds was announced before."""
+        if any([self._logged_at_s.pop(kind, None) is not None for kind in kinds]):
             self._logger.warning("%s: %s", self._subject, message)
 
 
 def pause_s(
     failures: int, most_s: float, draw: Callable[[], float] = random.random
 ) -> float:
-    """Seconds to wait after `failures` failures in a row.
+    """Returns the seconds to wait after `failures` failures in a row.
 
-    Exponential and capped; between half and all of the step, so that workers spread out.
+    The step grows exponentially up to `most_s`. The pause is between half and all of the step, so
+    that workers spread out.
     """
     step_s = min(most_s, FIRST_S * 2.0 ** min(failures - 1, DOUBLINGS))
     return step_s * (0.5 + 0.5 * draw())
 
 
 def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
-    """(kind, message) of a failed delivery; the message says what can be done about it."""
+    """Returns (kind, message) for a failed delivery; the message says what to do."""
     code = _error_code(error)
     name = type(error).__name__
     if "Credentials" in name or name in ("ProfileNotFound", "TokenRetrievalError"):
         advice = (
-            f"no usable AWS credentials ({error}); provide them by the AWS default chain "
-            "(environment, profile, instance or pod role) and check that TorchServe's "
+            f"no usable AWS credentials ({error}): provide them by the AWS default chain "
+            "(environment, profile, instance or pod role), and check that TorchServe's "
             "blacklist_env_vars does not hide AWS_* from the workers"
         )
         return "credentials", advice
     status = http_status(error)
     if name == "UnprovenAnswer" or (status is not None and 300 <= status < 400):
         return "unproven", (
-            f"an answer that does not prove that the object was stored ({error}): is there a "
-            "proxy or a login page in between?"
+            f"the response does not prove that the object was stored ({error}): check for a proxy "
+            "or a login page in between"
         )
     if code == "RequestTimeTooSkewed":
-        return "clock", "refused because of the time: set this machine's clock"
+        return "clock", "refused because this machine's clock is wrong: set the clock"
     if code in REFUSALS:
         return "refused", f"refused with {code}: allow s3:PutObject on {uri}/*"
     if code == "NoSuchBucket":
         return "bucket", f"the bucket of {uri} does not exist: create it"
     if code in ("SlowDown", "503", "ServiceUnavailable"):
-        return "busy", f"the server asks to slow down ({code})"
+        return "busy", f"the server asks for fewer requests ({code})"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
-        return "timeout", f"no answer in time ({name})"
+        return "timeout", f"no response in time ({name})"
     if name == "NoRegionError":
         return "region", "no region: set prediction_log.s3.region or AWS_REGION"
     if isinstance(error, ImportError):
-        return "import", f"{error}: install aiobotocore into the workers' environment"
+        return "import", f"{error}: install aiobotocore in the workers' environment"
     return name, f"{name}: {error}"
 
 
 def _error_code(error: BaseException) -> str | None:
-    """S3's error code in a botocore ClientError."""
+    """Returns S3's error code from a botocore ClientError."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None
@@ -106,7 +117,7 @@ def _error_code(error: BaseException) -> str | None:
 
 
 def http_status(error: BaseException) -> int | None:
-    """The HTTP status in a botocore ClientError."""
+    """Returns the HTTP status from a botocore ClientError."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None

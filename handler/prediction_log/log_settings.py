@@ -1,6 +1,6 @@
-"""Settings of the prediction log, checked once at the edge.
+"""The settings of the prediction log, checked once when they are read.
 
-Precedence: environment (OFFPATH_PREDICTION_LOG, OFFPATH_SPOOL_DIR) over the mapping over defaults.
+Precedence: defaults < the mapping < the variables OFFPATH_PREDICTION_LOG and OFFPATH_SPOOL_DIR.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from offpath.handler.config_section import (
 from offpath.handler.prediction_log.record import FIELDS
 
 MIB = 1 << 20
-# More than any file system holds.
+# More than any file system can hold.
 MOST_BYTES = 1 << 60
 OFF = "off"
 URI_VARIABLE = "OFFPATH_PREDICTION_LOG"
@@ -38,7 +38,7 @@ ALWAYS_RECORDED = ("event_id", "inference_time")
 
 
 def read_uri(value: object, key: str) -> str:
-    """A sink's URI, or OFF."""
+    """Accepts the URI of a sink, or OFF."""
     accepted = "s3://bucket/prefix, file:///absolute/folder, off (no credentials in it)"
     # YAML 1.1 reads a bare `off` as false.
     if value is False or value == OFF:
@@ -56,14 +56,14 @@ def read_uri(value: object, key: str) -> str:
 
 
 def read_folder(value: object, key: str) -> Path:
-    """A folder's path; it need not exist."""
+    """Accepts the path of a folder, which need not exist."""
     if not isinstance(value, str) or not value:
         raise wrong(key, value, "the path of a folder on a local disk")
     return Path(value).expanduser().absolute()
 
 
 def read_fields(value: object, key: str) -> tuple[str, ...]:
-    """Names of FIELDS in their order, with those that are always recorded."""
+    """Accepts a list of FIELDS; returns them in order, with the fields that are always recorded."""
     names = list(value) if isinstance(value, (list, tuple)) else [value]
     if not names or any(name not in FIELDS for name in names):
         raise wrong(key, value, f"a list of {', '.join(FIELDS)}")
@@ -71,21 +71,21 @@ def read_fields(value: object, key: str) -> tuple[str, ...]:
 
 
 def read_header(value: object, key: str) -> str:
-    """A header's name, in lower case."""
+    """Accepts the name of a header, and returns it in lower case."""
     name: str = text()(value, key)
     return name.lower()
 
 
 @dataclass(frozen=True)
 class S3Options:
-    """How objects are put; whatever is None is left to the AWS default chain.
+    """Options for uploads to S3; None leaves a value to the AWS default chain.
 
     Attributes:
         region: Region of the bucket.
-        endpoint_url: Another S3 server than AWS.
-        storage_class: For instance STANDARD_IA.
+        endpoint_url: URL of an S3 server other than AWS.
+        storage_class: Storage class, for instance STANDARD_IA.
         sse_kms_key_id: Key for SSE-KMS; None keeps the bucket's default encryption.
-        timeout_s: Longest that one upload may take, a hanging socket included.
+        timeout_s: Time limit for one upload, also for a hanging socket.
     """
 
     region: str | None = setting(None, optional(text()))
@@ -97,25 +97,26 @@ class S3Options:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionLogSettings:
-    """Everything the prediction log can be told.
+    """The settings of the prediction log.
 
     Attributes:
         uri: s3://bucket/prefix, file:///folder, or off.
         spool_dir: Folder on a local disk where records wait for their delivery.
-        spool_max_bytes: Bound of the records waiting for one sink, all workers together.
-        when_full: drop_oldest gives up the oldest records (counted); block holds replies back
-            until there is room, and refuses to start without a spool that can be written.
-        segment_max_bytes: A segment is sealed and shipped at this size (before compression).
-        segment_max_age_s: A segment is sealed and shipped this long after its first record.
-        fields: Names of the fields to record, `event_id` and `inference_time` always.
-        payload_hash: xxh3_64 finds the picture again for 35 microseconds a 1.2 MB body; sha256 (its
-            first 16 digits) withstands forgery and costs 3.3 ms, a fifth of the whole request.
+        spool_max_bytes: Bound on the records waiting for one sink, all workers together.
+        when_full: `drop_oldest` gives up the oldest records (counted); `block` holds replies back
+            until there is room, and refuses to start without a writable spool.
+        segment_max_bytes: Size before compression at which a segment is sealed and shipped.
+        segment_max_age_s: Age of the first record at which a segment is sealed and shipped.
+        fields: Names of the fields to record; `event_id` and `inference_time` are always recorded.
+        payload_hash: `xxh3_64` identifies a picture and takes 35 microseconds for a 1.2 MB body;
+            `sha256` (its first 16 digits) withstands forgery and takes 3.3 ms, a fifth of the whole
+            request.
         user_id_header: Request header that holds the client-supplied user id.
         sample_rate: Share of the events recorded, in (0, 1]; chosen by a hash of the event id.
-        sync: os hands records to the kernel (they survive SIGKILL); fsync waits for the disk.
+        sync: `os` hands records to the kernel (they survive SIGKILL); `fsync` waits for the disk.
         compression: gzip, zstd or none.
         retry_max_s: Longest pause between two attempts to deliver.
-        s3: How objects are put.
+        s3: Options for uploads to S3.
     """
 
     uri: str = setting(OFF, read_uri)
@@ -144,10 +145,10 @@ class PredictionLogSettings:
         environ: Mapping[str, str],
         where: str = "prediction_log",
     ) -> PredictionLogSettings:
-        """Checks the `prediction_log:` mapping and lays the environment over it.
+        """Checks the `prediction_log:` mapping; variables of the environment override it.
 
         Raises:
-            ConfigError: Naming the key, its value and what is accepted.
+            ConfigError: The message names the key, its value and what is accepted.
         """
         values = read_section(cls, mapping, where)
         if environ.get(URI_VARIABLE):
@@ -161,12 +162,12 @@ class PredictionLogSettings:
             raise wrong(
                 f"{where}.spool_max_bytes",
                 settings.spool_max_bytes,
-                f"{MIN_SEGMENTS_IN_SPOOL} times segment_max_bytes, {least}, or more",
+                f"at least {MIN_SEGMENTS_IN_SPOOL} times segment_max_bytes, {least}",
             )
         return settings
 
 
 def default_spool_dir(environ: Mapping[str, str]) -> Path:
-    """Where state belongs that must outlive the process: not a temporary folder."""
+    """Returns the user's state folder: records must outlive the process and clean-ups of /tmp."""
     state = environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(os.path.expanduser(state)) / "offpath" / "spool"

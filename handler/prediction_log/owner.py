@@ -1,9 +1,9 @@
-"""One folder of the spool per process, locked by flock for as long as that process lives.
+"""One folder of the spool per process, locked by flock while that process lives.
 
-The kernel releases the lock at the process's death, however it dies; a pid can be reused and a
-start time can be wrong, a lock cannot. The lock is on the folder itself: it cannot be deleted apart
-from the segments it guards, and one descriptor guards any number of them. Segments of the dead are
-taken over by whoever gets the lock of their folder.
+The kernel releases the lock when the process dies, for whatever reason. Pids are reused and start
+times can be wrong, but a lock is reliable. The lock is on the folder itself: it cannot be deleted
+separately from the segments it guards, and one descriptor guards any number of them. A process that
+gets the lock of a dead process's folder adopts its segments.
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ import errno
 import fcntl
 import logging
 import os
+import re
+import secrets
+import socket
+import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.prediction_log.naming import ASIDE_SUFFIX, make_owner_name
-from offpath.handler.prediction_log.segment import SealedSegment, list_segments
+from offpath.handler.prediction_log.segment import (
+    ASIDE_SUFFIX,
+    SealedSegment,
+    list_segments,
+)
 
-# A folder gets its final name only once it is locked; adopters look at final names only.
+# A folder gets its final name only after it is locked; adopters look at final names only.
 NEW_PREFIX = ".new-"
 TRIES = 100
-# Each takes a descriptor; the rest is adopted when some of these are done with.
+# Each adopted folder takes a descriptor; further folders wait until some of these are done.
 MOST_ADOPTED = 128
 LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
 class OwnerFolder:
-    """A folder of segments of which this process holds the lock."""
+    """A folder of segments whose lock this process holds."""
 
     path: Path
     lock_fd: int
@@ -40,17 +47,28 @@ class OwnerFolder:
         return self.path.name
 
     def release(self) -> None:
-        """Removes the folder if that can be done and gives up the lock, in this order."""
+        """Removes the folder if it is empty, and then gives up the lock."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
         os.close(self.lock_fd)
+
+
+def make_owner_name() -> str:
+    """Returns `<host>-<pid>-<start>` for this process.
+
+    In a container the pid is often the same after each restart, and a clock may be set back, so
+    the start carries eight random digits: two owners never share a name.
+    """
+    host = re.sub(r"[^A-Za-z0-9.]+", ".", socket.gethostname()).strip(".") or "host"
+    start_ms = time.time_ns() // 1_000_000
+    return f"{host}-{os.getpid()}-{start_ms}x{secrets.token_hex(4)}"
 
 
 def create_owner_folder(sink_folder: Path) -> OwnerFolder:
     """Makes and locks a folder for this process.
 
     Raises:
-        OSError: The spool cannot be written, or its file system knows no flock.
+        OSError: The spool cannot be written, or its file system does not support flock.
     """
     for _ in range(TRIES):
         name = make_owner_name()
@@ -66,7 +84,7 @@ def create_owner_folder(sink_folder: Path) -> OwnerFolder:
         try:
             new.rename(final)
         except FileNotFoundError:
-            # Swept away by `remove_stale` between mkdir and the lock: try again.
+            # `remove_stale` of another process removed it between mkdir and the lock: try again.
             os.close(lock_fd)
             continue
         return OwnerFolder(final, lock_fd)
@@ -74,7 +92,7 @@ def create_owner_folder(sink_folder: Path) -> OwnerFolder:
 
 
 def claim_owner_folder(path: Path) -> OwnerFolder | None:
-    """Locks a dead process's folder; None while its owner lives or another adopter was faster."""
+    """Locks a dead process's folder; None if its owner lives or another adopter was faster."""
     lock_fd = _lock(path)
     if lock_fd is None:
         return None
@@ -93,7 +111,7 @@ def remove_stale(sink_folder: Path) -> None:
 
 
 def is_owner_alive(path: Path) -> bool:
-    """Whether somebody holds the lock; asks with a shared lock that is given back at once."""
+    """Returns True if a process holds the lock, by trying a shared lock that is freed at once."""
     lock_fd = _lock(path, fcntl.LOCK_SH)
     if lock_fd is None:
         return path.exists()
@@ -102,7 +120,7 @@ def is_owner_alive(path: Path) -> bool:
 
 
 def list_owner_folders(sink_folder: Path) -> list[Path]:
-    """Final owner folders, those of the living included."""
+    """Lists the owner folders with final names, including those of living processes."""
     try:
         entries = list(os.scandir(sink_folder))
     except FileNotFoundError:
@@ -128,7 +146,7 @@ class AdoptedFolders:
         return {folder.path for folder in self._folders}
 
     def adopt(self) -> list[SealedSegment]:
-        """Locks what can be locked; returns the segments in there. The living stay untouched."""
+        """Locks the folders of dead processes and returns their segments."""
         remove_stale(self.sink_folder)
         found: list[SealedSegment] = []
         for path in list_owner_folders(self.sink_folder):
@@ -156,14 +174,14 @@ class AdoptedFolders:
         return segments
 
     def _set_aside(self, folder: Path, segments: set[Path]) -> None:
-        """Moves what is no segment (a FIFO, a link, another user's) out of the way."""
+        """Moves entries that are not segments (FIFOs, links, other users' files) out of the way."""
         for path in sorted(set(folder.iterdir()) - segments):
             aside = folder.with_name(f"{folder.name}-{path.name}{ASIDE_SUFFIX}")
             try:
                 path.rename(aside)
-                self._name(path, f"is no segment: set aside as {aside.name!r}")
+                self._name(path, f"is not a segment: set aside as {aside.name!r}")
             except OSError as error:
-                self._name(path, f"is no segment, and stays where it is: {error}")
+                self._name(path, f"is not a segment, and cannot be moved: {error}")
 
     def _name(self, path: Path, message: str) -> None:
         if path not in self._named:
@@ -171,25 +189,25 @@ class AdoptedFolders:
             LOGGER.warning("prediction log: %r %s", str(path), message)
 
     def release_emptied(self, in_use: Container[Path]) -> None:
-        """Removes the folders that hold no segment any more."""
+        """Removes the folders that no longer hold a segment."""
         for folder in list(self._folders):
             if folder.path not in in_use:
                 self._folders.remove(folder)
                 folder.release()
 
     def release(self) -> None:
-        """Gives up all locks; what is left may be adopted by others."""
+        """Gives up all locks, so that others may adopt the remaining segments."""
         self.release_emptied(())
 
     def abandon(self) -> None:
-        """Closes the descriptors, for a forked child: the locks are its parent's."""
+        """Closes the descriptors in a forked child, whose parent owns the locks."""
         for folder in self._folders:
             os.close(folder.lock_fd)
         self._folders.clear()
 
 
 def count_bytes(sink_folder: Path, apart_from: Container[Path] = ()) -> int:
-    """Bytes of all segments of a sink, those in the folders `apart_from` left out."""
+    """Sums the bytes of a sink's segments, except those in the folders `apart_from`."""
     total = 0
     for path in list_owner_folders(sink_folder):
         if path in apart_from:
@@ -199,16 +217,16 @@ def count_bytes(sink_folder: Path, apart_from: Container[Path] = ()) -> int:
 
 
 def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
-    """A descriptor that holds the lock, None when the folder is locked, gone or not ours."""
+    """Returns a descriptor that holds the lock; None if the folder is locked, gone or not ours."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        # Gone, no folder, or another user's, who ships it.
+        # The path is gone, not a folder, or belongs to another user, who ships it.
         return None
     try:
         uids = {os.geteuid()}
         if os.geteuid() == 0:
-            # Root may ship for the user whose spool it is.
+            # Root may ship for the user who owns the spool.
             uids.add(path.parent.stat().st_uid)
         if os.fstat(fd).st_uid not in uids:
             os.close(fd)
@@ -224,7 +242,7 @@ def _lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
 
 
 def _is_same(path: Path, fd: int) -> bool:
-    """Whether `path` still is what `fd` opened: an adopter may have finished and removed it."""
+    """Returns False if an adopter has removed the folder at `path` that `fd` has opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""A segment at rest -> the object that is shipped, and back to lines.
+"""Turns a sealed segment into the object that is shipped, and an object back into lines.
 
-The same segment gives the same bytes, whoever ships it. A killed process leaves complete lines and
-perhaps one torn line at the end: the newline is the commit mark, a line without it was never handed
-over completely, so its request was never answered. Lines that are no records (a power cut may leave
-zeros) are set aside as well.
+The same segment always gives the same bytes. A killed process leaves complete lines and perhaps one
+torn line at the end. The newline is the commit mark: a line without it was not written completely,
+so its request was never answered. Lines that are not records (a power cut may leave zeros) are set
+aside too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from __future__ import annotations
 import gzip
 import logging
 
-from offpath.handler.prediction_log.naming import SPOOL_SUFFIX, TORN_SUFFIX
-from offpath.handler.prediction_log.segment import SealedSegment, read_own_file
+from offpath.handler.prediction_log.segment import (
+    SPOOL_SUFFIX,
+    TORN_SUFFIX,
+    SealedSegment,
+    read_own_file,
+)
 
 LOGGER = logging.getLogger(__name__)
 
-# Level 1: a third of level 6's CPU for about a tenth more bytes; the cores belong to inference.
+# Level 1 takes a third of level 6's CPU for about a tenth more bytes; inference needs the cores.
 GZIP_LEVEL = 1
 ZSTD_LEVEL = 3
 
@@ -24,10 +28,10 @@ CONTENT_ENCODINGS = {"gzip": "gzip", "zstd": "zstd", "none": None}
 
 
 def check_compression(name: str) -> None:
-    """Fails early where a compression's library is missing.
+    """Checks that the library of a compression is installed.
 
     Raises:
-        ValueError: zstd is asked for without the zstandard package.
+        ValueError: The settings ask for zstd without the package zstandard.
     """
     if name != "zstd":
         return
@@ -53,7 +57,7 @@ def compress(data: bytes, name: str) -> bytes:
 
 
 def decompress(data: bytes, name: str) -> bytes:
-    """The lines of an object of the log."""
+    """Returns the lines of an object of the log."""
     if name == "gzip":
         return gzip.decompress(data)
     if name == "zstd":
@@ -64,7 +68,7 @@ def decompress(data: bytes, name: str) -> bytes:
 
 
 def pack_segment(segment: SealedSegment) -> tuple[bytes, int]:
-    """(object's bytes, records) of a segment; no bytes when it holds no complete record."""
+    """Returns (bytes of the object, number of records); no bytes without a complete record."""
     lines = read_segment(segment)
     if not lines:
         return b"", 0
@@ -72,9 +76,9 @@ def pack_segment(segment: SealedSegment) -> tuple[bytes, int]:
 
 
 def read_segment(segment: SealedSegment) -> bytes:
-    """The lines to ship; what an adopted segment holds beside them is copied to a .torn file.
+    """Returns the lines to ship; torn data of an adopted segment is copied to a .torn file.
 
-    The segment itself stays as it is until it is delivered, so a crash in here changes nothing.
+    The segment stays unchanged until it is delivered, so a crash in between loses nothing.
     """
     data = read_own_file(segment.path)
     if not segment.is_adopted:
@@ -86,7 +90,7 @@ def read_segment(segment: SealedSegment) -> bytes:
 
 
 def split_torn(data: bytes) -> tuple[bytes, bytes]:
-    """(complete lines, everything else) of a segment's bytes."""
+    """Splits a segment's bytes into (complete lines, everything else)."""
     end = data.rfind(b"\n") + 1
     lines, torn = data[:end], data[end:]
     good: list[bytes] = []
@@ -106,5 +110,10 @@ def _set_aside(segment: SealedSegment, torn: bytes) -> None:
     try:
         path.write_bytes(torn)
     except OSError as error:
-        # On a full disk the delivery must go on all the same: it is what makes room.
-        LOGGER.warning("could not set aside %d torn bytes: %s", len(torn), error)
+        # On a full disk the delivery must continue, because it makes room.
+        LOGGER.warning(
+            "prediction log: %d torn bytes of %r could not be set aside: %s",
+            len(torn),
+            str(segment.path),
+            error,
+        )

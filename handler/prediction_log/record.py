@@ -1,4 +1,4 @@
-"""What is remembered of an answered request: one JSON line, never pixels."""
+"""The record of an answered request: one JSON line, without pixels."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Record:
         inference_time: RFC 3339 UTC, the same for a whole batch (`format_inference_time`).
         model: Name the model is registered under.
         version: Version of the model.
-        user_id: What the client sent in the user-id header.
+        user_id: Value of the request's user-id header.
         payload_bytes: Size of the request's payload.
         payload_hash: Algorithm and 16 hexadecimal digits, `xxh3_64:...` or `sha256:...`.
         predictions: (label, probability), best first; empty for an error.
         status: HTTP status of the reply.
         error: Type of the error, None for a prediction.
-        stage_ms: Milliseconds by stage, of the batch this request was in.
-        batch_size: Requests in that batch.
-        extra: What a handler of one's own adds; left out of the line where there is nothing.
+        stage_ms: Milliseconds by stage, for the batch this request was in.
+        batch_size: Number of requests in that batch.
+        extra: Fields of a custom handler; left out of the line if empty.
     """
 
     event_id: str
@@ -51,15 +51,15 @@ FIELDS: tuple[str, ...] = tuple(one.name for one in fields(Record))
 
 
 def format_inference_time(now: datetime | None = None) -> str:
-    """RFC 3339 in UTC with milliseconds, for instance 2026-11-21T03:51:42.123Z."""
+    """Formats RFC 3339 in UTC with milliseconds, for instance 2026-11-21T03:51:42.123Z."""
     moment = now or datetime.now(timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def encode_records(records: Iterable[Record], names: Sequence[str]) -> bytes:
-    """The records as JSON Lines with the fields `names`, in ASCII.
+    """Encodes records as JSON Lines in ASCII, with the fields `names`.
 
-    The records of a batch share one dict of stages, so theirs are rounded once.
+    The records of a batch share one dict of stages, which is rounded once.
     """
     stage_ms: dict[str, float] | None = None
     rounded: dict[str, float | None] = {}
@@ -90,12 +90,12 @@ def _encode_line(
         if line.isascii():
             return line
     except orjson.JSONEncodeError:
-        pass  # a lone surrogate
-    # A client's text must not hold what some reader takes for a line's end, as U+2028.
+        pass  # the text has a lone surrogate
+    # Non-ASCII is escaped, because some readers end a line at characters such as U+2028.
     return json.dumps(row).encode() + b"\n"
 
 
 def _round(value: float) -> float | None:
-    """Six digits, a fifth less to ship; None for what JSON has no number for."""
+    """Rounds to six digits, which saves a fifth of the bytes; None for NaN and infinity."""
     rounded = float(f"{value:.6g}")
     return rounded if math.isfinite(rounded) else None

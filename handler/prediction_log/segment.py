@@ -1,24 +1,86 @@
-"""A segment: a file of JSON Lines that becomes one object. Open while it grows, then at rest."""
+"""A segment: a file of JSON Lines in the spool that becomes one object of the sink.
+
+A segment is `<sink>/<host>-<pid>-<start>/<YYYYMMDDTHH>-<seq>.jsonl.gz.spool` in the spool and
+`dt=YYYY-MM-DD/hour=HH/<host>-<pid>-<start>-<seq>.jsonl.gz` under the sink's prefix. Nothing else
+goes into the key: whoever ships a segment, however often, writes the same object. A segment is open
+while it grows, then sealed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
-from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
-
-# What a disk says that takes no more.
+SUFFIX_BY_COMPRESSION = {"gzip": ".gz", "zstd": ".zst", "none": ""}
+SPOOL_SUFFIX = ".spool"
+TORN_SUFFIX = ".torn"
+ASIDE_SUFFIX = ".aside"
+# Errors of a disk that takes no more data.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_SEGMENT = re.compile(
+    r"(?P<hour>\d{8}T\d{2})-(?P<sequence>\d{6,})\.jsonl(?P<suffix>|\.gz|\.zst)\.spool"
+)
+
+
+@dataclass(frozen=True)
+class SegmentName:
+    """The identity of a segment: its writer, the hour (UTC) of its opening, and its number.
+
+    The compression belongs to the identity: a segment left by a worker that used gzip must not
+    become a second object with another name when a worker that uses zstd adopts it.
+    """
+
+    owner: str
+    hour: str
+    sequence: int
+    compression: str
+
+    @property
+    def file_name(self) -> str:
+        suffix = SUFFIX_BY_COMPRESSION[self.compression]
+        return f"{self.hour}-{self.sequence:06d}.jsonl{suffix}{SPOOL_SUFFIX}"
+
+    @property
+    def key(self) -> str:
+        day = f"{self.hour[:4]}-{self.hour[4:6]}-{self.hour[6:8]}"
+        suffix = SUFFIX_BY_COMPRESSION[self.compression]
+        base = f"{self.owner}-{self.sequence:06d}.jsonl{suffix}"
+        return f"dt={day}/hour={self.hour[9:]}/{base}"
+
+
+def parse_segment_name(owner: str, file_name: str) -> SegmentName | None:
+    """Parses the name of a file in the spool; None for files that are not segments."""
+    match = _SEGMENT.fullmatch(file_name)
+    if match is None:
+        return None
+    compression = next(
+        name
+        for name, suffix in SUFFIX_BY_COMPRESSION.items()
+        if suffix == match["suffix"]
+    )
+    return SegmentName(owner, match["hour"], int(match["sequence"]), compression)
+
+
+def format_hour(now: datetime | None = None) -> str:
+    """Formats the hour in UTC in which a segment is opened, for instance 20261121T03."""
+    return (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H")
 
 
 class OpenSegment:
-    """The segment that grows. Only `append` runs on the request's path."""
+    """The segment that grows. Only `append` runs on the request's path.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
 
     def __init__(
         self,
@@ -26,11 +88,6 @@ class OpenSegment:
         name: SegmentName,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Creates the file.
-
-        Raises:
-            OSError: It cannot be created.
-        """
         self.name = name
         self.path = folder / name.file_name
         self.size_bytes = 0
@@ -44,7 +101,7 @@ class OpenSegment:
         """Hands complete lines to the kernel in one write(2), all of them or none.
 
         Raises:
-            OSError: Nothing of `data` was kept.
+            OSError: No part of `data` was kept.
         """
         written = os.write(self._fd, data)
         if written != len(data):
@@ -60,37 +117,37 @@ class OpenSegment:
 
     @property
     def since_s(self) -> float:
-        """Time of the first record, now where there is none."""
+        """Monotonic time of the first record; the present time without records."""
         return self._clock() if self.first_append_s is None else self.first_append_s
 
     def is_in_place(self) -> bool:
-        """Whether the file still is where it was made; a cleaner may have removed it."""
+        """Returns False if the file is gone, for instance by a clean-up of temporary files."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
         except FileNotFoundError:
             return False
 
     def seal(self) -> SealedSegment:
-        """Ends the growing."""
+        """Closes the file; the segment no longer grows."""
         os.close(self._fd)
         return SealedSegment(
             self.name, self.path, self.size_bytes, self.since_s, self.records
         )
 
     def abandon(self) -> None:
-        """Closes the descriptor, for a forked child: the segment is its parent's."""
+        """Closes the descriptor in a forked child, whose parent owns the segment."""
         os.close(self._fd)
 
 
 @dataclass
 class SealedSegment:
-    """A segment at rest.
+    """A segment that no longer grows.
 
     Attributes:
         size_bytes: Size of the lines.
         since_s: Monotonic time of its first record.
         records: Number of lines; None for an adopted segment, which was not counted yet.
-        failures, retry_at_s, is_in_flight: Of its delivery (see delivery.py).
+        failures, retry_at_s, is_in_flight: State of its delivery (see delivery.py).
     """
 
     name: SegmentName
@@ -108,17 +165,17 @@ class SealedSegment:
 
 
 def read_own_file(path: Path) -> bytes:
-    """The bytes of a regular file that belongs to its folder's owner; waits for nothing else.
+    """Reads a regular file that belongs to its folder's owner.
 
     Raises:
-        OSError: There is none of that name: it may be a FIFO, a link, another user's.
+        OSError: The path is missing, a FIFO, a link, or another user's.
     """
-    # Opening a FIFO would wait for somebody who writes into it.
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not _is_own_file(os.fstat(fd), path.parent.stat().st_uid):
-            why = "no regular file of the spool's owner"
-            raise OSError(errno.EINVAL, why, str(path))
+            reason = "not a regular file of the spool's owner"
+            raise OSError(errno.EINVAL, reason, str(path))
         with open(fd, "rb", closefd=False) as file:
             return file.read()
     finally:
@@ -130,9 +187,9 @@ def _is_own_file(found: os.stat_result, uid: int) -> bool:
 
 
 def list_segments(folder: Path) -> list[SealedSegment]:
-    """The segments in an owner's folder, oldest first, as an adopter sees them.
+    """Lists the segments in an owner's folder, oldest first, as an adopter sees them.
 
-    None where the folder is gone (its owner has finished) or closed to us.
+    The list is empty if the folder is gone (its owner has finished) or not readable.
     """
     found = []
     try:
@@ -148,17 +205,18 @@ def list_segments(folder: Path) -> list[SealedSegment]:
             continue
         if name is None or not _is_own_file(status, uid):
             continue
-        # The file system knows only the last append; its age in wall time, as a monotonic time.
+        # The file system knows only the time of the last append, which is converted to monotonic
+        # time.
         since_s = time.monotonic() - max(0.0, time.time() - status.st_mtime)
         found.append(SealedSegment(name, Path(entry.path), status.st_size, since_s))
     return sorted(found, key=lambda segment: segment.name.sequence)
 
 
 def remove_oldest(segments: list[SealedSegment]) -> SealedSegment | None:
-    """Takes the oldest one that is not on its way off the list and the disk, and counts its lines.
+    """Removes the oldest segment that is not in flight, from the list and the disk.
 
     Returns:
-        it; None where there is none, or where none can be removed.
+        The removed segment with its lines counted; None if no segment can be removed.
     """
     waiting = [one for one in segments if not one.is_in_flight]
     if not waiting:

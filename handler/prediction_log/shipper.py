@@ -1,7 +1,7 @@
 """The shipper: a thread with its own event loop that seals, compresses, uploads and deletes.
 
-Nothing here runs on the request's path, and no failure in here ends the thread: a segment is let
-go only after the sink's acknowledgement or by the declared policy of a full spool.
+Nothing in this module runs on the request's path, and no failure ends the thread. A segment is
+deleted only after the sink has acknowledged it, or by the configured policy of a full spool.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UPLOADS_AT_ONCE = 2
 
 
 class Shipper(threading.Thread):
-    """Ships what `spool` holds, until `stop`.
+    """Ships the segments of a spool until `stop`.
 
     Attributes:
-        shipped: Records acknowledged.
-        retries: Deliveries that failed and are tried again.
+        shipped: Number of records acknowledged.
+        retries: Number of deliveries that failed and are tried again.
         last_success_unix_s: Time of the last acknowledgement, 0 before the first.
     """
 
@@ -42,23 +42,22 @@ class Shipper(threading.Thread):
         self._spool = spool
         self._settings = spool.settings
         self._announcer = announcer
-        self._trouble: set[str] = set()
+        self._failing: set[str] = set()
         self._next_rescan_s = 0.0
         self._next_adopt_s = 0.0
         self._stop_at_s: float | None = None
 
     def stop(self, timeout_s: float) -> None:
-        """Ships what can be shipped within `timeout_s` and ends; the rest stays in the spool."""
+        """Ships as much as possible within `timeout_s`, then ends; the rest stays in the spool."""
         self._stop_at_s = time.monotonic() + timeout_s
         self.join(timeout_s + 1.0)
 
     def run(self) -> None:
-        """The thread's work."""
         while self._stop_at_s is None:
             try:
                 asyncio.run(self._work())
             except OSError as error:
-                # No descriptor was left for the loop.
+                # No file descriptor was free for the event loop.
                 self._announce(error)
                 time.sleep(TICK_S)
 
@@ -83,7 +82,7 @@ class Shipper(threading.Thread):
     async def _guard(
         self, step: Callable[..., Awaitable[None] | None], *arguments: object
     ) -> None:
-        """Whatever goes wrong is said, and tried again at the next tick; other steps go on."""
+        """Runs a step; a failure is logged and tried again at the next tick, other steps go on."""
         try:
             work = step(*arguments)
             if work is not None:
@@ -105,49 +104,49 @@ class Shipper(threading.Thread):
             self._next_rescan_s = now_s + RESCAN_S
             await self._guard(self._spool.rescan)
         await self._guard(self._spool.offer, delivery.start)
-        self._say_problem()
+        self._report_problem()
 
     def _delivered(self, segment: SealedSegment, records: int) -> None:
         self._spool.delete(segment, dropped=0)
         self.shipped += records
         self.last_success_unix_s = time.time()
-        if self._trouble and not any(one.failures for one in self._spool.sealed):
-            kinds, self._trouble = tuple(self._trouble), set()
+        if self._failing and not any(one.failures for one in self._spool.sealed):
+            kinds, self._failing = tuple(self._failing), set()
             self._announcer.recover(kinds, f"{self._settings.uri} takes records again")
             sink_file.clear_last_error(self._spool.sink_folder)
 
     def _failed(self, segment: SealedSegment, error: Exception) -> None:
         if isinstance(error, FileNotFoundError) and not segment.path.exists():
-            # Removed by somebody else's hand.
+            # Another process or a person has removed the file.
             self._spool.delete(segment, dropped=segment.records or 0)
         else:
             self.retries += 1
-        self._report(error)
+        self._report_failure(error)
 
-    def _report(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         kind, message = describe_error(error, self._settings.uri)
-        self._trouble.add(kind)
+        self._failing.add(kind)
         text = f"cannot deliver to {self._settings.uri}: {message}; "
         if self._announcer.announce(kind, text + "the records wait in the spool"):
-            # On a read-only or full disk the message is in the log only.
+            # On a read-only or full disk the message is only in the log.
             with contextlib.suppress(OSError):
                 sink_file.write_last_error(self._spool.sink_folder, kind, message)
 
-    def _say_problem(self) -> None:
-        """Says what the request's path could not say: why records are dropped or held back."""
+    def _report_problem(self) -> None:
+        """Logs why the request's path drops records or holds replies back."""
         problem, self._spool.problem = self._spool.problem, None
         if problem is None:
             return
         folder = self._settings.spool_dir
         if isinstance(problem, SpoolFull):
             what = (
-                f"the spool {folder} is full ({self._settings.spool_max_bytes} bytes): deliver "
-                "faster, or raise prediction_log.spool_max_bytes"
+                f"the spool {folder} is full ({self._settings.spool_max_bytes} bytes): see that "
+                "records are delivered, or raise prediction_log.spool_max_bytes"
             )
         else:
             what = (
                 f"cannot write the spool {folder} ({problem}): make room there, or set "
-                "prediction_log.spool_dir or OFFPATH_SPOOL_DIR to a folder that can be written"
+                "prediction_log.spool_dir or OFFPATH_SPOOL_DIR to a writable folder"
             )
         blocked = (
             "replies wait" if self._settings.when_full == "block" else "replies go on"
@@ -163,7 +162,7 @@ class Shipper(threading.Thread):
         while self._spool.sealed and time.monotonic() < (self._stop_at_s or 0.0):
             self._spool.offer(delivery.start)
             if not delivery.in_flight:
-                # What fails is not waited for: it is adopted later.
+                # Failed segments are not waited for; another process adopts them later.
                 return
             await asyncio.wait(
                 delivery.in_flight,

@@ -1,15 +1,18 @@
-"""`sink.json` in a sink's spool folder: where its segments go, for whoever ships them later.
+"""A sink's folder in the spool: its name, `sink.json` and `last-error.json`.
 
-Never credentials: those come from the AWS default chain of the process that ships.
-`last-error.json` beside it says why deliveries fail at present.
+`sink.json` stores where the segments go, for any process that ships them later. It never holds
+credentials: those come from the AWS default chain of the process that ships. `last-error.json`
+stores why deliveries currently fail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,24 +24,31 @@ SINK_FILE = "sink.json"
 ERROR_FILE = "last-error.json"
 
 
+def make_sink_folder_name(uri: str) -> str:
+    """Returns a legible folder name that differs for different URIs."""
+    digest = hashlib.sha256(uri.encode()).hexdigest()[:8]
+    legible = re.sub(r"[^A-Za-z0-9.]+", "-", uri).strip("-")[:60]
+    return f"{legible}-{digest}"
+
+
 def write_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
-    """Notes the sink; the last to open the log wins, so that a corrected endpoint takes effect."""
+    """Stores the sink. The last process to open the log wins, so a corrected endpoint is used."""
     options = dataclasses.asdict(settings.s3)
     content = {"uri": settings.uri, "sync": settings.sync, "s3": options}
     _replace(sink_folder / SINK_FILE, content)
 
 
 def ensure_sink_file(sink_folder: Path, settings: PredictionLogSettings) -> None:
-    """Notes the sink again where the spool was removed in use."""
+    """Stores the sink again if the spool was removed while in use."""
     if not (sink_folder / SINK_FILE).exists():
         write_sink_file(sink_folder, settings)
 
 
 def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
-    """The settings that shipping needs; None where no process got as far as writing them.
+    """Reads the settings that shipping needs; None if no process has stored them.
 
     Raises:
-        ValueError, OSError: The file is not what `write_sink_file` writes.
+        ValueError, OSError: The file was not written by `write_sink_file`.
     """
     try:
         mapping = _read_object(sink_folder / SINK_FILE)
@@ -49,16 +59,16 @@ def read_sink_file(sink_folder: Path) -> PredictionLogSettings | None:
 
 
 def write_last_error(sink_folder: Path, kind: str, message: str) -> None:
-    """Notes why deliveries fail, for `offpath logs status`."""
+    """Stores why deliveries fail, for `offpath logs status`."""
     content = {"time": format_inference_time(), "kind": kind, "message": message}
     _replace(sink_folder / ERROR_FILE, content)
 
 
 def read_last_error(sink_folder: Path) -> dict[str, str] | None:
-    """The present trouble, None when the last delivery succeeded.
+    """Reads why deliveries fail; None if the last delivery succeeded.
 
     Raises:
-        ValueError, OSError: The file is not what `write_last_error` writes.
+        ValueError, OSError: The file was not written by `write_last_error`.
     """
     try:
         content = _read_object(sink_folder / ERROR_FILE)
@@ -74,12 +84,12 @@ def _read_object(path: Path) -> dict[str, object]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no JSON object")
+        raise ValueError(f"{path} does not hold a JSON object")
     return content
 
 
 def clear_last_error(sink_folder: Path) -> None:
-    """Deliveries succeed again; a note that cannot be removed is no trouble of theirs."""
+    """Removes the stored error after a delivery; a failure to remove it is ignored."""
     with contextlib.suppress(OSError):
         (sink_folder / ERROR_FILE).unlink()
 

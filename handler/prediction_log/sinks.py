@@ -1,4 +1,4 @@
-"""Where sealed segments go: an S3 bucket or a folder. `put` returns once that is proved."""
+"""The destinations of sealed segments: an S3 bucket or a folder."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from offpath.handler.prediction_log.packing import CONTENT_ENCODINGS
 
 CONTENT_TYPE = "application/x-ndjson"
 CONNECT_TIMEOUT_S = 5.0
-# What servers say that do not know S3's additional checksums.
+# Statuses of servers that do not know S3's additional checksums.
 CHECKSUM_REFUSALS = (400, 501)
 
 
 class UnprovenAnswer(Exception):
-    """An answer that says 200 and does not show that the object was stored."""
+    """A response with status 200 does not prove that the object was stored."""
 
 
 class Sink(Protocol):
-    """Takes objects. A repeated put of a key replaces the object."""
+    """A store for objects. Putting a key again replaces the object."""
 
     async def prepare(self) -> None:
-        """Does the slow part of the first put ahead of it."""
+        """Does the slow part of the first put in advance."""
 
     async def put(self, key: str, body: bytes, compression: str) -> None:
-        """Stores an object under the sink's prefix; raises unless the answer proves it."""
+        """Stores an object under the sink's prefix; raises unless storage is proved."""
 
     async def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 def split_s3_uri(uri: str) -> tuple[str, str]:
-    """(bucket, prefix) of s3://bucket/prefix; the prefix is empty or ends in a slash."""
+    """Splits s3://bucket/prefix into (bucket, prefix); the prefix is empty or ends in a slash."""
     parts = urlsplit(uri)
     prefix = parts.path.strip("/")
     return parts.netloc, prefix + "/" if prefix else ""
 
 
 def split_file_uri(uri: str) -> Path:
-    """The folder of file:///folder."""
+    """Returns the folder of file:///folder."""
     return Path(unquote(urlsplit(uri).path))
 
 
@@ -60,9 +60,9 @@ def make_put_arguments(
     *,
     is_md5: bool = False,
 ) -> dict[str, Any]:
-    """Arguments of S3's put_object: the same whoever ships, so that a repeat changes nothing.
+    """Returns arguments for S3's put_object, equal for every shipper so that a repeat is harmless.
 
-    Either checksum makes the server refuse a body that was changed on the way; see `check_answer`.
+    Either checksum makes the server refuse a body that was changed in transit; see `check_answer`.
     """
     bucket, prefix = split_s3_uri(uri)
     optional = {
@@ -83,13 +83,13 @@ def make_put_arguments(
 
 
 def check_answer(answer: Mapping[str, Any], body: bytes) -> None:
-    """Lets an answer pass that only a server can give that has received `body`.
+    """Accepts a response only if it proves that the server received `body`.
 
-    AWS returns the checksum that it verified, whatever the encryption. Where none is returned the
-    ETag must be the body's MD5, which it is for a single put without KMS.
+    AWS returns the checksum that it verified, with any encryption. Without a checksum the ETag must
+    be the body's MD5, which it is for a single put without KMS.
 
     Raises:
-        UnprovenAnswer: It proves nothing, as a login page's 200 does, or it proves another body.
+        UnprovenAnswer: The response proves nothing (a login page's 200) or another body.
     """
     checksum, etag = answer.get("ChecksumSHA256"), str(answer.get("ETag"))
     if checksum is not None:
@@ -105,7 +105,7 @@ def _base64(digest: Any) -> str:
 
 
 def make_client_config(options: S3Options) -> dict[str, Any]:
-    """Arguments of botocore's Config: time-outs, and no retries, for the shipper has its own."""
+    """Returns arguments for botocore's Config: time-outs, and no retries (the shipper retries)."""
     config: dict[str, Any] = {
         "connect_timeout": min(CONNECT_TIMEOUT_S, options.timeout_s),
         "read_timeout": options.timeout_s,
@@ -121,20 +121,20 @@ def make_client_config(options: S3Options) -> dict[str, Any]:
 
 
 class FileSink:
-    """Objects as files of a folder; a file appears under its name when it is complete."""
+    """A folder of files. A file appears under its name only when it is complete."""
 
     def __init__(self, folder: Path, is_synced: bool) -> None:
         self.folder = folder
         self.is_synced = is_synced
 
     async def prepare(self) -> None:
-        """Nothing to do ahead."""
+        """Does nothing: a folder needs no preparation."""
 
     async def put(self, key: str, body: bytes, compression: str) -> None:
         await asyncio.to_thread(self.write, key, body)
 
     def write(self, key: str, body: bytes) -> None:
-        """Writes aside, then moves into place; replaces what a former attempt left."""
+        """Writes a temporary file and moves it into place, over a former attempt's file."""
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -148,7 +148,7 @@ class FileSink:
             _sync_folder(path.parent)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no connection is open."""
 
 
 def _sync_folder(folder: Path) -> None:
@@ -160,15 +160,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 class S3Sink:
-    """Objects of a bucket, put by aiobotocore, which is imported at first need: it takes half a
-    second that a worker's start must not wait for."""
+    """A bucket, written by aiobotocore."""
 
     def __init__(self, uri: str, options: S3Options) -> None:
         self.uri = uri
         self.options = options
         self._client: Any = None
-        # S3's service description, parsed: 100 ms of CPU, under the GIL, of a client's 107.
-        self._loader: Any = None
+        self._factory: Any = None
         self._stack = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
         self._is_md5 = False
@@ -185,7 +183,8 @@ class S3Sink:
             self.uri, self.options, key, body, compression, is_md5=is_md5
         )
         try:
-            # botocore's read time-out starts anew with each byte; this one holds for the whole.
+            # botocore's read time-out starts again with each byte; this one limits the whole
+            # upload.
             answer = await asyncio.wait_for(
                 self._client.put_object(**arguments), self.options.timeout_s
             )
@@ -193,47 +192,32 @@ class S3Sink:
             if describe_error(error, self.uri)[0] in ("credentials", "refused"):
                 await self.close()
             if http_status(error) in CHECKSUM_REFUSALS:
-                # Perhaps for the checksum: the next attempt brings the other one.
+                # The checksum may be the cause, so the next attempt sends the other kind.
                 self._is_md5 = not is_md5
             raise
         check_answer(answer, body)
 
     async def _open_client(self) -> Any:
-        make_session = await asyncio.to_thread(_import_session)
-        from aiobotocore.config import AioConfig
-
-        from offpath.handler.prediction_log.direct_http import DirectSession
-
-        session = make_session()
-        if self._loader is None:
-            self._loader = session.get_component("data_loader")
-        else:
-            session.register_component("data_loader", self._loader)
-        return await self._stack.enter_async_context(
-            session.create_client(
-                "s3",
-                region_name=self.options.region,
-                endpoint_url=self.options.endpoint_url,
-                config=AioConfig(
-                    http_session_cls=DirectSession, **make_client_config(self.options)
-                ),
-            )
-        )
+        if self._factory is None:
+            self._factory = await asyncio.to_thread(_make_client_factory, self.options)
+        return await self._stack.enter_async_context(self._factory.create())
 
     async def close(self) -> None:
-        """Closes the client; the next put opens one and looks for credentials again."""
+        """Closes the client; the next put opens another, which looks for credentials again."""
         self._client = None
         await self._stack.aclose()
 
 
-def _import_session() -> Any:
-    from aiobotocore.session import get_session
+def _make_client_factory(options: S3Options) -> Any:
+    # Imported in a thread at first need: aiobotocore takes half a second, and neither a worker's
+    # start nor the event loop may wait for it.
+    from offpath.handler.prediction_log.s3_client import ClientFactory
 
-    return get_session
+    return ClientFactory(options, make_client_config(options))
 
 
 def open_sink(settings: PredictionLogSettings) -> Sink:
-    """The sink of the settings' URI; touches neither network nor disk."""
+    """Returns the sink for the settings' URI, without touching network or disk."""
     if settings.uri.startswith("s3://"):
         return S3Sink(settings.uri, settings.s3)
     return FileSink(split_file_uri(settings.uri), settings.sync == "fsync")

@@ -1,7 +1,7 @@
-"""The spool of one process: `append` for the request's path, everything else for the shipper.
+"""The spool of one process: `append` runs on the request's path, everything else in the shipper.
 
-The two meet in one lock, which is held for a write(2) on one side and a swap of two references on
-the other. Opening, sealing, scanning and deleting happen outside it.
+Both sides share one lock. The request's path holds it for a write(2), the shipper for a swap of two
+references. Opening, sealing, scanning and deleting happen outside the lock.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ import time
 from collections.abc import Callable
 
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.naming import (
-    SegmentName,
-    format_hour,
-    make_sink_folder_name,
-)
 from offpath.handler.prediction_log.owner import (
     AdoptedFolders,
     OwnerFolder,
@@ -28,17 +23,23 @@ from offpath.handler.prediction_log.segment import (
     FULL,
     OpenSegment,
     SealedSegment,
+    SegmentName,
+    format_hour,
     remove_oldest,
 )
-from offpath.handler.prediction_log.sink_file import ensure_sink_file
+from offpath.handler.prediction_log.sink_file import (
+    ensure_sink_file,
+    make_sink_folder_name,
+)
 
 BLOCKED_POLL_S = 0.05
-# While none is taken, age alone seals no more: a day's outage must not leave thousands of segments.
+# With this many sealed segments of its own, a process seals no further segment only because of its
+# age: a day's outage must not leave thousands of segments.
 MOST_SEALED_BY_AGE = 4
 
 
 class SpoolFull(Exception):
-    """The spool holds as much as it may."""
+    """The spool has reached its bound."""
 
 
 class Spool:
@@ -46,11 +47,15 @@ class Spool:
 
     Attributes:
         sink_folder: Folder of this sink in the spool, shared with other processes.
-        sealed: Segments at rest that this process has to ship, its own first, each group oldest
+        sealed: Sealed segments that this process has to ship, its own first, each group oldest
             first.
         problem: Why records were dropped or held back; the shipper reports and clears it.
-        lacks_room: The disk is full and there was nothing at rest to give up.
-        appended, dropped: Records.
+        lacks_room: The disk is full and there was no sealed segment to give up.
+        appended, dropped: Numbers of records.
+
+    Raises:
+        OSError: The first segment cannot be opened, and the policy `block` forbids to go on
+            without a spool.
     """
 
     def __init__(
@@ -59,11 +64,6 @@ class Spool:
         hour: Callable[[], str] = format_hour,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the first segment where that is possible.
-
-        Raises:
-            OSError: It is not, and the policy `block` forbids to go on without a spool.
-        """
         self.settings = settings
         self.sink_folder = settings.spool_dir / make_sink_folder_name(settings.uri)
         self.sealed: list[SealedSegment] = []
@@ -93,10 +93,13 @@ class Spool:
     # The request's path.
 
     def append(self, data: bytes, records: int) -> bool:
-        """Hands the lines of a batch to the kernel, or counts them as dropped; whether it did.
+        """Hands the lines of a batch to the kernel, or counts them as dropped.
 
-        Under `block` it returns only when the lines are handed over or the log is closed. Under
-        `drop_oldest` the oldest segments at rest go, until these lines have room.
+        Under `block` this returns only when the lines are written or the log is closed. Under
+        `drop_oldest` the oldest sealed segments are given up until these lines have room.
+
+        Returns:
+            True if the lines were written.
         """
         with self._changed:
             while True:
@@ -107,7 +110,7 @@ class Spool:
                     self._write(data, records)
                     return True
                 except (OSError, SpoolFull) as error:
-                    # Without its traceback, which would keep the batch's data alive.
+                    # Stored without its traceback, which would keep the batch's data alive.
                     self.problem = error.with_traceback(None)
                 if self._is_blocking and not self._is_closed:
                     self._changed.wait(BLOCKED_POLL_S)
@@ -135,12 +138,12 @@ class Spool:
 
     @property
     def spool_bytes(self) -> int:
-        """Bytes waiting for this sink: exact for this process, as of the last scan for others."""
+        """Bytes waiting for this sink; the part of other processes is as of the last scan."""
         return self._own_bytes + self._other_bytes
 
     @property
     def oldest_age_s(self) -> float:
-        """Of the oldest record that this process has to ship; 0 where there is none."""
+        """Age of the oldest record that this process has to ship; 0 without records."""
         times_s = [segment.since_s for segment in list(self.sealed)]
         if (current := self._current) is not None:
             times_s.append(current.since_s)
@@ -177,33 +180,33 @@ class Spool:
 
     @property
     def is_tight(self) -> bool:
-        """Whether room has to be made: a segment's worth before the bound, so that it holds."""
+        """True if room must be made: from one segment below the bound, so that the bound holds."""
         bound = self.settings.spool_max_bytes - self.settings.segment_max_bytes
         return self.spool_bytes > bound
 
     def seal(self) -> None:
-        """Ends the open segment without a successor: nothing is appended from here on."""
+        """Seals the open segment without a successor: nothing is appended afterwards."""
         with self._changed:
             self._is_closed = True
             old, self._current = self._current, None
             self._changed.notify_all()
-        self._put_at_rest(old)
+        self._seal(old)
 
     def _replace(self, old: OpenSegment | None) -> None:
         try:
             new = self._open_segment()
         except OSError as error:
-            # An old segment goes on growing; without one, appends are counted as dropped.
+            # The old segment keeps growing; without an old segment, records are counted as dropped.
             self.problem = error
             return
         with self._changed:
             self._current = new
             self.lacks_room = False
             self._changed.notify_all()
-        # What was appended since `old` was looked at is sealed with it.
-        self._put_at_rest(old)
+        # Records appended to `old` in the meantime are sealed with it.
+        self._seal(old)
 
-    def _put_at_rest(self, old: OpenSegment | None) -> None:
+    def _seal(self, old: OpenSegment | None) -> None:
         if old is None:
             return
         sealed = old.seal()
@@ -224,12 +227,12 @@ class Spool:
         )
         segment = OpenSegment(self._own.path, name, self._clock)
         if self._is_synced:
-            # The folder's entry too, or a power cut loses the file with its records.
+            # The folder is synced too: otherwise a power cut loses the file with its records.
             os.fsync(self._own.lock_fd)
         return segment
 
     def _restart(self, lost: OpenSegment) -> None:
-        """Somebody removed the spool while it was in use: start over in a new folder."""
+        """Starts over in a new folder after the spool was removed while in use."""
         own, self._own = self._own, None
         with self._changed:
             self._current = None
@@ -248,7 +251,7 @@ class Spool:
             self._own_bytes += sum(segment.size_bytes for segment in found)
 
     def rescan(self) -> None:
-        """Counts what other processes have in the spool; notes the sink where that is gone."""
+        """Counts the bytes of other processes, and restores a missing sink file."""
         if self._current is not None:
             ensure_sink_file(self.sink_folder, self.settings)
         mine = self._adopted.paths
@@ -260,34 +263,34 @@ class Spool:
             self._changed.notify_all()
 
     def offer(self, take: Callable[[list[SealedSegment]], None]) -> None:
-        """Shows the segments at rest to `take`; while it chooses, none is given up."""
+        """Calls `take` with the sealed segments; none is given up during the call."""
         with self._changed:
             take(self.sealed)
         self._adopted.release_emptied({one.path.parent for one in self.sealed})
 
     def delete(self, segment: SealedSegment, dropped: int) -> None:
-        """Forgets a segment that was delivered (`dropped` 0) or was removed by somebody."""
+        """Deletes a segment that was delivered (`dropped` is 0) or removed by another process."""
         segment.path.unlink(missing_ok=True)
         with self._changed:
             self.sealed.remove(segment)
             self.forget(segment.size_bytes, dropped)
 
     def forget(self, size_bytes: int, dropped: int) -> None:
-        """Counts what is no longer in the spool, or did not reach it."""
+        """Updates the counts for data that has left the spool or never reached it."""
         with self._changed:
             self._own_bytes -= size_bytes
             self.dropped += dropped
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Gives up the locks: from here on others may adopt what is left."""
+        """Gives up the locks, so that others may adopt the remaining segments."""
         self._adopted.release()
         if self._own is not None:
             self._own.release()
             self._own = None
 
     def abandon(self) -> None:
-        """In a forked child, which must not hold a dead parent's locks: closes the descriptors."""
+        """Closes the descriptors in a forked child, which must not hold its parent's locks."""
         self._changed = threading.Condition()
         self._is_closed = True
         if self._current is not None:

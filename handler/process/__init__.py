@@ -1,1 +1,1 @@
-"""The worker process: start-up, memory, cores, and the server it runs in."""
+"""The worker process: start-up, memory, cores, and the server that it runs in."""

@@ -94,7 +94,7 @@ def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
 
     Args:
         metrics: TorchServe's metrics cache.
-        java: None where the server's process cannot be seen.
+        java: options of the server's Java; None if its process cannot be seen.
     """
     try:
         metrics.get_metric(DECLARED_METRIC)

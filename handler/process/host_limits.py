@@ -1,4 +1,4 @@
-"""A worker's share: of the machine's cores, and of the time that TorchServe gives a batch."""
+"""Limits of one worker: its share of the machine's cores, and TorchServe's time for a batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# cgroup v2: what a container may use, `200000 100000` or `max 100000`.
+# A container's limit in cgroup v2: `200000 100000` or `max 100000`.
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
-# Of `responseTimeout`, for decoding; the rest is for the forward pass and pictures that have begun.
+# Share of `responseTimeout` in which decoding may begin; the rest is for pictures that are being
+# decoded and for the forward pass.
 DECODE_SHARE = 0.75
-# TorchServe's own (ConfigManager.java).
+# TorchServe's default (ConfigManager.java).
 DEFAULT_RESPONSE_TIMEOUT_S = 120
 
 
@@ -37,7 +38,7 @@ def read_cpu_limit() -> float | None:
 
 
 def threads_per_worker(model_config: Mapping[str, Any]) -> int:
-    """Cores / workers: what each worker may use without taking another's share."""
+    """Returns cores / workers, at least 1."""
     workers = max(
         1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
     )
@@ -45,9 +46,9 @@ def threads_per_worker(model_config: Mapping[str, Any]) -> int:
 
 
 def decode_budget_s(model_config: Mapping[str, Any]) -> float:
-    """Seconds after which a batch begins to decode no further picture.
+    """Returns the seconds after which no further picture of a batch is decoded.
 
-    At `responseTimeout` TorchServe ends the worker, and all of the batch gets 500.
+    At `responseTimeout` TorchServe ends the worker, and the whole batch gets a 500.
     """
     response_timeout_s = model_config.get("responseTimeout")
     return DECODE_SHARE * float(response_timeout_s or DEFAULT_RESPONSE_TIMEOUT_S)

@@ -1,13 +1,15 @@
-"""Keeps out of a worker's start what TorchServe's and torchvision's modules import and no
-prediction needs: 4.2 s of CPU and 170 MB per worker where openvino is installed, 2 s without.
+"""Defers imports of TorchServe and torchvision that no prediction needs.
 
-- ts/torch_handler/vision_handler.py imports captum, which explanations alone need.
-- ts/torch_handler/base_handler.py imports openvino.torch (torch.compile and half of torch with
-  it), onnxruntime and torch_tensorrt for models of its own, wherever they are installed.
-- torchvision/ops/roi_align.py imports torch._dynamo for one question that detectors ask on CUDA.
+They cost each worker 4.2 s of CPU and 170 MB if openvino is installed, and 2 s without openvino.
 
-While those modules are imported, stand-ins have these names; each imports the real module when
-somebody asks it for something. Python 3.15's lazy imports (PEP 810) will do the same.
+- ts/torch_handler/vision_handler.py imports captum, which only explanations need.
+- ts/torch_handler/base_handler.py imports openvino.torch (with torch.compile and half of torch),
+  onnxruntime and torch_tensorrt for its own models, if they are installed.
+- torchvision/ops/roi_align.py imports torch._dynamo for one check that detectors make on CUDA.
+
+While those modules are imported, stand-ins take these names in sys.modules. A stand-in imports the
+real module on the first access to an attribute. Python 3.15's lazy imports (PEP 810) will do the
+same.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from typing import Any
 
 
 class StandIn(ModuleType):
-    """A module that is imported when something is asked of it that it was not given here."""
+    """A module that imports the real one on access to an attribute that it does not have."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system's own questions
+        if name.startswith("__"):  # the import system looks at such names
             raise AttributeError(name)
         return getattr(self._import(), name)
 
     def _import(self) -> ModuleType:
-        """The real module; takes this one's name away from it where it still has it."""
+        """Imports the real module, after giving up this stand-in's name."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return importlib.import_module(self.__name__)
 
 
 class IntegratedGradients:
-    """captum's class of that name, imported and made at the first explanation."""
+    """Stands for captum's class, which is imported and created at the first explanation."""
 
     def __init__(self, forward_func: Any, *args: Any, **kwargs: Any) -> None:
         self._arguments = (forward_func, *args), kwargs
@@ -54,12 +56,12 @@ class IntegratedGradients:
 
 
 def is_compile_supported(device_type: str) -> bool:
-    """torch._dynamo's function of that name."""
+    """Calls torch._dynamo's function of the same name."""
     dynamo = importlib.import_module("torch._dynamo.utils")
     return bool(dynamo.is_compile_supported(device_type))
 
 
-# What the importing modules take out of them by `from ... import`.
+# Deferred module -> what other modules take out of it by `from ... import`.
 TAKEN: dict[str, dict[str, Any]] = {
     "captum.attr": {"IntegratedGradients": IntegratedGradients},
     "onnxruntime": {},
@@ -72,10 +74,10 @@ TAKEN: dict[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def unused_imports_deferred() -> Iterator[None]:
-    """While it is open, importing a module of `TAKEN` costs nothing.
+    """Defers the imports of the modules in `TAKEN` inside the block.
 
-    A module that is not installed stays missing, one that was imported before stays as it is, and
-    when the block ends the names are free: whoever imports one later gets the real module.
+    Modules that are not installed stay missing, and modules that were imported before stay
+    unchanged. After the block an import gets the real module.
     """
     stand_ins = {
         name: make_stand_in(name)
@@ -92,12 +94,12 @@ def unused_imports_deferred() -> Iterator[None]:
 
 
 def make_stand_in(name: str) -> StandIn:
-    """The stand-in for one module of `TAKEN`."""
+    """Makes the stand-in for one module of `TAKEN`."""
     stand_in = StandIn(name)
     vars(stand_in).update(TAKEN[name])
     return stand_in
 
 
 def is_installed(name: str) -> bool:
-    """Whether the module's package can be found; imports nothing."""
+    """Returns True if the module's package can be found, without importing it."""
     return importlib.util.find_spec(name.partition(".")[0]) is not None

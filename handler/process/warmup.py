@@ -1,6 +1,9 @@
-"""The worker's own warm-up at `initialize`, with pictures made in memory, one of each decoder; and
-how the requests are known with which `offpath serve` warms the server up: they are no predictions
-that anybody asked for, so the prediction log has none of them."""
+"""Payloads for a worker's warm-up, and the mark of warm-up requests.
+
+A worker warms up at `initialize` with pictures that it makes in memory, one for each decoder.
+`offpath serve` warms up the server by requests. They carry a key, so that the prediction log can
+leave them out.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-# A word between the server's starter and its workers, new at each start: a client that could say
-# it would keep its requests out of the log.
+# The key is shared by `offpath serve` and its workers, and new at each start: a client that knew
+# the key could keep its requests out of the log.
 WARM_UP_VARIABLE = "OFFPATH_WARM_UP_KEY"
 WARM_UP_HEADER = "x-offpath-warm-up"
 
 
 def warm_up_payloads(size: int) -> list[bytes]:
-    """A JPEG for libjpeg-turbo and a PNG for Pillow, larger than the model's square."""
+    """Returns a JPEG for libjpeg-turbo and a PNG for Pillow, at least as large as the input."""
     noise = np.random.default_rng(0).integers(
         0, 256, (size * 3, size * 4, 3), dtype=np.uint8
     )
@@ -29,11 +32,11 @@ def warm_up_payloads(size: int) -> list[bytes]:
 
 
 def is_warm_up(headers: Mapping[str, str], key: str | None) -> bool:
-    """Whether a request carries the starter's word; never without one."""
-    said = headers.get(WARM_UP_HEADER)
-    # A form's field of that name is no text here: ts/service.py puts its headers there.
+    """Returns True if a request carries the warm-up key; always False without a key."""
+    sent = headers.get(WARM_UP_HEADER)
+    # For a form's field of that name ts/service.py puts a dict here, not text.
     return (
         bool(key)
-        and isinstance(said, str)
-        and hmac.compare_digest(said.encode(), str(key).encode())
+        and isinstance(sent, str)
+        and hmac.compare_digest(sent.encode(), str(key).encode())
     )

@@ -1,12 +1,12 @@
-"""Requests that came through the front door: a body by name instead of bytes, the client's content
-type, and the request's id.
+"""Reads requests from the front door: the body may be a file's name instead of bytes.
 
-The door (serving/front/) is a web server on this machine that we started. It keeps a large body as
-a file in a folder in memory (tmpfs) and sends its name; the file is opened relative to that folder
-and mapped. It goes when the request ends; a mapping outlives it.
+The front door (serving/front/) is a web server that `offpath` starts on this machine. It stores a
+large body as a file in a folder in memory (tmpfs) and sends the file's name, the client's content
+type and an id for the request. The file is opened relative to that folder and mapped. The door
+removes the file when the request ends; a mapping outlives it.
 
-A name is taken only beside the key of this run, which the door puts in the place of whatever a
-client sends. Without the door's two variables in the environment nothing of this happens.
+A name is accepted only together with the key of this run. The door overwrites the key header of
+every client. Without the door's two variables in the environment this module does nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.multipart import Body, read_fields
+from offpath.handler.request.multipart import Body, parse_multipart
 
-# The door's word to the workers.
+# Variables by which the door tells the workers its folder and its key.
 FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"
 KEY_VARIABLE = "OFFPATH_FRONT_KEY"
-# Its word about a request; serving/conf/nginx.conf sets all four on each.
+# Headers about a request; serving/conf/nginx.conf sets all four on every request.
 KEY_HEADER = "X-Offpath-Key"
 BODY_HEADER = "X-Offpath-Body"
 TYPE_HEADER = "X-Offpath-Type"
 ID_HEADER = "X-Offpath-Id"
 
-# nginx numbers its files.
+# nginx names its files by numbers.
 FILE_NAME = re.compile(r"[0-9]{1,20}")
-# NONBLOCK: a FIFO's open would wait for a writer.
+# NONBLOCK, because opening a FIFO would wait for a writer.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
 
-class HandedOver:
-    """What one request through the door carries; a named body is opened when first asked for.
+class UnparsedRequest:
+    """A request whose body nobody has parsed yet; a named body is opened on first use.
 
     Args:
-        door: whose it is; None where the row has the body.
-        row: TorchServe's parameters: the body of a small request, the URL's.
-        path: of the file with the body, as the door names it; None: the row has the body.
-        content_type: what the client said; TorchServe got another, to leave forms alone.
+        door: the front door; None if the row has the body.
+        row: TorchServe's parameters: the body of a small request, and those of the URL.
+        path: path of the file with the body, as the door gives it; None if the row has the body.
+        content_type: the client's content type. TorchServe gets another one, so that it does not
+            parse forms.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class HandedOver:
         self._fields: Mapping[str, Any] | None = None
 
     def fields(self) -> Mapping[str, Any]:
-        """The request's parameters as TorchServe would have parsed them.
+        """Returns the request's parameters as TorchServe would have parsed them.
 
         Raises:
-            BodyGone, BodyUnreadable, BadEnvelope: this item gets an error.
+            BodyGone, BodyUnreadable, BadEnvelope: the body cannot be read or parsed.
         """
         if self._fields is None:
             body = self._row.get("body")
@@ -80,7 +81,7 @@ class FrontDoor:
     """The folder of bodies and the key of one run of the front door.
 
     Raises:
-        ConfigError: the folder is not there, or others than we can write to it.
+        ConfigError: the folder is missing, or other users can write to it.
     """
 
     def __init__(self, folder: str, key: str) -> None:
@@ -93,49 +94,53 @@ class FrontDoor:
         status = os.fstat(self._directory)
         self._uid = os.getuid()
         if status.st_uid != self._uid or stat.S_IMODE(status.st_mode) != 0o700:
-            raise ConfigError(f"{FOLDER_VARIABLE}={folder}: not our own with mode 0700")
+            raise ConfigError(
+                f"{FOLDER_VARIABLE}={folder}: the folder must belong to this user, with mode 0700"
+            )
 
     @classmethod
     def from_environment(cls) -> FrontDoor | None:
-        """The door that this server stands behind; None without one."""
+        """Returns the front door of this server; None without one."""
         folder, key = os.environ.get(FOLDER_VARIABLE), os.environ.get(KEY_VARIABLE)
         return cls(folder, key) if folder and key else None
 
-    def take_over(
+    def wrap_row(
         self, row: Mapping[str, Any], headers: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """A row of TorchServe's -> the row to read; the same where the door has not sent it."""
+        """Wraps a row that the door has sent; other rows are returned unchanged."""
         if not self.has_sent(headers):
             return row
         path, content_type = headers.get(BODY_HEADER), headers.get(TYPE_HEADER)
-        return {"body": HandedOver(self, row, path or None, str(content_type or ""))}
+        return {
+            "body": UnparsedRequest(self, row, path or None, str(content_type or ""))
+        }
 
     def has_sent(self, headers: Mapping[str, Any]) -> bool:
-        """Whether a request has this run's key."""
+        """Returns True if a request has this run's key."""
         key = headers.get(KEY_HEADER)
-        # A form's field of that name is no text here: ts/service.py puts its headers there.
+        # For a form's field of that name ts/service.py puts a dict here, not text.
         return isinstance(key, str) and hmac.compare_digest(key.encode(), self._key)
 
     def request_id(self, headers: Mapping[str, Any]) -> str | None:
-        """The id that the door has given a request; None where the door has not sent it."""
+        """Returns the door's id of a request; None if the door has not sent the request."""
         return headers.get(ID_HEADER) if self.has_sent(headers) else None
 
     def map_body(self, path: str) -> Body:
         """Maps a body, read-only.
 
         Raises:
-            BodyGone: the client has left, and the door has taken the file away.
-            BodyUnreadable: anything else.
+            BodyGone: the client has left, and the door has removed the file.
+            BodyUnreadable: the file cannot be used for any other reason.
         """
         folder, _, name = path.rpartition("/")
         if folder != self._folder or FILE_NAME.fullmatch(name) is None:
-            raise BodyUnreadable("the body's name is none of the front door's")
+            raise BodyUnreadable("the body's name is not a name of the front door")
         try:
             file = os.open(name, OPEN_FLAGS, dir_fd=self._directory)
         except FileNotFoundError as error:
-            raise BodyGone("the client left before its picture was read") from error
+            raise BodyGone("the client left before its image was read") from error
         except OSError as error:
-            raise BodyUnreadable("the body cannot be opened") from error
+            raise BodyUnreadable("the body's file cannot be opened") from error
         try:
             return self._map(file)
         finally:
@@ -145,31 +150,31 @@ class FrontDoor:
         status = os.fstat(file)
         is_ours = status.st_uid == self._uid and status.st_nlink <= 1
         if not stat.S_ISREG(status.st_mode) or not is_ours:
-            raise BodyUnreadable("the body is no file of the front door's")
+            raise BodyUnreadable("the body's file was not written by the front door")
         if status.st_size == 0:
             return b""
         try:
             return mmap.mmap(file, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
         except (OSError, ValueError) as error:
-            raise BodyUnreadable("the body cannot be mapped") from error
+            raise BodyUnreadable("the body's file cannot be mapped") from error
 
 
-def fields_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of a row, wherever they are.
+def read_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the parameters of a row; parses its body if nobody has done so yet.
 
     Raises:
-        ItemError: see `HandedOver.fields`.
+        ItemError: the body cannot be read or parsed.
     """
     body = row.get("body")
-    return body.fields() if isinstance(body, HandedOver) else row
+    return body.fields() if isinstance(body, UnparsedRequest) else row
 
 
 def parse_body(body: Body, content_type: str) -> dict[str, Any]:
-    """Body -> parameters: a multipart form's fields, else the body itself."""
+    """Parses a body into parameters: the fields of a form, or the body itself."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == MULTIPART:
-        return dict(read_fields(body, content_type))
+        return dict(parse_multipart(body, content_type))
     if kind == FORM and body[:5] == b"data=":
         return {"data": unquote_to_bytes(bytes(body[5:]))}
-    # `curl --data-binary` calls anything a form.
+    # `curl --data-binary` labels any body a form, so the label alone means nothing.
     return {"body": memoryview(body)}

@@ -1,6 +1,6 @@
-"""The fields of a multipart/form-data body, as views of it: nothing is copied.
+"""Parses a multipart/form-data body into views of it, without a copy.
 
-TorchServe parses forms itself where they reach it; behind the front door they do not.
+TorchServe parses forms itself, but behind the front door it does not see them.
 Syntax: RFC 7578 and RFC 2046, section 5.1.
 """
 
@@ -11,11 +11,11 @@ import re
 
 from offpath.handler.errors import BadEnvelope
 
-# What has `find`; a memoryview has not.
+# Types with a method `find`, which a memoryview lacks.
 Body = bytes | bytearray | mmap.mmap
 
 BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;",]{1,70}))', re.IGNORECASE)
-# Not `filename=`, and not the `name=` that some put beside a part's content type.
+# Neither `filename=` nor the `name=` that some clients put beside a part's content type.
 FIELD_NAME = re.compile(
     rb'content-disposition:[^\r\n]*?[;\s]name="?([^";\r\n]*)"?', re.IGNORECASE
 )
@@ -25,11 +25,11 @@ LINE_END = b"\r\n"
 HEADER_END = b"\r\n\r\n"
 
 
-def read_fields(body: Body, content_type: str) -> dict[str, memoryview]:
-    """Takes a form apart; of two fields with one name the last counts, as with TorchServe.
+def parse_multipart(body: Body, content_type: str) -> dict[str, memoryview]:
+    """Parses a form; of two fields with the same name the last counts, as with TorchServe.
 
     Raises:
-        BadEnvelope: no boundary, a part without its end, too many parts.
+        BadEnvelope: the boundary is missing, a part has no end, or there are too many parts.
     """
     match = BOUNDARY.search(content_type)
     if match is None:
@@ -41,14 +41,14 @@ def read_fields(body: Body, content_type: str) -> dict[str, memoryview]:
     for _ in range(MAX_FIELDS):
         position += len(delimiter)
         if position < len(delimiter) or body[position : position + 2] != LINE_END:
-            # `--` after the last part; anything else was none.
+            # `--` follows the last part; anything else is not a delimiter.
             return fields
-        # A part without headers has its empty line at once: from the delimiter's own line end on.
+        # In a part without headers the empty line begins with the delimiter's own line end.
         header_end = body.find(HEADER_END, position, position + MAX_HEADER_BYTES)
         start = header_end + len(HEADER_END)
         end = body.find(LINE_END + delimiter, start - len(LINE_END))
         if header_end < 0 or end < 0:
-            raise BadEnvelope("the multipart body ends within a field")
+            raise BadEnvelope("the multipart body ends inside a field")
         name = FIELD_NAME.search(body[position:header_end])
         if name is not None:
             fields[name[1].decode("utf-8", "replace")] = view[start : max(start, end)]

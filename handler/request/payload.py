@@ -1,7 +1,7 @@
-"""A request's row -> the image's bytes, in memory; what TorchServe hands over is never copied.
+"""Takes the image's bytes out of a request's row, without copying TorchServe's data.
 
-A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body; behind the
-front door `body` may be a file's name (handed_over.py).
+A row is TorchServe's dict of parameters: `data` for a form field, `body` for a raw body. Behind the
+front door `body` may stand for a file (body_from_front_door.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
 from offpath.handler.image.formats import MAGICS
-from offpath.handler.request.body_from_front_door import fields_of
+from offpath.handler.request.body_from_front_door import read_fields
 
 Payload = bytes | bytearray | memoryview
 
 # Keys under which a JSON body may carry the base64 text.
 JSON_KEYS = ("data", "body", "b64")
-# Of what is taken as it is; anything else may be an envelope of text.
+# First bytes of payloads that are used as they are; anything else may be a text envelope.
 BINARY_MAGICS = (*MAGICS, b"\x93NUMPY")
-# An envelope holds one text. A body of `{},{},...` would become 11 million objects: 800 MB.
+# An envelope holds one text. A body of `{},{},...` would become 11 million objects of 800 MB.
 MAX_JSON_VALUES = 1000
 JSON_STRUCTURE = (b",", b"{", b"[")
 WHITE_SPACE = b" \t\n\r\v\f"
@@ -31,25 +31,29 @@ WHITE_SPACE = b" \t\n\r\v\f"
 def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
     """Takes the image's bytes out of a row.
 
-    Accepts raw bytes, base64 text (as the stock handler does) and JSON that is a base64 string or
-    an object with it under one of JSON_KEYS.
+    Accepts raw bytes, base64 text (like TorchServe's handler), and JSON that is a base64 string or
+    an object with such a string under one of JSON_KEYS.
 
     Raises:
-        EmptyPayload, PayloadTooLarge, BadEnvelope: this item gets a 4xx.
-        BodyGone, BodyUnreadable: the front door's file.
+        EmptyPayload, PayloadTooLarge, BadEnvelope: the row holds no usable image.
+        BodyGone, BodyUnreadable: the front door's file cannot be read.
     """
-    fields = fields_of(row)
+    fields = read_fields(row)
     value = fields.get("data") or fields.get("body")
     if not value:
-        raise EmptyPayload("no image: send it as the body or as the form field `data`")
+        raise EmptyPayload(
+            "the request holds no image; send it as the body or as the form field `data`"
+        )
     if isinstance(value, (bytes, bytearray, memoryview)):
         payload = value if _is_image(value) else _unwrap_bytes(value)
     else:
         payload = _unwrap_value(value)
     if len(payload) > max_bytes:
-        raise PayloadTooLarge(f"{len(payload)} bytes; at most {max_bytes} are accepted")
+        raise PayloadTooLarge(
+            f"the image has {len(payload)} bytes; at most {max_bytes} are accepted"
+        )
     if not payload:
-        raise EmptyPayload("the envelope holds no image")
+        raise EmptyPayload("the base64 text holds no image; it is empty")
     return payload
 
 
@@ -58,11 +62,13 @@ def _is_image(payload: Payload) -> bool:
 
 
 def _unwrap_bytes(body: Payload) -> Payload:
-    """Bytes that are no image: JSON, base64 text, or neither (left for the decoder to refuse)."""
+    """Unwraps bytes that are JSON or base64 text; others are returned for the decoder to refuse."""
     text = bytes(body)
     if text[:1] in (b"{", b'"', b"["):
         if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
-            raise BadEnvelope(f"JSON of more than {MAX_JSON_VALUES} values")
+            raise BadEnvelope(
+                f"the JSON has more than {MAX_JSON_VALUES} values; send one image"
+            )
         try:
             return _unwrap_value(json.loads(text))
         except (ValueError, RecursionError) as error:
@@ -76,19 +82,20 @@ def _unwrap_bytes(body: Payload) -> Payload:
 
 
 def _unwrap_value(value: object) -> Payload:
-    """A parsed JSON value -> bytes."""
+    """Decodes the base64 text in a parsed JSON value."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in JSON_KEYS if key in value), None)
     if not isinstance(value, str):
         raise BadEnvelope(
-            f"JSON must be a base64 string or hold one under {' or '.join(JSON_KEYS)}"
+            "the JSON must be a base64 string or hold one under "
+            f"{' or '.join(JSON_KEYS)}"
         )
     try:
         return base64.b64decode(_without_line_ends(value.encode()), validate=True)
     except ValueError as error:
-        raise BadEnvelope("the text is not base64") from error
+        raise BadEnvelope("the text in the JSON is not base64") from error
 
 
 def _without_line_ends(text: bytes) -> bytes:
-    """The `base64` command and MIME wrap their lines at 76 characters."""
+    """Removes the line ends that the `base64` command and MIME insert after 76 characters."""
     return text.translate(None, WHITE_SPACE)

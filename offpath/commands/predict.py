@@ -19,7 +19,7 @@ from offpath.commands.shared_options import json_option, read_settings, settings
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, ServerUnreachable
 from offpath.serving.prediction import Prediction
 
@@ -85,10 +85,10 @@ def command(images: tuple[str, ...], **options: Any) -> None:
       offpath predict photos/ --clients 8 --json > predictions.jsonl
       offpath predict 'photos/*.png' --thin
     """
-    square = read_square(options["settings"])
+    geometry = read_input_geometry(options["settings"])
     check_token(options["token"])
     paths = list(find_images(images))
-    results = _send_all(paths, square, options)
+    results = _send_all(paths, geometry, options)
     failed = 0
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for head in ("image", "label", "p", "ms", "server ms by stage"):
@@ -106,7 +106,7 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         raise ExpectedError(f"{failed} of {len(paths)} images were not classified")
 
 
-def read_square(texts: tuple[str, ...]) -> Square:
+def read_input_geometry(texts: tuple[str, ...]) -> InputGeometry:
     """Reads the shape that a thin client gives to each image.
 
     Raises:
@@ -123,7 +123,7 @@ def read_square(texts: tuple[str, ...]) -> Square:
         # The server normalises; these values only complete the section.
         settings = {"mean": 0.5, "std": 0.5, **settings}
     try:
-        return HandlerConfig.from_mapping(settings, environ={}).square
+        return HandlerConfig.from_mapping(settings, environ={}).geometry
     except ConfigError as error:
         raise WrongOption(str(error)) from error
 
@@ -153,7 +153,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _send_all(
-    paths: list[Path], square: Square, options: dict[str, Any]
+    paths: list[Path], geometry: InputGeometry, options: dict[str, Any]
 ) -> list[tuple[Path, Prediction | str]]:
     """Sends all images; a text instead of a prediction says why an image was not sent."""
     headers = (
@@ -164,7 +164,7 @@ def _send_all(
         urls,
         options["model"],
         options["thin"],
-        square,
+        geometry,
         headers=headers,
         retries=options["retries"],
     ) as client:

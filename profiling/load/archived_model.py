@@ -44,8 +44,8 @@ def load_archived_model(path: Path) -> ModelSource:
     source = load_model_source(str(model_file), str(weights))
     handler = {key: section[key] for key in PREPROCESSING if key in section}
     labels = read_labels(labels_file)
-    square = HandlerConfig.from_mapping(handler, environ={}).square
-    classes = count_classes(source.module, square)
+    geometry = HandlerConfig.from_mapping(handler, environ={}).input_geometry
+    classes = count_classes(source.module, geometry)
     check_label_count(labels, classes, f"{path.name}: {LABELS}")
     return replace(source, labels=labels, handler=handler)
 

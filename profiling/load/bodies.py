@@ -25,7 +25,7 @@ class Bodies:
         """One body."""
         content = photograph
         if call.content == NPY:
-            content = make_npy(photograph, self._config.square)
+            content = make_npy(photograph, self._config.input_geometry)
         return call.wrap(content) if call.wrap else content
 
     def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:

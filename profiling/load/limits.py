@@ -156,7 +156,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     """Decodes and resizes the photographs in turn, as the handler does by default."""
     from offpath.handler.errors import ItemError
     from offpath.handler.image.decode import decode_image
-    from offpath.handler.image.resample import transform_with_torch
+    from offpath.handler.image.torch_transform import transform_with_torch
     from offpath.profiling.load.model_under_test import load_model
 
     config = load_model(model).config
@@ -172,7 +172,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
             raise ExpectedError(
                 f"photograph {str(path)!r} cannot be decoded: {error}"
             ) from error
-        transform_with_torch(image, config.square)
+        transform_with_torch(image, config.input_geometry)
         return 1
 
     return run_for(seconds, step)
@@ -186,7 +186,7 @@ def forward_for(
 
     from offpath.handler.config import HandlerConfig
     from offpath.handler.model.batch_runner import BatchRunner
-    from offpath.handler.model.engines.choose import choose_backend
+    from offpath.handler.model.engines.choose import choose_engine
     from offpath.handler.stages import StageTimer
     from offpath.profiling.load.model_under_test import load_model
 
@@ -196,8 +196,8 @@ def forward_for(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = None if own is None else own.folder
     module = loaded.source.module.eval().to(device)
-    choice = choose_backend(module, config, device, folder, threads=1)
-    runner = BatchRunner(choice.backend, config, device, batch_size)
+    choice = choose_engine(module, config, device, folder, threads=1)
+    runner = BatchRunner(choice.engine, config, device, batch_size)
     runner.warm_up()
 
     def step() -> int:

@@ -13,7 +13,7 @@ from torchvision import transforms
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption
-from offpath.handler.model.head import activate
+from offpath.handler.model.activation import activate
 from offpath.profiling.load.archived_model import identify_archive, load_archived_model
 
 
@@ -64,20 +64,21 @@ class ModelUnderTest:
         Raises:
             WrongOption: a model fed by a letterbox, which none of them does.
         """
-        square = self.config.square
-        if square.resize == "letterbox":
+        geometry = self.config.input_geometry
+        if geometry.resize == "letterbox":
             raise WrongOption(
                 f"model {self.name!r} has resize: letterbox, which no other server's example does; "
                 "it cannot be compared"
             )
-        sides = (square.resize_size, square.resize_size)
-        filtered = transforms.InterpolationMode(square.interpolation)
+        sides = (geometry.resize_size, geometry.resize_size)
+        filtered = transforms.InterpolationMode(geometry.interpolation)
         steps = [
             transforms.Resize(
-                sides if square.resize == "stretch" else square.resize_size, filtered
+                sides if geometry.resize == "stretch" else geometry.resize_size,
+                filtered,
             ),
-            transforms.CenterCrop(square.size),
-            *([transforms.Grayscale()] if square.channels == 1 else []),
+            transforms.CenterCrop(geometry.size),
+            *([transforms.Grayscale()] if geometry.channels == 1 else []),
             transforms.ToTensor(),
             transforms.Normalize(self.config.mean, self.config.std),
         ]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.naming import SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.packing import decompress
+from offpath.handler.prediction_log.segment import SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.sinks import (
     make_client_config,
     split_file_uri,

@@ -6,9 +6,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from offpath.handler.prediction_log.naming import ASIDE_SUFFIX, TORN_SUFFIX
 from offpath.handler.prediction_log.owner import is_owner_alive, list_owner_folders
-from offpath.handler.prediction_log.segment import list_segments
+from offpath.handler.prediction_log.segment import (
+    ASIDE_SUFFIX,
+    TORN_SUFFIX,
+    list_segments,
+)
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from offpath.serving.log_tools.shipping import list_sink_folders
 

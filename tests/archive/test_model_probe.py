@@ -16,7 +16,7 @@ from offpath.archive.models.near_free import NearFree
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS
 
@@ -40,31 +40,31 @@ class OneAtATime(torch.nn.Module):
 @pytest.mark.parametrize("size", [32, 33, 225, 1024])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_any_size_is_taken_by_a_model_that_pools(size: int, channels: int) -> None:
-    square = Square(size, size, channels=channels)
-    assert count_classes(make_net(channels), square) == 4
+    geometry = InputGeometry(size, size, channels=channels)
+    assert count_classes(make_net(channels), geometry) == 4
 
 
 @pytest.mark.parametrize(
-    ("model", "square", "reason"),
+    ("model", "geometry", "reason"),
     [
         (
             make_net(1),
-            Square(),
+            InputGeometry(),
             "takes 1 channels .* pass --set channels=1 with --mean",
         ),
-        (make_net(3), Square(channels=1), "takes 3 channels .* pass --set channels=3"),
-        (make_net(4), Square(), "takes 4 channels; accepted: 1 or 3"),
-        (make_net(3, 96), Square(), "takes 96 x 96 pixels; pass --set image_size=96"),
-        (make_net(3, 97), Square(), "shapes cannot be multiplied"),
-        (NearFree(), Square(336), "it takes 224 x 224 pixels"),
-        (OneAtATime(), Square(), "one image at a time; export it"),
+        (make_net(3), InputGeometry(channels=1), "takes 3 channels .* pass --set channels=3"),
+        (make_net(4), InputGeometry(), "takes 4 channels; accepted: 1 or 3"),
+        (make_net(3, 96), InputGeometry(), "takes 96 x 96 pixels; pass --set image_size=96"),
+        (make_net(3, 97), InputGeometry(), "shapes cannot be multiplied"),
+        (NearFree(), InputGeometry(336), "it takes 224 x 224 pixels"),
+        (OneAtATime(), InputGeometry(), "one image at a time; export it"),
     ],
 )
 def test_other_input_is_refused_with_the_reason(
-    model: torch.nn.Module, square: Square, reason: str
+    model: torch.nn.Module, geometry: InputGeometry, reason: str
 ) -> None:
     with pytest.raises(ExpectedError, match=reason) as caught:
-        count_classes(model, square)
+        count_classes(model, geometry)
     assert "\n" not in str(caught.value)
 
 
@@ -72,7 +72,7 @@ def test_other_input_is_refused_with_the_reason(
 def test_torchscript_says_its_reason_and_not_its_traceback() -> None:
     script = torch.jit.trace(make_net(3, 97).eval(), torch.zeros(1, 3, 97, 97))
     with pytest.raises(ExpectedError, match="cannot be multiplied") as caught:
-        count_classes(script, Square())
+        count_classes(script, InputGeometry())
     assert "\n" not in str(caught.value)
 
 

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.naming import SegmentName, parse_segment_name
 from offpath.handler.prediction_log.packing import split_torn
 from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
+from offpath.handler.prediction_log.segment import SegmentName, parse_segment_name
 from offpath.handler.prediction_log.sink_file import read_last_error, read_sink_file
 from tests.fuzz.seeds import read_corpus
 

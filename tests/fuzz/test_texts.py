@@ -14,7 +14,7 @@ from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
-from offpath.handler.request.multipart import read_fields
+from offpath.handler.request.multipart import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from offpath.serving.torchserve.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
@@ -92,7 +92,7 @@ PIECES = st.sampled_from(
 )
 def test_any_form_is_fields_of_itself_or_an_error(body: bytes, kind: str) -> None:
     try:
-        fields = read_fields(body, kind)
+        fields = parse_multipart(body, kind)
     except BadEnvelope:
         return
     assert all(bytes(value) in body for value in fields.values())

@@ -18,7 +18,7 @@ import click
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
-from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.image.input_maker import silence_decoders
 from offpath.handler.request.npy import is_npy, read_npy
 from offpath.handler.request.payload import read_payload
 from tests.fuzz.costly_requests import COSTLY

@@ -11,7 +11,7 @@ import torch
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import encode, find_photograph
 
@@ -28,7 +28,7 @@ def make_runner(
         model.linear.weight.mul_(20)
     where = torch.device(device)
     return BatchRunner(
-        EagerBackend(model.to(where), config, where), config, where, max_batch
+        EagerEngine(model.to(where), config, where), config, where, max_batch
     )
 
 

@@ -123,7 +123,7 @@ def test_section_that_is_no_mapping_is_refused(section: Any) -> None:
 
 def test_crop_larger_than_the_resized_picture_is_refused() -> None:
     for resize in ("shorter", "stretch"):
-        with pytest.raises(ConfigError, match="is 256 and .*image_size 288: the crop"):
+        with pytest.raises(ConfigError, match="is 256 and .*image_size 288; the crop"):
             read({"image_size": 288, "resize_size": 256, "resize": resize})
     assert read({"image_size": 288, "resize_size": 288}).image_size == 288
 
@@ -146,7 +146,7 @@ def test_resize_follows_from_the_models_size(
 
 
 def test_letterbox_has_one_size() -> None:
-    with pytest.raises(ConfigError, match="a letterbox has one size"):
+    with pytest.raises(ConfigError, match="a letterbox has only one size"):
         read({"resize": "letterbox", "resize_size": 256})
 
 
@@ -161,8 +161,8 @@ def test_one_number_is_for_all_channels() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "channels is 1 and handler.mean is not given"),
-        ({"mean": 0.5}, "channels is 1 and handler.std is not given"),
+        ({}, "channels is 1 and handler.mean is missing"),
+        ({"mean": 0.5}, "channels is 1 and handler.std is missing"),
         (
             {"mean": [0.5] * 3, "std": 0.5},
             "mean has 3 numbers and handler.channels is 1",

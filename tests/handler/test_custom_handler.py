@@ -6,7 +6,7 @@ import logging
 import pytest
 from ts.context import Context, RequestProcessor
 
-from offpath.handler.custom_handler import OwnAnswers, Result
+from offpath.handler.custom_handler import CustomAnswers, Result
 from offpath.handler.errors import ItemError
 from offpath.handler.pipeline import Batch, Item
 from offpath.handler.response import Reply
@@ -48,7 +48,7 @@ def encode(
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor(dict(headers or {})) for _ in labels]
     context.request_ids = {idx: f"id-{idx}" for idx in range(len(labels))}
-    return OwnAnswers(Defects()).encode(batch, context), batch
+    return CustomAnswers(Defects()).encode(batch, context), batch
 
 
 def test_the_body_is_what_the_method_returns_and_the_log_what_it_puts_there() -> None:
@@ -76,7 +76,7 @@ def test_what_fails_gets_a_500_alone_and_the_log_says_where(
     assert json.loads(replies[1].body)["type"] == "PostprocessFailed"
     assert batch.items[1].extra is None
     (said,) = [r.message for r in caplog.records]  # once
-    assert "Defects.postprocess_item: " in said and "test_own.py, line " in said
+    assert "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
     assert said.isascii()
 
 
@@ -96,4 +96,4 @@ def test_a_refused_item_is_not_asked_about() -> None:
     batch = Batch([Item(error=Unsure("too late"))], StageTimer())
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor({})]
-    assert OwnAnswers(Defects()).encode(batch, context)[0].status == 422
+    assert CustomAnswers(Defects()).encode(batch, context)[0].status == 422

@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
 from offpath.serving.client import make_npy
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -120,7 +120,7 @@ def compare(
         environ={},
     )
     model, device = make_model(channels), torch.device("cpu")
-    runner = BatchRunner(EagerBackend(model, config, device), config, device, 26)
+    runner = BatchRunner(EagerEngine(model, config, device), config, device, 26)
     pipeline = Pipeline(config, runner, {}, 1)
     finish = v2.Compose(
         [
@@ -136,7 +136,9 @@ def compare(
         expected = HEADS[activation](model(batch)).numpy()
     assert len(payloads) >= 26 and expected.std(axis=0).max() > 0.1
     got = answer(pipeline, payloads)
-    thin = answer(pipeline, [make_npy(payload, config.square) for payload in payloads])
+    thin = answer(
+        pipeline, [make_npy(payload, config.input_geometry) for payload in payloads]
+    )
     assert np.abs(thin - got).max() <= 3 * BOUND  # a thin client may decode scaled
     return float(np.abs(got - expected).max())
 

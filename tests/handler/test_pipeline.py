@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offpath.handler.image import prepare as squares_module
+from offpath.handler.image import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
-from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.image.input_maker import silence_decoders
 from offpath.handler.pipeline import Pipeline
 from offpath.handler.request.payload import Payload
 from offpath.handler.response import Reply
@@ -289,7 +289,7 @@ def test_error_inside_an_item_never_stops_its_neighbours_silently(
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(squares_module, "transform_with_torch", fail)
+    monkeypatch.setattr(input_maker, "transform_with_torch", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         make_pipeline().classify([{"body": JPEG}])
 
@@ -317,13 +317,13 @@ def test_a_batch_near_its_time_out_gives_up_what_has_not_begun(
 ) -> None:
     slow = make_pipeline()
     slow._batch_s = 0.05
-    decode = squares_module.decode_image
+    decode = input_maker.decode_image
 
     def decode_slowly(payload: Payload, options: DecodeOptions) -> DecodedImage:
         time.sleep(0.04)
         return decode(payload, options)
 
-    monkeypatch.setattr(squares_module, "decode_image", decode_slowly)
+    monkeypatch.setattr(input_maker, "decode_image", decode_slowly)
     replies = slow.classify([{"body": JPEG}] * 4)
     statuses = [reply.status for reply in replies]
     assert statuses[0] == 200 and statuses[-1] == 503

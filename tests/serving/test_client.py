@@ -11,7 +11,7 @@ import pytest
 
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import DecodeOptions, decode_image
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from offpath.handler.request.npy import read_npy
 from offpath.serving import client as client_module
@@ -70,14 +70,16 @@ def test_thin_client_sends_the_models_square(answers: Answers) -> None:
     (_, headers, body), *rest = answers.requests
     assert rest == []
     assert headers["content-type"] == "application/x-npy"
-    exact = transform_image(decode_image(JPEG, DecodeOptions()), Square())
+    exact = transform_image(decode_image(JPEG, DecodeOptions()), InputGeometry())
     np.testing.assert_array_equal(read_npy(body, 224), exact)
 
 
 def test_thin_client_makes_the_square_that_the_model_wants() -> None:
     photograph = find_photograph("retina").rgb
-    square = read_npy(make_npy(encode(photograph, "JPEG"), Square(300, 320)), 300)
-    assert square.shape == (300, 300, 3)
+    pixels = read_npy(
+        make_npy(encode(photograph, "JPEG"), InputGeometry(300, 320)), 300
+    )
+    assert pixels.shape == (300, 300, 3)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import torch
 
-from offpath.handler.model.engines import BackendUnavailable
-from offpath.handler.model.engines.artefacts import find_artefact
+from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact
 
 
-class CompiledBackend:
-    """Runs `model.<precision>.pt2`; made for the processor and device it was built on."""
+class CompiledEngine:
+    """Runs `model.<precision>.pt2`, on the kind of processor and device that built the file.
+
+    Raises:
+        EngineUnavailable: there is no such file, or it does not load here.
+    """
 
     name = "compiled"
     is_capturable = True
@@ -21,18 +24,15 @@ class CompiledBackend:
     ) -> None:
         self.precision = precision
         path = find_artefact(folder, self.name, precision)
-        # What torch._inductor.aoti_load_package() wraps; that module would import the compiler,
-        # seconds of it, into every worker.
+        # torch._inductor.aoti_load_package() wraps this loader, but its module would import the
+        # compiler into every worker, which takes seconds.
         try:
             self._loader = torch._C._aoti.AOTIModelPackageLoader(
                 str(path), "model", False, 1, device.index or -1
             )
         except (AttributeError, RuntimeError) as error:
-            raise BackendUnavailable(
-                f"{path.name} cannot be loaded: {error}"
-            ) from error
+            raise EngineUnavailable(f"{path.name} cannot be loaded: {error}") from error
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """See `Backend`."""
         logits: torch.Tensor = self._loader.boxed_run([pictures])[0]
         return logits

@@ -1,4 +1,4 @@
-"""PyTorch as it is: the reference that the other back ends are held to."""
+"""Plain PyTorch, the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from offpath.handler.model.normalise import Normaliser
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class EagerBackend:
-    """Normalisation and forward by torch, channels last.
+class EagerEngine:
+    """Runs normalisation and forward pass by torch, channels last.
 
     Args:
-        model: maps float32 [batch, 3, size, size] to logits [batch, classes]; already on `device`.
-        config: size, mean and std.
+        model: maps float32 [batch, channels, size, size] to logits [batch, classes]; already on
+            `device`.
+        config: gives size, mean and std.
         device: where the model lives.
-        precision: fp32, bf16 or fp16; below fp32 a copy of the model is converted, so that
-            explanations keep theirs.
+        precision: fp32, bf16 or fp16. Below fp32 a copy of the model is converted, so that
+            explanations keep the original.
     """
 
     name = "eager"
@@ -44,6 +45,5 @@ class EagerBackend:
         )
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """See `Backend`."""
         logits: torch.Tensor = self.model(self._normaliser(pictures).to(self._dtype))
         return logits

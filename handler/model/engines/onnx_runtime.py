@@ -8,15 +8,19 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from offpath.handler.model.engines import BackendUnavailable
-from offpath.handler.model.engines.artefacts import INPUT, OUTPUT, find_artefact
+from offpath.handler.model.engines.engine import (
+    INPUT,
+    OUTPUT,
+    EngineUnavailable,
+    find_artefact,
+)
 
 CPU, CUDA, TENSORRT = (
     f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt")
 )
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeEngine:
     """Runs `model.<precision>.onnx`.
 
     Args:
@@ -27,10 +31,10 @@ class OnnxRuntimeBackend:
         threads: intra-op threads on the CPU.
 
     Raises:
-        BackendUnavailable: the package or the provider is not there.
+        EngineUnavailable: the file, the package or the provider is missing.
     """
 
-    # It waits for its own stream itself.
+    # The session waits for its own stream.
     is_capturable = False
 
     def __init__(
@@ -46,7 +50,7 @@ class OnnxRuntimeBackend:
         try:
             import onnxruntime
         except ImportError as error:
-            raise BackendUnavailable(
+            raise EngineUnavailable(
                 f"engine {name} needs onnxruntime ({error}): pip install onnxruntime, or "
                 "onnxruntime-gpu on CUDA"
             ) from error
@@ -67,16 +71,15 @@ class OnnxRuntimeBackend:
                 fp16 = {"trt_fp16_enable": self.precision == "fp16"}
                 wanted.insert(0, (TENSORRT, {**place, **fp16}))
         elif self.name == "tensorrt":
-            raise BackendUnavailable("engine tensorrt needs a CUDA device")
+            raise EngineUnavailable("engine tensorrt needs a CUDA device")
         needed = wanted[0] if isinstance(wanted[0], str) else wanted[0][0]
         if needed not in onnxruntime.get_available_providers():
-            raise BackendUnavailable(
+            raise EngineUnavailable(
                 f"this onnxruntime has no {needed}; on CUDA install onnxruntime-gpu"
             )
         return wanted
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """See `Backend`."""
         if self._device.type == "cpu":
             return torch.from_numpy(
                 self._session.run([OUTPUT], {INPUT: pictures.numpy()})[0]
@@ -84,11 +87,11 @@ class OnnxRuntimeBackend:
         return self._run_on_device(pictures.contiguous())
 
     def _run_on_device(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Without a copy: the session reads torch's memory and leaves the logits on the device."""
+        """Runs without a copy: the session reads torch's memory and leaves the logits there."""
         import numpy as np
 
         binding = self._session.io_binding()
-        # The session runs on a stream of its own.
+        # The session runs on its own stream.
         torch.cuda.current_stream(self._device).synchronize()
         where = ("cuda", self._device.index or 0)
         binding.bind_input(

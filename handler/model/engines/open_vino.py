@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: the quickest on most Intel processors, above all in int8."""
+"""OpenVINO on the CPU: the fastest engine on most Intel processors, above all in int8."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from pathlib import Path
 
 import torch
 
-from offpath.handler.model.engines import BackendUnavailable
-from offpath.handler.model.engines.artefacts import find_artefact
+from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact
 
-# precision -> what layers that are not quantised compute in.
+# Precision -> the type in which layers that are not quantised compute.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 
 
 def forbid_telemetry() -> None:
-    """openvino and nncf report each import and conversion over the network, unless the package
-    that does it cannot be imported."""
+    """Makes the telemetry package impossible to import.
+
+    openvino and nncf otherwise report each import and conversion over the network.
+    """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
-class OpenVinoBackend:
-    """Runs `model.<precision>.xml`, weights beside it.
+class OpenVinoEngine:
+    """Runs `model.<precision>.xml` with the weights file beside it.
 
     Args:
         folder: the archive's engine folder.
         precision: fp32, bf16 or int8.
-        threads: of inference.
+        threads: threads of one inference.
 
     Raises:
-        BackendUnavailable: the package is not there.
+        EngineUnavailable: the file or the package is missing.
     """
 
     name = "openvino"
@@ -42,7 +43,7 @@ class OpenVinoBackend:
         try:
             import openvino
         except ImportError as error:
-            raise BackendUnavailable(
+            raise EngineUnavailable(
                 f"engine openvino needs openvino ({error}): "
                 "pip install 'torchserve-offpath[openvino]'"
             ) from error
@@ -50,15 +51,15 @@ class OpenVinoBackend:
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
-            # Every worker would pin its threads to the same first cores.
+            # With pinning every worker would pin its threads to the same first cores.
             "ENABLE_CPU_PINNING": False,
         }
         self._compiled = openvino.compile_model(str(path), "CPU", settings)
         self._request = self._compiled.create_infer_request()
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """See `Backend`. The logits are valid until the next call."""
-        # Shared, not copied: the input is the batch buffer, the output the request's own.
+        # Nothing is copied: the input is the batch buffer, the output belongs to the request and
+        # is valid until the next call.
         answer = self._request.infer(
             [pictures.numpy()], share_inputs=True, share_outputs=True
         )

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torchvision import transforms
 
+from offpath.handler.model.activation import activate
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import choose_precision
-from offpath.handler.model.engines.eager import EagerBackend
-from offpath.handler.model.head import activate
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,
@@ -62,7 +62,9 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
     def classify(pixels: Sequence[bytes]) -> list[Labels]:
         batch = np.frombuffer(b"".join(pixels), np.uint8)
-        pictures = torch.from_numpy(batch.reshape(-1, *config.square.shape).copy())
+        pictures = torch.from_numpy(
+            batch.reshape(-1, *config.input_geometry.shape).copy()
+        )
         return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
 
     return classify
@@ -73,8 +75,8 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
     server has here too (bf16 where the processor multiplies it)."""
     config, device = model.config, torch.device("cpu")
     module = model.source.module.eval()
-    backend = EagerBackend(module, config, device, choose_precision(device))
-    runner = BatchRunner(backend, config, device, max_batch)
+    engine = EagerEngine(module, config, device, choose_precision(device))
+    runner = BatchRunner(engine, config, device, max_batch)
     pipeline = Pipeline(config, runner, dict(enumerate(model.labels)), threads=1)
     pipeline.runner.warm_up()
 

@@ -1,4 +1,4 @@
-"""Each engine's files for a tiny model, loaded by the handler's own back ends."""
+"""Each engine's files for a tiny model, loaded by the handler's own engines."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from offpath.archive.engine_files.engine_folder import (
 from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
-from offpath.handler.image.geometry import Square
-from offpath.handler.model.engines.choose import make_backend
+from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.model.engines.choose import make_engine
 from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -135,8 +135,8 @@ def test_graph_answers_like_eager_for_one_picture_and_for_five(
     engine, precision, folder = built
     files, tolerance = VARIANTS[engine, precision]
     assert sorted(f.name for f in folder.iterdir()) == [*files, "parity.npz"]
-    graph = make_backend(engine, precision, model, CONFIG, CPU, folder, 1)
-    eager = make_backend("eager", "fp32", model, CONFIG, CPU, None, 1)
+    graph = make_engine(engine, precision, model, CONFIG, CPU, folder, 1)
+    eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
     pictures = photographs.held_out
     expected = classify(eager, pictures[:5])
     assert expected.std(axis=0).max() > 0.05  # or any graph would pass
@@ -153,7 +153,7 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
     seen = {picture.tobytes() for picture in photographs.calibration}
     assert 8 <= len(parity.pictures) <= 16
     assert not seen & {picture.tobytes() for picture in parity.pictures}
-    eager = make_backend("eager", "fp32", model, CONFIG, CPU, None, 1)
+    eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
     assert np.allclose(
         classify(eager, parity.pictures), parity.probabilities, atol=1e-5
     )
@@ -278,7 +278,7 @@ def test_what_is_left_open_is_decided_when_the_archive_is_built(
 def test_heavy_model_goes_to_openvino_where_it_is_installed(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
-    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, Square(64)))
+    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64)))
     found = object() if is_installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
     assert plan(model).engine == ("openvino" if is_installed else "eager")
@@ -301,7 +301,7 @@ def test_engine_that_the_device_rules_out_is_refused(
 
 def test_operations_are_counted_for_one_picture() -> None:
     layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.Flatten())
-    assert count_flop(layer, Square(16)) == 2 * 3 * 8 * 16 * 16
+    assert count_flop(layer, InputGeometry(16)) == 2 * 3 * 8 * 16 * 16
 
 
 def test_nothing_reports_use_over_the_network() -> None:

@@ -15,9 +15,9 @@ from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 
-SQUARE = Square(32, 36)
+GEOMETRY = InputGeometry(32, 36)
 SEVERAL = """
 import torch
 LATE = None
@@ -85,7 +85,7 @@ def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
     several: Path, tmp_path: Path, name: str, classes: int, files: list[str]
 ) -> None:
     source, said = load(f"{several}:{name}")
-    assert count_classes(source.module, SQUARE) == classes
+    assert count_classes(source.module, GEOMETRY) == classes
     assert sorted(source.files) == files
     assert any("late.py" in line for line in said) == ("late.py" in files)
     assert source.model_file == Path("offpath_model.py")
@@ -115,7 +115,7 @@ def test_modules_of_a_definition_are_not_left_imported(
     assert sys.path == path and not {"net", "late"} & {*sys.modules}
     (tmp_path / "late.py").write_text("CLASSES = 9\n")
     source, _ = load(f"{several}:make_model")
-    assert count_classes(source.module, SQUARE) == 9
+    assert count_classes(source.module, GEOMETRY) == 9
 
 
 def test_factory_is_random_in_the_same_way_each_time(several: Path) -> None:
@@ -176,7 +176,7 @@ def export(path: Path, batch: bool = True, size: int = 32) -> Path:
 def test_exported_program_is_a_model(tmp_path: Path) -> None:
     program = export(tmp_path / "net.pt2")
     source, _ = load(program, None)
-    assert count_classes(source.module, SQUARE) == 5
+    assert count_classes(source.module, GEOMETRY) == 5
     assert (source.weights, source.script_file) == (None, None)
     assert source.files == {"program.pt2": program}
     assert source.model_file is not None and source.model_file.name == "exported.py"
@@ -198,7 +198,7 @@ def test_exported_program_of_another_input_is_refused(
 ) -> None:
     source, _ = load(export(tmp_path / "net.pt2", **options), None)
     with pytest.raises(ExpectedError, match=message) as caught:
-        count_classes(source.module, SQUARE)
+        count_classes(source.module, GEOMETRY)
     assert "\n" not in str(caught.value)
 
 
@@ -239,7 +239,7 @@ def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) ->
     weights = get_model("squeezenet1_1", num_classes=6).state_dict()
     torch.save({"state_dict": weights}, tmp_path / "own.pt")
     source, said = load("torchvision:squeezenet1_1", str(tmp_path / "own.pt"))
-    assert count_classes(source.module, Square()) == 6
+    assert count_classes(source.module, InputGeometry()) == 6
     assert source.definition is not None and "num_classes=6" in source.definition
     assert source.labels is None
     assert source.handler["image_size"] == 224
@@ -293,7 +293,7 @@ def test_timm_model_takes_classes_and_channels_from_the_weights(tmp_path: Path) 
     model = timm.create_model("resnet10t", num_classes=7, in_chans=1)
     torch.save(model.state_dict(), tmp_path / "own.pt")
     source, _ = load("timm:resnet10t", str(tmp_path / "own.pt"))
-    assert count_classes(source.module, Square(176, 176, channels=1)) == 7
+    assert count_classes(source.module, InputGeometry(176, 176, channels=1)) == 7
     assert source.definition is not None
     assert "num_classes=7, in_chans=1" in source.definition.replace(
         "in_chans=1, num_classes=7", "num_classes=7, in_chans=1"

@@ -12,7 +12,7 @@ from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.errors import ExpectedError
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 
 
 def test_own_model_is_loaded_with_its_weights(
@@ -20,7 +20,7 @@ def test_own_model_is_loaded_with_its_weights(
 ) -> None:
     source = load_model_source(str(model_file), str(weights_file))
     assert source.model_file == model_file
-    assert count_classes(source.module, Square()) == 3
+    assert count_classes(source.module, InputGeometry()) == 3
     answer = source.module(torch.full((1, 3, 8, 8), 2.0))
     assert answer.tolist() == [[2.0, 2.0, 2.0]]
 
@@ -143,7 +143,7 @@ def test_ordered_dict_and_half_precision_are_accepted(
     halves = OrderedDict((key, value.half()) for key, value in weights.items())
     torch.save(halves, tmp_path / "half.pt")
     source = load_model_source(str(model_file), str(tmp_path / "half.pt"))
-    assert count_classes(source.module, Square(32)) == 3
+    assert count_classes(source.module, InputGeometry(32)) == 3
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_model_that_is_no_classifier_is_refused(
     )
     source = load_model_source(str(tmp_path / "net.py"), "random")
     with pytest.raises(ExpectedError, match=message):
-        count_classes(source.module, Square())
+        count_classes(source.module, InputGeometry())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
@@ -234,7 +234,7 @@ def test_torchscript_is_accepted_as_the_model_only(
     torch.jit.save(torch.jit.trace(module.eval(), torch.zeros(1, 3, 32, 32)), script)
     source = load_model_source(str(script), None)
     assert (source.script_file, source.model_file) == (script, None)
-    assert count_classes(source.module, Square()) == 3
+    assert count_classes(source.module, InputGeometry()) == 3
     with pytest.raises(ExpectedError, match="leave --weights out"):
         load_model_source(str(script), str(weights_file))
     with pytest.raises(ExpectedError, match="is TorchScript: pass it as --model"):

@@ -11,7 +11,7 @@ from offpath.archive.sources.named_models import (
     imagenet_labels,
 )
 from offpath.handler.errors import ExpectedError
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 
 
 def test_imagenet_labels_are_a_thousand_different_ones() -> None:
@@ -25,7 +25,7 @@ def test_imagenet_labels_are_a_thousand_different_ones() -> None:
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_embedded_model_has_one_class_and_a_thousand_answers(name: str) -> None:
     model = describe_model(name).define(None).make()
-    assert count_classes(model, Square()) == 1000
+    assert count_classes(model, InputGeometry()) == 1000
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

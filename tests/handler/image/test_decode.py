@@ -23,7 +23,7 @@ from offpath.handler.image.decode import (
     choose_scale,
     decode_image,
 )
-from offpath.handler.image.geometry import Square
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.transform import transform_image
 from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
@@ -162,7 +162,8 @@ def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
     assert scaled.denominator == 2
     assert (scaled.height, scaled.width) == (exact.height, exact.width)
     squares = [
-        transform_image(image, Square()).astype(float) for image in (exact, scaled)
+        transform_image(image, InputGeometry()).astype(float)
+        for image in (exact, scaled)
     ]
     # A shift by half a decoded pixel alone makes 0.5 here.
     assert np.abs(squares[0] - squares[1]).mean() < 0.4

@@ -14,7 +14,7 @@ from offpath.handler.image.decode import (
     Pixels,
     decode_image,
 )
-from offpath.handler.image.geometry import Square, plan_resize
+from offpath.handler.image.geometry import InputGeometry, plan_resize
 from offpath.handler.image.transform import transform_image
 from tests.support.photographs import PHOTOGRAPHS, Photograph, encode, find_photograph
 
@@ -27,7 +27,9 @@ def assert_as_torchvision(
     image: Image.Image, resize_size: int = 256, image_size: int = 224
 ) -> None:
     """Equal but for rounding: one level, in one value of four at most."""
-    made = transform_image(decoded(image), Square(image_size, resize_size)).astype(int)
+    made = transform_image(
+        decoded(image), InputGeometry(image_size, resize_size)
+    ).astype(int)
     difference = np.abs(made - stock(image, resize_size, image_size))
     assert difference.max() <= 1, image.size
     assert (difference > 0).mean() < 0.25, image.size
@@ -97,7 +99,7 @@ def test_other_model_sizes_are_transformed_as_by_torchvision(
 def test_plan_is_torchvisions(
     size: tuple[int, int], plan: tuple[int, int, int, int]
 ) -> None:
-    made = plan_resize(size[1], size[0], Square())
+    made = plan_resize(size[1], size[0], InputGeometry())
     assert (made.height, made.width, made.top, made.left) == plan
 
 
@@ -113,12 +115,12 @@ def test_extreme_shapes_cost_no_more_than_others(size: tuple[int, int]) -> None:
     tracemalloc.start()
     start = time.process_time()
     try:
-        square = transform_image(image, Square())
+        pixels = transform_image(image, InputGeometry())
         # Image.fromarray holds a copy of the pixels beside the result.
         assert tracemalloc.get_traced_memory()[1] < 5 * image.pixels.nbytes + 2**20
     finally:
         tracemalloc.stop()
-    assert square.shape == (224, 224, 3)
+    assert pixels.shape == (224, 224, 3)
     assert time.process_time() - start < 2.0
 
 
@@ -128,9 +130,9 @@ def test_extreme_shape_through_the_decoder() -> None:
     )
     payload = encode(image, "PNG", compress_level=1)
     picture = decode_image(payload, DecodeOptions(384))
-    assert transform_image(picture, Square()).shape == (224, 224, 3)
+    assert transform_image(picture, InputGeometry()).shape == (224, 224, 3)
 
 
 def test_result_is_uint8_rgb_of_the_models_size() -> None:
-    square = transform_image(decoded(find_photograph("coffee").rgb), Square())
-    assert (square.dtype, square.shape) == (np.uint8, (224, 224, 3))
+    pixels = transform_image(decoded(find_photograph("coffee").rgb), InputGeometry())
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (224, 224, 3))

@@ -10,7 +10,7 @@ import torch
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.batch_runner import BatchRunner, batch_buckets, choose_bucket
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.stages import Stage, StageTimer
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS
@@ -45,8 +45,8 @@ def make_around(model: torch.nn.Module, top_k: int, max_batch: int) -> BatchRunn
         "top_k": top_k,
     }
     config = HandlerConfig.from_mapping(settings, environ={})
-    backend = EagerBackend(model, config, CPU)
-    return BatchRunner(backend, config, CPU, max_batch)
+    engine = EagerEngine(model, config, CPU)
+    return BatchRunner(engine, config, CPU, max_batch)
 
 
 def photographs(count: int) -> list[Pixels]:
@@ -71,7 +71,7 @@ def test_answers_are_softmax_and_top_k_of_the_model() -> None:
     top_k = runner.run(5, StageTimer())
     with torch.inference_mode():
         stacked = torch.from_numpy(np.stack(pictures))
-        expected = torch.softmax(runner.backend(stacked), 1)
+        expected = torch.softmax(runner.engine(stacked), 1)
     values, indices = expected.topk(5)
     np.testing.assert_allclose(top_k.probabilities, values.numpy(), atol=1e-6)
     np.testing.assert_array_equal(top_k.classes, indices.numpy())
@@ -137,7 +137,7 @@ def test_time_on_the_cpu_is_inference() -> None:
 def test_no_gradients_are_kept() -> None:
     runner = make_runner(CONFIG)
     runner.run(2, StageTimer())
-    model = cast(EagerBackend, runner.backend).model
+    model = cast(EagerEngine, runner.engine).model
     assert all(weights.grad is None for weights in model.parameters())
 
 
@@ -160,7 +160,7 @@ def test_the_largest_batch_is_captured_first(monkeypatch: pytest.MonkeyPatch) ->
     sizes: list[int] = []
     monkeypatch.setattr(runner, "_capture", sizes.append)
     runner._capture_all()
-    # A back end's buffer that grew after a capture would leave its graph a freed address.
+    # An engine's buffer that grew after a capture would leave its graph a freed address.
     assert sizes == [6, 4, 2, 1]
 
 

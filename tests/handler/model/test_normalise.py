@@ -6,8 +6,7 @@ import torch
 from torchvision.transforms import v2
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.model.engines.normalised_model import PictureModel
-from offpath.handler.model.normalise import Normaliser
+from offpath.handler.model.normalise import Normaliser, PictureModel
 
 CONFIG = HandlerConfig.from_mapping({}, environ={})
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.pipeline import Pipeline
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -60,8 +60,8 @@ class Subject:
         )
         labels = {index: str(index) for index in range(1000)}
         device = torch.device("cpu")
-        backend = EagerBackend(source.module.eval(), config, device)
-        runner = BatchRunner(backend, config, device, 1)
+        engine = EagerEngine(source.module.eval(), config, device)
+        runner = BatchRunner(engine, config, device, 1)
         self._pipeline = Pipeline(config, runner, labels, threads=1)
 
     def probabilities(self, payload: bytes) -> np.ndarray:

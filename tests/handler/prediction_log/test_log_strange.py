@@ -13,10 +13,15 @@ import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.naming import SegmentName, make_sink_folder_name
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
-from offpath.handler.prediction_log.segment import read_own_file
-from offpath.handler.prediction_log.sink_file import write_sink_file
+from offpath.handler.prediction_log.segment import (
+    SegmentName,
+    read_own_file,
+)
+from offpath.handler.prediction_log.sink_file import (
+    make_sink_folder_name,
+    write_sink_file,
+)
 from offpath.serving.log_tools.shipping import ship_spool
 from offpath.serving.log_tools.status import read_status
 from tests.support.bucket import read_out
@@ -88,7 +93,7 @@ def test_a_worker_delivers_beside_what_is_no_segment(
     log.close()
 
     assert set(read_out(tmp_path / "out")) == {"e1", "e2"}
-    assert caplog.text.count("no segment") == 2
+    assert caplog.text.count("not a segment") == 2
     assert len(list(sink_folder.glob("*.aside"))) == 2
     assert not (sink_folder / OWNER).exists()
 
@@ -121,7 +126,7 @@ def test_what_cannot_be_set_aside_is_named_once(
         adopted.release()
         assert [one.name.sequence for one in segments] == [3]
 
-    assert caplog.text.count("no segment") == 1
+    assert caplog.text.count("not a segment") == 1
 
 
 @pytest.mark.parametrize("name", ["node-0-1x00000000", ".new-node-0-1x00000000"])

@@ -31,6 +31,6 @@ def test_freed_memory_is_kept() -> None:
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert done.stdout.strip() in ("True", "no mallopt"), done.stderr

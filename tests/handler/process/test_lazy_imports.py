@@ -52,7 +52,7 @@ def test_captum_and_the_compiler_are_imported_by_the_first_explanation_alone(
         [sys.executable, "-c", PROGRAM.format(mar=str(model_store / "near-free.mar"))],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

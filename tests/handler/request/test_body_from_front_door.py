@@ -14,7 +14,7 @@ from offpath.handler.errors import (
     ItemError,
 )
 from offpath.handler.request import body_from_front_door
-from offpath.handler.request.body_from_front_door import FrontDoor, fields_of
+from offpath.handler.request.body_from_front_door import FrontDoor, read_fields
 from offpath.handler.request.payload import read_payload
 
 KEY = "k" * 64
@@ -44,7 +44,7 @@ def headers(body: object = "", key: object = KEY, kind: str = "") -> dict[str, o
 
 def read(door: FrontDoor, sent: dict[str, object], body: bytes = b"") -> bytes:
     row = {"body": bytearray(body)}
-    return bytes(read_payload(door.take_over(row, sent), 1000))
+    return bytes(read_payload(door.wrap_row(row, sent), 1000))
 
 
 def test_a_body_by_name_is_read(door: FrontDoor, folder: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_body_by_name_is_read(door: FrontDoor, folder: Path) -> None:
 
 def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 picture")
-    fields = fields_of(door.take_over({}, headers(folder / NAME)))
+    fields = read_fields(door.wrap_row({}, headers(folder / NAME)))
     (folder / NAME).unlink()
     assert bytes(fields["body"]) == b"\xff\xd8 picture"
 
@@ -81,7 +81,7 @@ def test_without_the_key_a_name_is_nothing(
 ) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
     row = {"body": bytearray(b"\xff\xd8 own")}
-    assert door.take_over(row, headers(folder / NAME, key=key)) is row
+    assert door.wrap_row(row, headers(folder / NAME, key=key)) is row
     assert door.request_id(headers(key=key)) is None
 
 

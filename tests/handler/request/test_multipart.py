@@ -5,7 +5,7 @@ import mmap
 import pytest
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request.multipart import read_fields
+from offpath.handler.request.multipart import parse_multipart
 
 TYPE = "multipart/form-data; boundary=xyz"
 
@@ -25,7 +25,7 @@ def field(name: str) -> str:
 @pytest.mark.parametrize("content", [b"abc", b"", b"\r\n--xy\r\n\0\xff" * 1000])
 def test_fields_come_out_as_they_went_in(content: bytes) -> None:
     body = form((field("data"), content), (field("target"), b"7"))
-    got = read_fields(body, TYPE)
+    got = parse_multipart(body, TYPE)
     assert {name: bytes(value) for name, value in got.items()} == {
         "data": content,
         "target": b"7",
@@ -36,20 +36,20 @@ def test_a_mapped_body_is_not_copied() -> None:
     body = form((field("data"), b"picture"))
     mapped = mmap.mmap(-1, len(body))
     mapped[:] = body
-    data = read_fields(mapped, TYPE)["data"]
+    data = parse_multipart(mapped, TYPE)["data"]
     assert data.obj is mapped
     data.release()
 
 
 def test_a_quoted_boundary_and_a_preamble_are_read() -> None:
     body = b"preamble\r\n" + form((field("data"), b"x"), boundary="a b")
-    got = read_fields(body, 'multipart/form-data; charset=x; boundary="a b"')
+    got = parse_multipart(body, 'multipart/form-data; charset=x; boundary="a b"')
     assert bytes(got["data"]) == b"x"
 
 
 def test_the_name_of_a_content_type_is_no_field() -> None:
     head = 'Content-Type: image/jpeg; name="data"\r\n' + field("picture")
-    assert list(read_fields(form((head, b"x")), TYPE)) == ["picture"]
+    assert list(parse_multipart(form((head, b"x")), TYPE)) == ["picture"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_the_name_of_a_content_type_is_no_field() -> None:
 )
 def test_a_broken_form_is_that_items_error(body: bytes, content_type: str) -> None:
     with pytest.raises(BadEnvelope):
-        read_fields(body, content_type)
+        parse_multipart(body, content_type)
 
 
 @pytest.mark.parametrize("body", [b"", b"no form at all", b"--xyz--"])
 def test_a_form_without_fields_is_empty(body: bytes) -> None:
-    assert read_fields(body, TYPE) == {}
+    assert parse_multipart(body, TYPE) == {}

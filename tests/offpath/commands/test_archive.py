@@ -112,7 +112,10 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
             "--mean 'a,b'; expected one number, or one number per channel",
         ),
         (["--mean", "0.5,0.5"], "handler.mean is [0.5, 0.5]; accepted: one number a"),
-        (["--std", "0"], "handler.std is [0.0]; accepted: one number a channel, above"),
+        (
+            ["--std", "0"],
+            "handler.std is [0.0]; accepted: one number per channel, above",
+        ),
         (["--std", "nan"], "handler.std is [nan]"),
         (["--set", "channels=2"], "handler.channels is 2; accepted: 1 or 3"),
         (
@@ -124,7 +127,10 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
             "handler.resize is 'crop'; accepted: one of shorter",
         ),
         (["--set", "interpolation=nearest"], "accepted: one of bilinear, bicubic"),
-        (["--set", "fill=300"], "handler.fill is 300; accepted: one integer a channel"),
+        (
+            ["--set", "fill=300"],
+            "handler.fill is 300; accepted: one integer per channel",
+        ),
         (
             ["--set", "resize=letterbox", "--set", "resize_size=256"],
             "handler.image_size 224; a letterbox has one size",

@@ -10,10 +10,10 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.engines import choose
-from offpath.handler.model.engines.artefacts import PARITY_FILE
-from offpath.handler.model.engines.choose import Choice, choose_backend
-from offpath.handler.model.engines.eager import EagerBackend
+from offpath.handler.model.engines.engine import choose
+from offpath.handler.model.engines.choose import Choice, choose_engine
+from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.engines.engine import PARITY_FILE
 from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
@@ -55,15 +55,15 @@ def settings(**values: object) -> HandlerConfig:
 
 
 def choose_from(folder: Path | None, **values: object) -> Choice:
-    return choose_backend(Small().eval(), settings(**values), CPU, folder, threads=1)
+    return choose_engine(Small().eval(), settings(**values), CPU, folder, threads=1)
 
 
 def write_parity(folder: Path, size: int = SIZE) -> None:
     pictures = np.stack([np.asarray(p.rgb.resize((size, size))) for p in PHOTOGRAPHS])
     config = settings(image_size=size)
-    backend = EagerBackend(Small().eval(), config, CPU)
+    engine = EagerEngine(Small().eval(), config, CPU)
     with torch.inference_mode():
-        answers = torch.softmax(backend(torch.from_numpy(pictures)), 1)
+        answers = torch.softmax(engine(torch.from_numpy(pictures)), 1)
     np.savez(folder / PARITY_FILE, pictures=pictures, probabilities=answers.numpy())
 
 
@@ -78,9 +78,9 @@ def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Chooses where the archive's graph answers as the given model does."""
 
     def choose_graph(model: torch.nn.Module, **values: object) -> Choice:
-        graph = EagerBackend(model.eval(), settings(), CPU)
+        graph = EagerEngine(model.eval(), settings(), CPU)
         graph.name = "compiled"
-        monkeypatch.setattr(choose, "make_backend", lambda *_: graph)
+        monkeypatch.setattr(choose, "make_engine", lambda *_: graph)
         return choose_from(folder, engine="compiled", precision="fp32", **values)
 
     return choose_graph
@@ -89,7 +89,7 @@ def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
     for place in (None, folder):
         choice = choose_from(place, precision="fp32")
-        assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+        assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
         assert choice.parity is None
 
 
@@ -97,7 +97,7 @@ def test_a_graph_that_answers_alike_is_taken(
     choose_with: Callable[..., Choice],
 ) -> None:
     choice = choose_with(Small())
-    assert choice.backend.name == "compiled"
+    assert choice.engine.name == "compiled"
     assert choice.parity is not None
     assert choice.parity.holds(1e-5)
     assert choice.parity.pictures == len(PHOTOGRAPHS)
@@ -110,7 +110,7 @@ def test_an_engine_that_answers_otherwise_is_replaced_and_said(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         choice = choose_with(Small(seed=1))
-    assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+    assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
     assert "compiled fp32 is not used" in caplog.text
     assert "best classes" in choice.refused[0]
     assert choice.failed_gate == 1
@@ -118,22 +118,22 @@ def test_an_engine_that_answers_otherwise_is_replaced_and_said(
 
 def test_the_bound_is_the_settings(choose_with: Callable[..., Choice]) -> None:
     slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
-    assert choose_with(slightly_off).backend.name == "compiled"
+    assert choose_with(slightly_off).engine.name == "compiled"
     strict = choose_with(slightly_off, parity_bound=0.0001)
-    assert strict.backend.name == "eager"
+    assert strict.engine.name == "eager"
 
 
 def test_answers_that_are_no_numbers_are_refused(
     choose_with: Callable[..., Choice],
 ) -> None:
     nowhere = make_changed("bias", torch.full((10,), float("nan")))
-    assert choose_with(nowhere).backend.name == "eager"
+    assert choose_with(nowhere).engine.name == "eager"
 
 
 def test_bf16_goes_through_the_gate_too(folder: Path) -> None:
     choice = choose_from(folder, engine="eager", precision="bf16")
     assert choice.parity is not None and choice.parity.largest_move > 0
-    assert choice.backend.precision == "bf16"
+    assert choice.engine.precision == "bf16"
 
 
 def test_lower_precision_that_nobody_asked_for_needs_photographs(
@@ -141,10 +141,10 @@ def test_lower_precision_that_nobody_asked_for_needs_photographs(
 ) -> None:
     monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
     choice = choose_from(tmp_path)
-    assert (choice.backend.name, choice.backend.precision) == ("eager", "fp32")
+    assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
     assert "no photographs" in caplog.text
     asked = choose_from(tmp_path, precision="bf16")
-    assert asked.backend.precision == "bf16"
+    assert asked.engine.precision == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_int8_without_a_graph_is_said(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     choice = choose_from(folder, precision="int8")
-    assert choice.backend.name == "eager"
+    assert choice.engine.name == "eager"
     assert "model.int8.xml" in caplog.text
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.prediction_log.naming import SegmentName
 from offpath.handler.prediction_log.packing import read_segment, split_torn
-from offpath.handler.prediction_log.segment import SealedSegment
+from offpath.handler.prediction_log.segment import SealedSegment, SegmentName
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.handler.prediction_log.recent import FILE_NAME, SLOTS, RecentIds
+from offpath.handler.prediction_log.recent_ids import FILE_NAME, SLOTS, RecentIds
 from tests.support.bucket import read_out
 
 OpenLog = Callable[..., PredictionLog]

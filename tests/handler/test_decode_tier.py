@@ -11,8 +11,8 @@ import pytest
 from ts.context import Context, RequestProcessor
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.image.decode_tier import DecodeTier
-from offpath.handler.image.decoded import Decoded
+from offpath.handler.decode_tier import DecodeTier
+from offpath.handler.pipeline import PreparedInput
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.response import Reply
@@ -74,7 +74,7 @@ def test_a_decoded_picture_gets_the_answer_of_its_file(
 ) -> None:
     pipeline = make_pipeline()
     decoded, timings = tier[0].decode({"body": JPEG}, make_context("a"))
-    assert isinstance(decoded, Decoded) and timings.seconds[Stage.DECODE] > 0
+    assert isinstance(decoded, PreparedInput) and timings.seconds[Stage.DECODE] > 0
     mine, theirs = pipeline.classify([{"body": decoded}, {"body": JPEG}])
     assert json.loads(mine.body) == pytest.approx(json.loads(theirs.body), abs=1e-6)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.prediction_log.naming import make_sink_folder_name
 from offpath.handler.prediction_log.owner import (
     NEW_PREFIX,
     AdoptedFolders,
@@ -21,6 +20,7 @@ from offpath.handler.prediction_log.owner import (
     list_owner_folders,
     remove_stale,
 )
+from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 
 ROOT = Path(__file__).parents[3]
 StartWriter = Callable[..., Any]

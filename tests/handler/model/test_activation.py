@@ -11,9 +11,9 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
+from offpath.handler.model.activation import activate
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.model.engines.eager import EagerBackend
-from offpath.handler.model.head import activate
+from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.parity import ParitySet, measure_parity
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import MakePipeline
@@ -43,7 +43,7 @@ def make_config(**settings: object) -> HandlerConfig:
 
 def make_small(**settings: object) -> Pipeline:
     config = make_config(**settings)
-    runner = BatchRunner(EagerBackend(Spread(), config, CPU), config, CPU, 4)
+    runner = BatchRunner(EagerEngine(Spread(), config, CPU), config, CPU, 4)
     return Pipeline(config, runner, dict(enumerate("rgb")), 1)
 
 
@@ -105,7 +105,7 @@ def test_score_that_is_no_number_is_shown_and_not_hidden() -> None:
             return torch.full((len(pictures), 2), torch.nan)
 
     config = make_config(activation="sigmoid", threshold=0.5)
-    runner = BatchRunner(EagerBackend(Broken(), config, CPU), config, CPU, 1)
+    runner = BatchRunner(EagerEngine(Broken(), config, CPU), config, CPU, 1)
     body = Pipeline(config, runner, {}, 1).classify(rows()[:1])[0].body
     assert json.loads(body) == {"0": None, "1": None}
 

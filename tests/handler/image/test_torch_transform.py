@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from offpath.handler.image.decode import DecodedImage, DecodeOptions, decode_image
-from offpath.handler.image.geometry import Square
-from offpath.handler.image.resample import (
+from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.image.torch_transform import (
     MAX_LEAD_PX,
     MAX_SHIFT_PX,
     REACH_PX,
@@ -48,59 +48,63 @@ def test_picture_decoded_in_full_differs_from_pillows_by_rounding(
     photograph: Photograph,
 ) -> None:
     image = as_jpeg(photograph.rgb)
-    difference = transform_with_torch(image, Square()).astype(int)
-    difference -= transform_image(image, Square())
+    difference = transform_with_torch(image, InputGeometry()).astype(int)
+    difference -= transform_image(image, InputGeometry())
     assert np.abs(difference).max() <= 2
     assert np.abs(difference).mean() <= 0.25
 
 
-OTHER_SQUARES = [
-    Square(224, 256, interpolation="bicubic"),
-    Square(224, 224, "stretch"),
-    Square(224, 256, "stretch", "bicubic"),
-    Square(224, 224, "letterbox", fill=(114, 7, 250)),
-    Square(224, 224, "letterbox", "bicubic"),
-    Square(225, 257, channels=1),
-    Square(97, 97, "letterbox", "bicubic", channels=1, fill=(80,)),
+OTHER_GEOMETRIES = [
+    InputGeometry(224, 256, interpolation="bicubic"),
+    InputGeometry(224, 224, "stretch"),
+    InputGeometry(224, 256, "stretch", "bicubic"),
+    InputGeometry(224, 224, "letterbox", fill=(114, 7, 250)),
+    InputGeometry(224, 224, "letterbox", "bicubic"),
+    InputGeometry(225, 257, channels=1),
+    InputGeometry(97, 97, "letterbox", "bicubic", channels=1, fill=(80,)),
 ]
 
 
-@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
-def test_other_squares_differ_from_pillows_by_rounding_too(square: Square) -> None:
+@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
+def test_other_geometries_differ_from_pillow_only_by_rounding(
+    geometry: InputGeometry,
+) -> None:
     for photograph in PHOTOGRAPHS[::3]:
         image = as_jpeg(photograph.rgb)
-        expected = transform_image(image, square).astype(int)
+        expected = transform_image(image, geometry).astype(int)
         picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
-        on_device = transform_on_device(picture, square)
+        on_device = transform_on_device(picture, geometry)
         assert on_device is not None and on_device.dtype == torch.uint8
         # Pillow cuts off what bicubic overshoots between its two passes; floats do not.
-        most = 8 if square.interpolation == "bicubic" else 2
-        by_torch = transform_with_torch(image, square)
+        most = 8 if geometry.interpolation == "bicubic" else 2
+        by_torch = transform_with_torch(image, geometry)
         for made, bound in ((by_torch, 2), (on_device.numpy(), most)):
-            assert made.shape == square.shape
+            assert made.shape == geometry.shape
             difference = np.abs(made - expected)
             assert difference.max() <= bound and difference.mean() <= 0.25
 
 
-@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
+@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
 @pytest.mark.parametrize("size", [(30, 41), (257, 300), (2, 3), (1, 900), (900, 1)])
-def test_any_size_gives_any_square(size: tuple[int, int], square: Square) -> None:
+def test_any_picture_size_fits_any_geometry(
+    size: tuple[int, int], geometry: InputGeometry
+) -> None:
     image = as_jpeg(find_photograph("coffee").rgb.resize(size))
-    made = transform_with_torch(image, square)
-    assert made.shape == square.shape
-    assert np.abs(made - transform_image(image, square).astype(int)).mean() <= 0.25
+    made = transform_with_torch(image, geometry)
+    assert made.shape == geometry.shape
+    assert np.abs(made - transform_image(image, geometry).astype(int)).mean() <= 0.25
 
 
-@pytest.mark.parametrize("square", OTHER_SQUARES, ids=str)
-def test_scaled_decode_of_other_squares_lies_where_the_exact_one_does(
-    square: Square,
+@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
+def test_scaled_decode_keeps_the_position_in_other_geometries(
+    geometry: InputGeometry,
 ) -> None:
     for size in ((1411, 1411), (1365, 2048), (4001, 3071)):
         payload = make_waves(size)
-        scaled = decode_image(payload, DecodeOptions.for_square(square, 1.5))
+        scaled = decode_image(payload, DecodeOptions.for_input(geometry, 1.5))
         assert scaled.denominator > 1
-        exact = transform_image(decode_image(payload, DecodeOptions()), square)
-        difference = transform_with_torch(scaled, square).astype(int) - exact
+        exact = transform_image(decode_image(payload, DecodeOptions()), geometry)
+        difference = transform_with_torch(scaled, geometry).astype(int) - exact
         assert np.abs(difference).max() <= 2
         assert abs(difference.mean()) < 0.3
 
@@ -108,7 +112,8 @@ def test_scaled_decode_of_other_squares_lies_where_the_exact_one_does(
 def test_formats_without_loss_stay_bit_equal_to_pillows() -> None:
     image = decode_image(encode(find_photograph("coffee").rgb, "PNG"), DecodeOptions())
     np.testing.assert_array_equal(
-        transform_with_torch(image, Square()), transform_image(image, Square())
+        transform_with_torch(image, InputGeometry()),
+        transform_image(image, InputGeometry()),
     )
 
 
@@ -141,14 +146,17 @@ def test_far_from_the_pictures_edge_there_may_be_no_cut() -> None:
     ],
 )
 @pytest.mark.parametrize("image_size", [224, 256])
-def test_any_size_gives_the_whole_square(
+def test_any_picture_size_fills_the_input(
     size: tuple[int, int], image_size: int
 ) -> None:
     picture = find_photograph("coffee").rgb.resize(size)
     image = as_jpeg(picture)
-    square = transform_with_torch(image, Square(image_size)).astype(int)
-    assert square.shape == (image_size, image_size, 3)
-    assert np.abs(square - transform_image(image, Square(image_size))).mean() <= 0.25
+    pixels = transform_with_torch(image, InputGeometry(image_size)).astype(int)
+    assert pixels.shape == (image_size, image_size, 3)
+    assert (
+        np.abs(pixels - transform_image(image, InputGeometry(image_size))).mean()
+        <= 0.25
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,8 +168,8 @@ def test_any_size_gives_the_whole_square(
 def test_both_resamplers_differ_by_little(name: str, size: tuple[int, int]) -> None:
     image = scaled_jpeg(find_photograph(name), size)
     assert image.denominator > 1
-    by_torch = transform_with_torch(image, Square()).astype(int)
-    difference = np.abs(by_torch - transform_image(image, Square()))
+    by_torch = transform_with_torch(image, InputGeometry()).astype(int)
+    difference = np.abs(by_torch - transform_image(image, InputGeometry()))
     assert difference.max() <= 1
     assert difference.mean() <= 0.25
 
@@ -172,8 +180,8 @@ def test_scaled_decode_lies_where_the_exact_one_does(size: tuple[int, int]) -> N
     scaled = decode_image(payload, DecodeOptions(MIN_SIZE))
     exact = decode_image(payload, DecodeOptions())
     assert scaled.denominator > 1
-    difference = transform_with_torch(scaled, Square()).astype(int)
-    difference -= transform_image(exact, Square())
+    difference = transform_with_torch(scaled, InputGeometry()).astype(int)
+    difference -= transform_image(exact, InputGeometry())
     assert np.abs(difference).max() <= 2
     assert abs(difference.mean()) < 0.3
 
@@ -186,10 +194,10 @@ def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
         payload = encode(photograph.rgb.resize(size), "JPEG", quality=92)
         exact = decode_image(payload, DecodeOptions())
         for interpolation, found in moves.items():
-            square = Square(interpolation=interpolation)
-            scaled = decode_image(payload, DecodeOptions.for_square(square, 1.5))
-            difference = transform_with_torch(scaled, square).astype(int)
-            difference -= transform_image(exact, square)
+            geometry = InputGeometry(interpolation=interpolation)
+            scaled = decode_image(payload, DecodeOptions.for_input(geometry, 1.5))
+            difference = transform_with_torch(scaled, geometry).astype(int)
+            difference -= transform_image(exact, geometry)
             found.append(float(np.abs(difference).mean()))
     print(moves)
     assert np.mean(moves["bicubic"]) <= 1.1 * np.mean(moves["bilinear"]) <= 1.0
@@ -208,8 +216,8 @@ def test_of_a_long_picture_only_the_crop_is_resized(size: tuple[int, int]) -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "interpolate", watch)
-        difference = transform_with_torch(image, Square()).astype(int)
-    difference -= transform_image(image, Square())
+        difference = transform_with_torch(image, InputGeometry()).astype(int)
+    difference -= transform_image(image, InputGeometry())
     assert np.abs(difference).mean() <= 0.5
     assert seen and max(seen) < 2 * min(size)
 
@@ -223,8 +231,10 @@ def test_turned_pictures_cause_no_warning_on_the_log() -> None:
         options = DecodeOptions(MIN_SIZE, exif_orientation=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            square = transform_with_torch(decode_image(payload, options), Square())
-        assert square.shape == (224, 224, 3)
+            pixels = transform_with_torch(
+                decode_image(payload, options), InputGeometry()
+            )
+        assert pixels.shape == (224, 224, 3)
 
 
 @pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
@@ -233,14 +243,14 @@ def test_resize_on_a_device_differs_from_pillows_by_rounding(
 ) -> None:
     image = as_jpeg(photograph.rgb)
     picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
-    square = transform_on_device(picture, Square())
-    assert square is not None
-    assert (square.dtype, tuple(square.shape)) == (torch.uint8, (224, 224, 3))
-    difference = square.numpy().astype(int) - transform_image(image, Square())
+    pixels = transform_on_device(picture, InputGeometry())
+    assert pixels is not None
+    assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (224, 224, 3))
+    difference = pixels.numpy().astype(int) - transform_image(image, InputGeometry())
     assert np.abs(difference).max() <= 2
     assert np.abs(difference).mean() <= 0.25
 
 
 def test_resize_on_a_device_leaves_a_picture_without_a_near_cut() -> None:
     picture = torch.zeros((3, 9001, 30), dtype=torch.uint8)
-    assert transform_on_device(picture, Square()) is None
+    assert transform_on_device(picture, InputGeometry()) is None

@@ -1,8 +1,8 @@
-"""Decodes for models on other hosts: everything up to the model's square, and the refusals.
+"""Decodes for models on other hosts: everything up to the model's input, including refusals.
 
-The other half of `classifier.py`, in processes of its own (docs/after-torchserve.md). What is
-refused here is answered here, recorded and counted; what is good is answered, recorded and counted
-where the model is.
+A decode tier is the first half of `classifier.py` in a separate process (docs/after-torchserve.md).
+It answers, records and counts the requests that it refuses. The others are answered, recorded and
+counted where the model is.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ItemError
-from offpath.handler.image.decoded import Decoded
-from offpath.handler.image.prepare import SquareMaker
-from offpath.handler.image.quiet_decoders import silence_decoders
+from offpath.handler.errors import ItemError, without_frames
+from offpath.handler.image.input_maker import InputMaker, silence_decoders
 from offpath.handler.metrics import MetricsEmitter
-from offpath.handler.pipeline import Batch, Item, set_threads, without_frames
+from offpath.handler.pipeline import Batch, Item, PreparedInput, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import (
     RequestContext,
@@ -32,12 +30,12 @@ from offpath.handler.stages import BatchTimings, Stage, StageTimer
 
 
 class DecodeTier:
-    """What a process without a model does with a request; called from several threads.
+    """Handles requests in a process without a model; called from several threads.
 
     Args:
         config: the archive's settings.
-        model, version: whose pictures these are, for records and metrics.
-        metrics: TorchServe's metrics cache, or what stands in its place.
+        model, version: name and version of the model, for records and metrics.
+        metrics: TorchServe's metrics cache, or an object with the same methods.
     """
 
     def __init__(
@@ -45,10 +43,10 @@ class DecodeTier:
     ) -> None:
         silence_decoders()
         keep_freed_memory()
-        # Threads decode a picture each; none is shared out further.
+        # Each thread decodes one picture; a picture is not split among threads.
         set_threads(1)
         self._config, self._version = config, version
-        self._squares = SquareMaker(config)
+        self._input_maker = InputMaker(config)
         self._log = open_prediction_log(
             config.prediction_log, model=model, version=version
         )
@@ -64,37 +62,37 @@ class DecodeTier:
 
     def decode(
         self, row: Mapping[str, Any], context: RequestContext
-    ) -> tuple[Decoded | Reply, BatchTimings]:
+    ) -> tuple[PreparedInput | Reply, BatchTimings]:
         """Decodes one request.
 
         Args:
-            row: as TorchServe's; see payload.py.
-            context: of this request alone, index 0.
+            row: parameters as in TorchServe's rows; see payload.py.
+            context: context of this one request, at index 0.
 
         Returns:
-            the square, or the refusal that is the answer; and what it took.
+            the model's input, or the reply to a refused request; and the time it took.
         """
         item, timer = Item(), StageTimer()
         try:
             with timer.stage(Stage.READ):
                 item.payload = read_payload(row, self._config.max_payload_bytes)
-            decoded = self._make_square(item, timer)
+            prepared = self._prepare(item, timer)
         except ItemError as error:
             item.error = without_frames(error)
             return self._refuse(item, item.error, timer, context)
         timings = timer.read()
         self._metrics.count_stages(timings)
-        return decoded, timings
+        return prepared, timings
 
-    def _make_square(self, item: Item, timer: StageTimer) -> Decoded:
+    def _prepare(self, item: Item, timer: StageTimer) -> PreparedInput:
         payload = item.payload or b""
         start = time.perf_counter()
-        pixels, decoded = self._squares.make(payload)
+        pixels, decoded = self._input_maker.make(payload)
         timer.seconds[Stage.DECODE] = decoded - start
         timer.seconds[Stage.TRANSFORM] = time.perf_counter() - decoded
         digest = hash_payload(payload, self._config.prediction_log)
         spent = {stage: value for stage, value in timer.seconds.items() if value}
-        return Decoded(pixels, len(payload), digest, spent)
+        return PreparedInput(pixels, len(payload), digest, spent)
 
     def _refuse(
         self, item: Item, error: ItemError, timer: StageTimer, context: RequestContext

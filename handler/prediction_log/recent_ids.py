@@ -1,13 +1,14 @@
-"""Event ids that a worker of this host has recorded lately, in memory that all of them share.
+"""Recently recorded event ids, in memory that all workers of a host share.
 
 TorchServe can run a batch twice: when it scales down, it gives the jobs of a worker that it is
-about to kill to another one (BatchAggregator.sendError: "Data message can be handled by other
-workers"), although the first may have recorded them already. The second must see that, without I/O.
+about to kill to another worker (BatchAggregator.sendError: "Data message can be handled by other
+workers"), although the first worker may have recorded them already. The second worker must see that
+without I/O.
 
-A direct-mapped table of 64-bit hashes in a mapped file: a look-up is a memory access. An id is
-forgotten when a later one falls into its slot, after some ten thousand records. It is noted just
-after the write that it tells of: a kill in these microseconds makes a double, where the other order
-would make a loss.
+The table maps 64-bit hashes directly to slots of a mapped file, so a look-up is one memory access.
+An id is forgotten when a later id falls into its slot, after some ten thousand records. Ids are
+added just after the record was written: a kill in between makes a duplicate, where the other order
+would lose a record.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ SLOT_BYTES = 8
 
 
 class RecentIds:
-    """The table; give every process of a sink the same folder."""
+    """The table of a sink; all its processes must pass the same folder.
+
+    Raises:
+        OSError: There is no room for the table, or the folder cannot be written.
+    """
 
     def __init__(self, sink_folder: Path) -> None:
-        """Maps the table, which is made on first use.
-
-        Raises:
-            OSError: There is no room for it, or the folder cannot be written.
-        """
         fd = os.open(sink_folder / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _allocate(fd)
@@ -41,27 +41,27 @@ class RecentIds:
         self._slots = memoryview(self._memory).cast("Q")
 
     def has(self, event_id: str) -> bool:
-        """Whether the id was noted and not forgotten since; never for an empty id."""
+        """Returns True if the id was added and not forgotten since; never for an empty id."""
         value = _hash(event_id)
         return event_id != "" and self._slots[value % SLOTS] == value
 
     def add(self, event_id: str) -> None:
-        """Notes an id whose record is in the spool."""
+        """Adds an id whose record is in the spool."""
         value = _hash(event_id)
         self._slots[value % SLOTS] = value
 
 
 def _allocate(fd: int) -> None:
-    """Gives the file all its blocks: a hole in it on a full disk would end the worker by SIGBUS."""
+    """Allocates all blocks of the file: a hole on a full disk would end the worker by SIGBUS."""
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         os.posix_fallocate(fd, 0, SLOTS * SLOT_BYTES)
     except OSError:
-        # Not complete, so nobody has mapped it: leave no half of it on a disk that is full.
+        # An incomplete file is not mapped by anyone; remove the partial blocks from the full disk.
         os.ftruncate(fd, 0)
         raise
     finally:
-        # Not left to close(): the mapping holds a duplicate of the descriptor, and so the lock.
+        # close() would not release it: the mapping holds a duplicate of the descriptor.
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 

@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 
 import pytest
 
-from offpath.handler.prediction_log.naming import (
+from offpath.handler.prediction_log.owner import make_owner_name
+from offpath.handler.prediction_log.segment import (
     SegmentName,
     format_hour,
-    make_owner_name,
-    make_sink_folder_name,
     parse_segment_name,
 )
+from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The model's outputs -> scores: the one place, for every engine, the gate and the builder."""
+"""Turns a model's outputs into scores, for every engine and for the archive builder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ def activate(outputs: torch.Tensor, activation: str) -> torch.Tensor:
     """Applies the setting `activation`.
 
     Args:
-        outputs: of the model, [batch, classes], of any floating-point type.
+        outputs: the model's outputs, [batch, classes], of any floating-point type.
         activation: `softmax`, `sigmoid`, or `none` for a model that ends with its own.
 
     Returns:
-        float32 [batch, classes]; with `none` the outputs' own memory where they are float32.
+        float32 [batch, classes]; with `none` the same memory as `outputs` if they are float32.
 
     Raises:
-        ConfigError: `auto`, which only the archive's builder can decide.
+        ConfigError: `auto`, which only the archive builder can decide.
     """
     scores = outputs.float()
     if activation == "softmax":
@@ -28,6 +28,6 @@ def activate(outputs: torch.Tensor, activation: str) -> torch.Tensor:
     if activation == "none":
         return scores
     raise ConfigError(
-        f"handler.activation is {activation!r}, which `offpath archive` decides; a worker needs "
-        "softmax, sigmoid or none"
+        f"handler.activation is {activation!r}, which only the archive builder can decide; "
+        "accepted by a worker: softmax, sigmoid, none"
     )
