@@ -32,11 +32,15 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.model.engines.engine import PRECISIONS, EngineUnavailable
-from offpath.handler.model.engines.engine import PARITY_FILE, artefact_name
+from offpath.handler.model.activation import activate
 from offpath.handler.model.engines.choose import make_engine
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.activation import activate
+from offpath.handler.model.engines.engine import (
+    PARITY_FILE,
+    PRECISIONS,
+    EngineUnavailable,
+    artefact_name,
+)
 from offpath.handler.model.parity import Parity, ParitySet, measure_parity
 
 # Floating-point operations per image above which OpenVINO's faster kernels outweigh its call.

@@ -17,10 +17,10 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.handler.model.engines.engine import INPUT, OUTPUT
 from offpath.handler.model.engines.eager import DTYPES
-from offpath.handler.model.normalise import PictureModel
+from offpath.handler.model.engines.engine import INPUT, OUTPUT
 from offpath.handler.model.engines.open_vino import forbid_telemetry
+from offpath.handler.model.normalise import PictureModel
 
 # torch.export takes a dimension of 1 for a constant; any larger batch will do.
 EXAMPLE_BATCH = 2

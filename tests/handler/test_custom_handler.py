@@ -76,7 +76,9 @@ def test_what_fails_gets_a_500_alone_and_the_log_says_where(
     assert json.loads(replies[1].body)["type"] == "PostprocessFailed"
     assert batch.items[1].extra is None
     (said,) = [r.message for r in caplog.records]  # once
-    assert "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
+    assert (
+        "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
+    )
     assert said.isascii()
 
 

@@ -278,7 +278,9 @@ def test_what_is_left_open_is_decided_when_the_archive_is_built(
 def test_heavy_model_goes_to_openvino_where_it_is_installed(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
-    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64)))
+    monkeypatch.setattr(
+        engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64))
+    )
     found = object() if is_installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
     assert plan(model).engine == ("openvino" if is_installed else "eager")
