@@ -117,7 +117,7 @@ def test_half_precision_outputs_give_float32_scores() -> None:
 
 
 def test_worker_refuses_what_only_the_builder_can_decide() -> None:
-    with pytest.raises(ConfigError, match="`offpath archive` decides"):
+    with pytest.raises(ConfigError, match="only the archive builder can decide"):
         make_small(activation="auto").runner.warm_up()
 
 

@@ -12,7 +12,8 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.engines.engine import PARITY_FILE, choose
+from offpath.handler.model.engines import choose
+from offpath.handler.model.engines.engine import PARITY_FILE
 from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
@@ -149,9 +150,9 @@ def test_lower_precision_that_nobody_asked_for_needs_photographs(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"engine": "openvino", "precision": "int8"}, "--precision int8"),
+        ({"engine": "openvino", "precision": "int8"}, "with precision 'int8'"),
         ({"engine": "tensorrt", "precision": "fp16"}, "model.fp32.onnx"),
-        ({"engine": "compiled", "precision": "fp32"}, "--engine compiled"),
+        ({"engine": "compiled", "precision": "fp32"}, "for engine 'compiled'"),
     ],
 )
 def test_an_engine_asked_for_that_cannot_run_is_an_error(
