@@ -62,8 +62,8 @@ class ArchivedDecoder:
 
     def decode(self, request: Request) -> DecodedImage | Answer:
         """Returns the image for the model, or the answer that refuses it."""
-        from offpath.handler.pipeline import PreparedInput
         from offpath.handler.model.explanations import is_explanation
+        from offpath.handler.pipeline import PreparedInput
         from offpath.handler.request.body_from_front_door import read_fields
         from offpath.handler.response import JSON_CONTENT_TYPE
         from offpath.handler.stages import format_server_timing

@@ -169,13 +169,19 @@ def make_row(request: Request) -> dict[str, Any]:
     """Makes the row that TorchServe would have made of a request."""
     # The archive's own copy, which can be imported once its entry was loaded.
     from offpath.handler.pipeline import PreparedInput
-    from offpath.handler.request.body_from_front_door import FORM, MULTIPART, UnparsedRequest
+    from offpath.handler.request.body_from_front_door import (
+        FORM,
+        MULTIPART,
+        UnparsedRequest,
+    )
     from offpath.handler.stages import Stage
 
     body = request.body
     if isinstance(body, DecodedImage):
         stage_s = {Stage(name): value for name, value in body.stage_s.items()}
-        decoded = PreparedInput(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
+        decoded = PreparedInput(
+            body.pixels, body.payload_bytes, body.payload_hash, stage_s
+        )
         return {"body": decoded, "target": body.target}
     content_type = request.headers.get("content-type", "")
     row: dict[str, Any] = {"body": body}

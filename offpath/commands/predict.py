@@ -123,7 +123,7 @@ def read_input_geometry(texts: tuple[str, ...]) -> InputGeometry:
         # The server normalises; these values only complete the section.
         settings = {"mean": 0.5, "std": 0.5, **settings}
     try:
-        return HandlerConfig.from_mapping(settings, environ={}).geometry
+        return HandlerConfig.from_mapping(settings, environ={}).input_geometry
     except ConfigError as error:
         raise WrongOption(str(error)) from error
 
