@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.model.engines.artefacts import FOLDER as ENGINE_FOLDER
+from offpath.handler.model.engines.engine import FOLDER as ENGINE_FOLDER
 from offpath.profiling.load.call import NPY, Call
 from offpath.profiling.load.limits import OwnForward
 from offpath.profiling.load.model_under_test import ModelUnderTest
