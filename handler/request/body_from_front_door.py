@@ -18,10 +18,10 @@ import re
 import stat
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
 from offpath.handler.request.multipart import Body, parse_multipart
+from offpath.handler.request.url_form import FIELD, read_percent_encoded
 
 # Variables by which the door tells the workers its folder and its key.
 FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"
@@ -174,7 +174,7 @@ def parse_body(body: Body, content_type: str) -> dict[str, Any]:
     kind = content_type.partition(";")[0].strip().lower()
     if kind == MULTIPART:
         return dict(parse_multipart(body, content_type))
-    if kind == FORM and body[:5] == b"data=":
-        return {"data": unquote_to_bytes(bytes(body[5:]))}
+    if kind == FORM and body[: len(FIELD)] == FIELD:
+        return {"data": read_percent_encoded(body)}
     # `curl --data-binary` labels any body a form, so the label alone means nothing.
     return {"body": memoryview(body)}

@@ -1,6 +1,6 @@
-"""What is known to cost a decoder most within `max_payload_bytes`, by format.
+"""The most expensive requests known for each format, and the ways in which a client can send them.
 
-Where worst_cost.py begins to search; tests/reliability/test_worst_cost.py holds them to the bound.
+worst_cost.py starts its search here. tests/reliability/test_worst_cost.py holds them to the bound.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from offpath.handler.request.body_from_front_door import FORM, MULTIPART
 from tests.support.costly import (
     bmp_of_runs,
     gif_of_comments,
@@ -25,7 +27,41 @@ from tests.support.costly import (
 )
 
 Maker = Callable[[], bytes]
-MOST_BYTES = 20 * 2**20
+# Of an image, and of a request.
+MOST_BYTES, MOST_REQUEST_BYTES = 20 * 2**20, 32 * 2**20
+
+
+class Request(NamedTuple):
+    """A body with the content type that the client names."""
+
+    body: bytes
+    content_type: str = ""
+
+
+def in_form(body: bytes) -> Request:
+    """Wraps a body in a form whose every byte is percent-encoded."""
+    return Request(b"data=%" + body.hex("%").encode(), FORM)
+
+
+def in_json(body: bytes) -> Request:
+    """Wraps a body in JSON with base64."""
+    return Request(b'{"data": "' + base64.b64encode(body) + b'"}')
+
+
+def in_multipart(body: bytes) -> Request:
+    """Wraps a body in the last field of a multipart form."""
+    field = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n%b\r\n'
+    return Request(
+        field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x"
+    )
+
+
+WAYS_IN: dict[str, Callable[[bytes], Request]] = {
+    "raw": Request,
+    "form": in_form,
+    "JSON with base64": in_json,
+    "multipart": in_multipart,
+}
 # The largest square of 50 million pixels.
 SIDE = 7071
 # Where each pass of an interlaced PNG begins and how far its pixels are apart (PNG, 8.2).
@@ -45,7 +81,7 @@ def noise(side: int, full: int = 0) -> Image.Image:
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
-    """Of a PNG."""
+    """Makes a PNG chunk."""
     body = kind + data
     return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
@@ -91,7 +127,7 @@ def jpeg_of_exif(kind: int, values: int) -> bytes:
 
 
 def deflated_after_nothing(count: int, blocks: int) -> bytes:
-    """So many zeros after empty blocks, five bytes each."""
+    """Deflates zeros after empty blocks of five bytes each."""
     zeros = bytes(count)
     stored = b"\x01" + struct.pack("<HH", count, count ^ 0xFFFF) + zeros
     empty = b"\x00\x00\x00\xff\xff" * blocks
@@ -185,6 +221,22 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "words": lambda: b"ab " * (10 * 2**20),
         "base64 of noise": lambda: base64.b64encode(bytes(24 * 2**20)),
     },
+}
+# Envelopes that cost something themselves.
+COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
+    "form of percent signs": lambda: Request(b"data=" + b"%" * (2**25 - 5), FORM),
+    "form of codes": lambda: Request(b"data=" + b"%41" * (2**25 // 3 - 2), FORM),
+    "form of no codes": lambda: Request(b"data=" + b"%zz" * (2**25 // 3 - 2), FORM),
+    "form of JSON": lambda: Request(
+        b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM
+    ),
+    "multipart of almost boundaries": lambda: Request(
+        b"-" * 2**25, f"{MULTIPART}; boundary={'-' * 69}x"
+    ),
+    "multipart of names": lambda: Request(
+        (b"--x\r\n" + b"content-disposition:" * 204 + b"\r\n\r\n\r\n") * 31 + b"--x--",
+        f"{MULTIPART}; boundary=x",
+    ),
 }
 
 

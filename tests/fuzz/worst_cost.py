@@ -19,9 +19,16 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ItemError
 from offpath.handler.image.decode import decode_image
 from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.request.body_from_front_door import parse_body
 from offpath.handler.request.npy import is_npy, read_npy
 from offpath.handler.request.payload import read_payload
-from tests.fuzz.costly_requests import COSTLY
+from tests.fuzz.costly_requests import (
+    COSTLY,
+    COSTLY_ENVELOPES,
+    MOST_REQUEST_BYTES,
+    WAYS_IN,
+    Request,
+)
 
 CONFIG = HandlerConfig(exif_orientation=True)
 MOST_MEMORY_BYTES = 8 * 2**30
@@ -29,7 +36,7 @@ MOST_MEMORY_BYTES = 8 * 2**30
 
 @dataclass(frozen=True)
 class Cost:
-    """What one request took.
+    """The cost of one request.
 
     Attributes:
         cpu_s: of all threads.
@@ -42,14 +49,14 @@ class Cost:
     answer: str
 
 
-def measure(body: bytes) -> Cost:
-    """Reads and decodes a body as a worker does, in a child process."""
+def measure(request: Request) -> Cost:
+    """Reads and decodes a request as a worker does, in a child process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
         try:
-            os.write(writer, pickle.dumps(_take(bytearray(body))))
+            os.write(writer, pickle.dumps(_take(request)))
         finally:
             os._exit(0)
     os.close(writer)
@@ -62,12 +69,13 @@ def measure(body: bytes) -> Cost:
     return cost
 
 
-def _take(body: bytearray) -> Cost:
+def _take(request: Request) -> Cost:
+    body = bytearray(request.body)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin_s = time.process_time()
     try:
-        _decode(body)
+        _decode(body, request.content_type)
         answer = "200"
     except ItemError as error:
         answer = error.type
@@ -78,8 +86,8 @@ def _take(body: bytearray) -> Cost:
     return Cost(cpu_s, (after - before) // 1024, answer)
 
 
-def _decode(body: bytearray) -> None:
-    payload = read_payload({"body": body}, CONFIG.max_payload_bytes)
+def _decode(body: bytearray, content_type: str) -> None:
+    payload = read_payload(parse_body(body, content_type), CONFIG.max_payload_bytes)
     if is_npy(payload):
         read_npy(payload, CONFIG.image_size)
     else:
@@ -122,16 +130,22 @@ def main(minutes: float, seed: int, only: str | None) -> None:
             if only and format != only:
                 continue
             body = make()
-            cost = measure(body)
+            cost = measure(Request(body))
             report(format, name, len(body), cost)
             if format not in worst or cost.cpu_s > worst[format][2].cpu_s:
                 worst[format] = (name, body, cost)
+    for name, make_request in COSTLY_ENVELOPES.items():
+        request = make_request()
+        report("envelope", name, len(request.body), measure(request))
     end_s, tries = time.monotonic() + 60 * minutes, 0
     while time.monotonic() < end_s:
         format = chance.choice(sorted(worst))
         name, body, cost = worst[format]
         changed = mutate(body, chance)
-        tried, tries = measure(changed), tries + 1
+        request = WAYS_IN[chance.choice(sorted(WAYS_IN))](changed)
+        if len(request.body) > MOST_REQUEST_BYTES:
+            request = Request(changed)
+        tried, tries = measure(request), tries + 1
         if tried.answer.startswith("BUG") or tried.answer == "the process ended":
             report(format, "found", len(changed), tried)
         if tried.cpu_s > cost.cpu_s:

@@ -7,10 +7,26 @@ from collections.abc import Callable
 import pytest
 
 from offpath.handler.image.input_maker import silence_decoders
-from tests.fuzz.costly_requests import COSTLY
+from tests.fuzz.costly_requests import (
+    COSTLY,
+    COSTLY_ENVELOPES,
+    MOST_REQUEST_BYTES,
+    WAYS_IN,
+    Request,
+)
 from tests.fuzz.worst_cost import measure, report
 
 MOST_S = 2.0
+# For each format, what costs most as it is: those are also sent in every envelope.
+COSTLIEST = {
+    "JPEG": "progressive",
+    "PNG": "high",
+    "GIF": "comments",
+    "WEBP": "lossy",
+    "BMP": "runs",
+    "TIFF": "lzma",
+    "npy": "parentheses",
+}
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(300)]
 
@@ -26,8 +42,26 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(300)]
 def test_no_request_takes_more_than_two_seconds(
     kind: str, name: str, make: Callable[[], bytes]
 ) -> None:
+    check(kind, name, Request(make()))
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS_IN if way != "raw"])
+@pytest.mark.parametrize("kind, name", COSTLIEST.items(), ids=str)
+def test_no_way_in_takes_more_than_two_seconds(kind: str, name: str, way: str) -> None:
+    request = WAYS_IN[way](COSTLY[kind][name]())
+    if len(request.body) > MOST_REQUEST_BYTES:
+        pytest.skip("the server refuses this length")
+    check(kind, f"{name}, {way}", request)
+
+
+@pytest.mark.parametrize("name", COSTLY_ENVELOPES)
+def test_no_envelope_takes_more_than_two_seconds(name: str) -> None:
+    check("envelope", name, COSTLY_ENVELOPES[name]())
+
+
+def check(kind: str, name: str, request: Request) -> None:
     silence_decoders()
-    body = make()
-    cost = measure(body)
-    report(kind, name, len(body), cost)
+    cost = measure(request)
+    report(kind, name, len(request.body), cost)
     assert cost.cpu_s <= MOST_S and "BUG" not in cost.answer
+    assert cost.answer != "the process ended"
