@@ -227,9 +227,7 @@ COSTLY_ENVELOPES: dict[str, Callable[[], Request]] = {
     "form of percent signs": lambda: Request(b"data=" + b"%" * (2**25 - 5), FORM),
     "form of codes": lambda: Request(b"data=" + b"%41" * (2**25 // 3 - 2), FORM),
     "form of no codes": lambda: Request(b"data=" + b"%zz" * (2**25 // 3 - 2), FORM),
-    "form of JSON": lambda: Request(
-        b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM
-    ),
+    "form of JSON": lambda: Request(b"data=%22" + b"A" * (2**25 - 11) + b"%22", FORM),
     "multipart of almost boundaries": lambda: Request(
         b"-" * 2**25, f"{MULTIPART}; boundary={'-' * 69}x"
     ),
