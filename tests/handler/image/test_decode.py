@@ -352,7 +352,7 @@ def test_bombs_take_no_memory(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert int(done.stdout) < 8 * 2**20
 

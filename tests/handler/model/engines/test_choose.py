@@ -10,9 +10,10 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
+from offpath.handler.model.engines import choose
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.engines.engine import PARITY_FILE, choose
+from offpath.handler.model.engines.engine import PARITY_FILE
 from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
