@@ -137,7 +137,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     """Profiles handlers in turn, then shows the result."""
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.profilers.profile_document import document_of
+    from offpath.profiling.profilers.profile_report import document_of
     from offpath.profiling.profilers.profile_experiment import (
         ProfileChoices,
         run_profile,
@@ -209,7 +209,7 @@ def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
     output, with_cprofile = chosen.pop("output"), chosen.pop("cprofile")
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.experiments.server_document import document_of
+    from offpath.profiling.experiments.server_account import document_of
     from offpath.profiling.experiments.server_profile import (
         ServerChoices,
         run_server_profile,

@@ -17,9 +17,9 @@ EXPERIMENTS: dict[str, str] = {
     "sweep": "offpath.profiling.experiments.sweep_report",
     **dict.fromkeys(
         ("profile-stages", "profile-cprofile", "profile-lines", "profile-flame"),
-        "offpath.profiling.profilers.profile_document",
+        "offpath.profiling.profilers.profile_report",
     ),
-    "profile-server": "offpath.profiling.experiments.server_document",
+    "profile-server": "offpath.profiling.experiments.server_account",
     "tune": "offpath.profiling.experiments.tune_report",
 }
 

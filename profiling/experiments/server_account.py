@@ -1,39 +1,64 @@
-"""Two /metrics snapshots and a client's latencies -> where the client's mean latency went.
+"""The account of a client's mean latency in a server, and its declared report.
 
-Four clocks lie inside one another: the client's, Java's per request (from the whole request read
-to the reply begun, with the queue apart), TorchServe's `PredictionTime` around the call of
-`handle`, and the handler's own stages. Each line of the account is a stage, or the difference of
-two neighbouring clocks; the last line is what was not accounted for. They add up to the client's
-mean exactly.
+The account is made of two /metrics snapshots and the clients' latencies. Four clocks lie inside
+one another: the client's, Java's per request (from the whole request read to the reply begun, with
+the queue apart), TorchServe's `PredictionTime` around the call of `handle`, and the handler's own
+stages. Each part of the account is a stage, or the difference of two neighbouring clocks. The last
+part is what was not accounted for. The parts add up to the client's mean exactly.
 
-Java counts per request. The handler's counters and `PredictionTime` are per batch, and what a
-batch takes each of its requests waits: a batch's time is the latency of every item in it. The
-mean over batches stands for the mean over items; that is exact while batches are of one size, and
-too low where they are not and time grows with size (the difference is then in "worker protocol").
+Java counts per request. The handler's counters and `PredictionTime` are per batch, and each request
+waits for its whole batch: a batch's time is the latency of every item in it. The mean over batches
+stands for the mean over items. That is exact if all batches have one size. Otherwise it is too low
+if time grows with size, and the difference appears in "worker protocol".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
-from offpath.profiling.core.experiment import Observer
-from offpath.profiling.experiments.server_target import ServedModel
-from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import WindowWatcher
+from offpath.profiling.core.doubts import find_doubts
+from offpath.profiling.core.figures import format_bytes, format_figure, format_share
+from offpath.profiling.core.run import Run
+from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.load.prometheus import Snapshot
+from offpath.profiling.profilers.profile_figures import ACCOUNT, TOTAL, Profiled
+from offpath.profiling.profilers.profile_report import (
+    FILES_PART,
+    Handlers,
+    PartRow,
+    draw_bars,
+    function_parts,
+    lay_out,
+    list_each,
+    list_rows,
+)
+from offpath.profiling.report.charts import Histogram, Waterfall
+from offpath.profiling.report.declared import (
+    Column,
+    Part,
+    Report,
+    TableSpec,
+    each,
+    make_document,
+)
+from offpath.profiling.report.document import Document
+from offpath.profiling.report.measured import describe_run
 
 REQUESTS = "ts_inference_requests_total"
-# With `_total`, see `load/prometheus.py`.
+# `load/prometheus.py` adds `_total` to these names.
 INFERENCE_US = "ts_inference_latency_microseconds_total"
 QUEUE_US = "ts_queue_latency_microseconds_total"
 STAGES = "offpath_stage_seconds_total"
 BATCHES = "offpath_batches_total"
 ITEMS = "offpath_items_total"
-# Of the stages, what the handler's own account could not place.
+# The stage for time that the handler itself could not assign.
 OTHER = "other"
-# The account's lines, but the handler's stages, and what each belongs to.
+# The parts of the account besides the handler's stages, and the place of each.
 CLIENT, QUEUE = "client, socket and front end", "queue"
 PROTOCOL, WORKER = "worker protocol", "worker and handler"
 HANDLER, HANDLER_OTHER = "handler", "handler, other"
@@ -44,39 +69,27 @@ WHERE = {
     PROTOCOL: "worker",
     WORKER: "worker",
     LEFT: "unaccounted",
+    TOTAL: "client",
 }
-# Reading the page costs Java a few milliseconds.
-SNAPSHOT_EVERY_S = 1.0
 MIN_BATCHES = 50
-# Requests in flight at the window's ends, as a share of those counted, from which it matters.
+# From this share of the counted requests on, those in flight at the window's ends matter.
 MAX_EDGE_SHARE = 0.05
-# Of the client's mean that the parts may exceed it by.
+# The share of the client's mean by which the parts may exceed it.
 MAX_EXCESS_SHARE = 0.02
-
-
-class SnapshotWatcher(WindowWatcher):
-    """Reads /metrics at the window's beginning and about once a second inside it.
-
-    The last reading before the window ends is the second snapshot: at both, every client is busy.
-    """
-
-    def __init__(self, name: str, target: ServedModel, observer: Observer) -> None:
-        super().__init__(name, target, observer)
-        self._metrics_url = target.metrics_url
-        self._last_s = 0.0
-        self.snapshots: list[Snapshot] = []
-
-    def on_window(self) -> None:
-        """The window begins."""
-        self.snapshots = [read_metrics(self._metrics_url)]
-        super().on_window()
-
-    def on_progress(self, replies: int, elapsed_s: float) -> None:
-        """Passes the count on; raises ExpectedError when the server is gone."""
-        super().on_progress(replies, elapsed_s)
-        if elapsed_s - self._last_s >= SNAPSHOT_EVERY_S:
-            self._last_s = elapsed_s
-            self.snapshots.append(read_metrics(self._metrics_url))
+TITLE = "Where a client's latency goes, from its socket to the model"
+# Metric of the summary -> its name in the report.
+COUNTED = {
+    "replies": "replies",
+    "failed": "failures",
+    "rate": "replies per second",
+    f"{LATENCY}.mean": "mean ms",
+    **{f"{LATENCY}.p{percent}": f"p{percent} ms" for percent in (50, 95, 99)},
+    "mean_batch_size": "mean batch size",
+    "cpu_ms.frontend": "CPU ms per request, Java",
+    "cpu_ms.workers": "CPU ms per request, workers",
+    "cpu_ms.generator": "CPU ms per request, load generator",
+    "other_cores": "cores busy with something else",
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,11 @@ class Counters:
     """Differences of a model's counters between two snapshots.
 
     Attributes:
-        requests, inference_us, queue_us: of Java, per request: sums.
-        answered: replies that Java has sent, None where QueueTime is a gauge or serves several
-            models.
-        prediction_ms, prediction_batches, handler_ms, handler_batches: TorchServe's histograms, 0
-            where they are gauges.
-        batches, items, stages_s: our handler's, 0 and empty for any other.
+        requests, inference_us, queue_us: Java's sums over requests.
+        answered: replies that Java has sent; None if QueueTime is a gauge or serves several models.
+        prediction_ms, prediction_batches, handler_ms, handler_batches: TorchServe's histograms; 0
+            if they are gauges.
+        batches, items, stages_s: our handler's counters; 0 and empty for any other handler.
     """
 
     requests: float
@@ -106,23 +118,23 @@ class Counters:
 
     @property
     def replies(self) -> float:
-        """Requests that were answered, as far as it is counted."""
+        """Number of answered requests, or of all requests if answers are not counted."""
         return self.answered or self.requests
 
     @property
     def counted_batches(self) -> float:
-        """By our handler, else by TorchServe; 0 where nobody counts them."""
+        """Number of batches that our handler or else TorchServe counted; 0 if neither did."""
         return self.batches or self.prediction_batches
 
     @property
     def call_ms(self) -> float:
-        """TorchServe's clock around `handle`, a batch; 0 where it keeps only the last value."""
+        """TorchServe's time around `handle` per batch; 0 if it keeps only the last value."""
         batches = self.prediction_batches
         return self.prediction_ms / batches if batches else 0.0
 
     @property
     def mean_batch_size(self) -> float | None:
-        """Items a batch; None where nobody counts batches."""
+        """Items per batch; None if batches were not counted."""
         if not self.counted_batches:
             return None
         items = self.items if self.batches else self.replies
@@ -130,16 +142,16 @@ class Counters:
 
 
 def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
-    """Differences of the counters that belong to a model.
+    """Returns the differences of a model's counters.
 
     Raises:
-        ExpectedError: TorchServe's counters are not there, fell (the server was restarted), or
+        ExpectedError: TorchServe's counters are missing, fell (the server was restarted), or
             counted nothing.
     """
     if not after.has(REQUESTS):
         raise ExpectedError(
-            f"the metrics page has no {REQUESTS}: it is not TorchServe's, nothing was asked yet,"
-            " or metrics_mode is not prometheus in its config.properties"
+            f"the metrics page has no {REQUESTS}: it is not TorchServe's, the server had no"
+            " request yet, or metrics_mode is not prometheus in its config.properties"
         )
 
     def change(name: str, **labels: str) -> float:
@@ -154,12 +166,12 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
     requests = change(REQUESTS, model_name=model)
     if not requests:
         raise ExpectedError(
-            f"TorchServe counted no request of the model {model!r} in the window: too short a"
-            " --duration, or the metrics are another server's"
+            f"TorchServe counted no request of the model {model!r} in the window: the window was"
+            " too short, or the metrics belong to another server"
         )
     earlier = before.by_label(STAGES, "Stage", ModelName=model)
     later = after.by_label(STAGES, "Stage", ModelName=model)
-    # QueueTime knows no models: it counts this one's replies where there is no other.
+    # QueueTime has no label for the model: it is this model's only if there is no other.
     is_alone = len(after.by_label(REQUESTS, "model_name")) == 1
     has_answered = is_alone and after.has("QueueTime_count")
     return Counters(
@@ -178,11 +190,11 @@ def read_counters(before: Snapshot, after: Snapshot, model: str) -> Counters:
 
 
 def make_account(mean_ms: float, counters: Counters) -> dict[str, float]:
-    """The client's mean latency in milliseconds, part by part, in the order of the path."""
+    """Returns the client's mean latency in milliseconds by part, in the order of the path."""
     java_ms = counters.inference_us / counters.replies / 1e3
     queue_ms = counters.queue_us / counters.replies / 1e3
     handler = list_handler_parts(counters)
-    # Innermost clock around `handle`: TorchServe's own, else the handler's.
+    # The innermost clock around `handle` is TorchServe's own, or else the handler's.
     call_ms = counters.call_ms or sum(handler.values())
     account = {
         CLIENT: max(0.0, mean_ms - java_ms),
@@ -190,14 +202,14 @@ def make_account(mean_ms: float, counters: Counters) -> dict[str, float]:
         PROTOCOL if call_ms else WORKER: max(0.0, java_ms - queue_ms - call_ms),
         **handler,
     }
-    # Exact addition is a promise: the last line is what the others leave, whatever its sign.
+    # The last part makes the sum exact, whatever its sign.
     return {**account, LEFT: mean_ms - sum(account.values())}
 
 
 def list_handler_parts(counters: Counters) -> dict[str, float]:
-    """Milliseconds a batch inside the handler: by stage where it counts them, else as one part."""
+    """Returns milliseconds per batch inside the handler: by stage if counted, else as one part."""
     if counters.batches:
-        # The page has them in no order; a stage of a later version comes after the known ones.
+        # The page is not ordered. Stages of a later version come after the known stages.
         known = [stage.value for stage in Stage if stage.value in counters.stages_s]
         names = dict.fromkeys([*known, *counters.stages_s, OTHER])
         return {
@@ -210,16 +222,16 @@ def list_handler_parts(counters: Counters) -> dict[str, float]:
     return {HANDLER: counters.call_ms} if counters.call_ms else {}
 
 
-def find_doubts(
+def find_account_doubts(
     counters: Counters, account: Mapping[str, float], mean_ms: float, clients: int
 ) -> list[str]:
-    """What makes the account less certain, as sentences."""
+    """Returns reasons to doubt the account, as sentences."""
     doubts = []
     batches = counters.counted_batches
     if batches and batches < MIN_BATCHES:
         doubts.append(
-            f"only {batches:.0f} batches were counted; workers report once a second, so take a"
-            " longer --duration"
+            f"only {batches:.0f} batches were counted; workers report once per second, so measure"
+            " for longer"
         )
     if not batches:
         doubts.append(
@@ -229,11 +241,112 @@ def find_doubts(
     if counters.answered is None and clients > MAX_EDGE_SHARE * counters.requests:
         doubts.append(
             f"up to {clients} requests in flight at the window's ends against"
-            f" {counters.requests:.0f} counted: take a longer --duration"
+            f" {counters.requests:.0f} counted: measure for longer"
         )
     if account[LEFT] <= -MAX_EXCESS_SHARE * mean_ms:
         doubts.append(
             f"the parts are {-account[LEFT]:.1f} ms more than the client waited: the clocks'"
-            " windows differ, so take a longer --duration on a steadier machine"
+            " windows differ, so measure for longer on a steadier machine"
         )
     return doubts
+
+
+def draw_account(server: Profiled) -> Iterator[Waterfall]:
+    """Draws the parts of the account end to end."""
+    yield Waterfall(server.name, "ms", lay_out(server.parts(ACCOUNT)))
+
+
+def draw_latencies(server: Profiled) -> Iterator[Histogram]:
+    """Draws the distribution of the latencies."""
+    yield Histogram(server.name, "ms per request", server.values(LATENCY))
+
+
+def explain_account(servers: Handlers) -> str:
+    """Returns the note on the account, which says more about a single client."""
+    note = "Means in the order of the path; they add up to the client's mean."
+    if servers[0].cell.clients != 1:
+        return note
+    return (
+        f"{note} With one client, no request waits for another: the queue holds only the wait"
+        " for a batch to fill (max_batch_delay_ms)."
+    )
+
+
+def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
+    """Yields what client, server and machine counted, as name and text."""
+    yield "clients", str(server.cell.clients)
+    for metric, title in COUNTED.items():
+        if (value := server.value(metric)) is not None:
+            yield title, format_figure(value)
+    details = server.summary.run.details
+    for key, value in details["in_force"].items():
+        yield f"in force: {key}", str(value)
+    yield from list_gpu_figures(details["gpu"])
+
+
+def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields mean utilisation and largest memory of each device of `load.gpu.GpuSamples`."""
+    for device in gpu["devices"]:
+        readings = [r for r in gpu["readings"] if r["device"] == device["index"]]
+        busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]
+        name = f"GPU {device['index']}, {device['name']}"
+        if busy:
+            yield f"{name}: utilisation", format_share(fmean(busy))
+        if readings:
+            used = max(r["memory_used_bytes"] for r in readings)
+            yield f"{name}: memory", format_bytes(used)
+
+
+def explain_gpu(server: Profiled) -> str:
+    """Returns why no GPU was read, if so."""
+    absent = server.summary.run.details["gpu"]["absent"]
+    return f"GPU: {absent}" if absent else ""
+
+
+ACCOUNT_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
+    lambda server: server.name,
+    lambda server: list_rows(server, ACCOUNT),
+    (
+        Column("part", lambda row: row.part),
+        Column("where", lambda row: WHERE.get(row.part, "handler")),
+        Column("ms", PartRow.format_ms),
+        Column("share", PartRow.format_share),
+    ),
+    words=2,
+    has_total=True,
+)
+COUNTS: TableSpec[Profiled, tuple[str, str]] = TableSpec(
+    lambda server: server.name,
+    list_counts,
+    (Column("", lambda row: row[0]), Column("value", lambda row: row[1])),
+    note=explain_gpu,
+)
+draw_parts = draw_bars(TITLE, ACCOUNT)
+SERVER: Report[Handlers] = Report(
+    TITLE,
+    (
+        Part(
+            "A client's mean latency",
+            (draw_parts,),
+            "From the client's socket inwards.",
+        ),
+        Part(
+            "The account",
+            (each(list_each, draw_account), each(list_each, ACCOUNT_TABLE)),
+            explain_account,
+        ),
+        Part("How long clients wait", (each(list_each, draw_latencies),)),
+        Part("What was counted", (each(list_each, COUNTS),)),
+        *function_parts("own ms in all"),
+        FILES_PART,
+    ),
+    headline=(draw_parts,),
+)
+
+
+def document_of(run: Run, baseline: str | None = None) -> Document:
+    """Makes the document of a server's profile."""
+    (name,) = run.variants
+    servers = [Profiled(Summary(run), name)]
+    report = replace(SERVER, title=f"{TITLE}: {name}")
+    return describe_run(run, make_document(report, {"": servers}, find_doubts(run)))

@@ -1,7 +1,7 @@
-"""One profile of a server from choices to run: builds, starts or attaches, loads, accounts.
+"""One profile of a server: builds and starts it or attaches to it, loads it, makes the account.
 
-With `profile_dir` a second, shorter load follows on the same server while its workers run under
-cProfile: the account is of a server that nobody slows down.
+With `profile_dir`, a second and shorter load on the same server follows, while its workers run
+under cProfile. The account is taken before, when nothing slows the server down.
 """
 
 from __future__ import annotations
@@ -19,26 +19,23 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.experiments.server_account import (
-    SnapshotWatcher,
-    find_doubts,
-    make_account,
-    read_counters,
-)
-from offpath.profiling.experiments.server_target import (
+from offpath.profiling.experiments.profiled_server import (
     ServedModel,
+    WorkerProfiler,
     attach,
     check_alive,
     check_answers,
     start_server,
-)
-from offpath.profiling.experiments.worker_profiles import (
-    WorkerProfiler,
-    read_functions,
     wrap_archive,
+)
+from offpath.profiling.experiments.server_account import (
+    find_account_doubts,
+    make_account,
+    read_counters,
 )
 from offpath.profiling.load.gpu import GpuSampler
 from offpath.profiling.load.plan import Load, find_generator
+from offpath.profiling.load.prometheus import Snapshot, read_metrics
 from offpath.profiling.load.window import WindowWatcher, name_figures
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
@@ -46,21 +43,23 @@ from offpath.profiling.profilers.profile_figures import ACCOUNT, sum_buckets
 from offpath.profiling.profilers.samples import FILES, FUNCTIONS
 
 EXPERIMENT = "profile-server"
-# Of load under cProfile: enough batches for shares.
+# Seconds of load under cProfile: enough batches for shares.
 CPROFILE_S = 10.0
 CPROFILE_WARM_UP_S = 1.0
-# Of a window, what cannot be told of a server that somebody else runs.
+# Java takes a few milliseconds to make the metrics page.
+SNAPSHOT_EVERY_S = 1.0
+# Figures of a window that cannot be measured for a server that somebody else runs.
 NOT_OURS = ("cpu_s.", "other_cores")
 
 
 @dataclass(frozen=True)
 class ServerChoices:
-    """What the user asked for; see `offpath profile server --help`.
+    """The choices for a profile of a server.
 
     Attributes:
-        url: of a running server; None starts one.
+        url: address of a running server; None starts one.
         mar: an archive to serve; None builds `handler` with `model`.
-        profile_dir: where the workers' cProfile files go; None for no cProfile.
+        profile_dir: folder for the workers' cProfile files; None for no cProfile.
     """
 
     load: Load
@@ -78,14 +77,14 @@ class ServerChoices:
 
     @property
     def name(self) -> str:
-        """Of what is served, in reports."""
+        """The server's name in reports."""
         if self.url is not None:
             return self.url
         return self.mar.stem if self.mar is not None else self.handler
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a result says was chosen."""
+        """The choices that a result keeps."""
         return {
             "duration_s": self.load.seconds,
             "clients": self.clients,
@@ -96,7 +95,7 @@ class ServerChoices:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is served."""
+        """The facts about the served model that a result keeps."""
         if self.url is not None:
             return {"url": self.url}
         if self.mar is not None:
@@ -107,19 +106,19 @@ class ServerChoices:
 def run_server_profile(
     choices: ServerChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Runs it.
+    """Profiles a server.
 
     Args:
         save: called with the account, and again after the load under cProfile.
 
     Raises:
-        ExpectedError: wrong choices, a server that is not there, does not start, does not answer
-            or dies; no metrics.
+        ExpectedError: the choices are wrong, or the server cannot be reached, does not start, does
+            not answer, dies or has no metrics.
     """
     if choices.mar is not None:
         check_archive(choices.mar)
     if choices.url is not None:
-        # Before photographs are made, which takes half a minute at first.
+        # Before images are made, which takes half a minute the first time.
         check_alive(choices.url.rstrip("/"))
     workload = load_workload(choices.images, choices.load.seed, observer.on_step)
     run = Run(
@@ -130,7 +129,10 @@ def run_server_profile(
         workloads={workload.name: workload.facts},
     )
     with failed_folder() as folder, contextlib.ExitStack() as stack:
-        profiler = prepare_profiler(choices, folder)
+        profiler = None
+        if choices.profile_dir is not None:
+            profiler = WorkerProfiler(folder / "cprofile")
+            profiler.folder.mkdir()
         target = stack.enter_context(open_target(choices, folder, profiler, observer))
         check_answers(target, workload.paths[0].read_bytes())
         loaded = LoadedServer(choices, target, workload, run, observer)
@@ -144,7 +146,7 @@ def run_server_profile(
 
 @contextlib.contextmanager
 def failed_folder() -> Iterator[Path]:
-    """A temporary folder that stays when something was wrong: messages name the logs in it."""
+    """Makes a temporary folder that is kept after an error, whose message names logs in it."""
     failed = False
     with work_folder(lambda: failed) as folder:
         try:
@@ -154,15 +156,6 @@ def failed_folder() -> Iterator[Path]:
             raise
 
 
-def prepare_profiler(choices: ServerChoices, folder: Path) -> WorkerProfiler | None:
-    """The workers' control folder, None without cProfile."""
-    if choices.profile_dir is None:
-        return None
-    control = folder / "cprofile"
-    control.mkdir()
-    return WorkerProfiler(control)
-
-
 @contextlib.contextmanager
 def open_target(
     choices: ServerChoices,
@@ -170,7 +163,7 @@ def open_target(
     profiler: WorkerProfiler | None,
     observer: Observer,
 ) -> Iterator[ServedModel]:
-    """The server to load; its own is stopped at the end, leaving no process."""
+    """Yields the server to load. A server of our own is stopped at the end."""
     if choices.url is not None:
         yield attach(
             choices.url,
@@ -186,7 +179,7 @@ def open_target(
         archive, env = choices.mar.resolve(), {}
     else:
         archive = build_handler(choices.handler, choices.model, store, count_cores())
-        # One thread a worker, as there is one worker a core.
+        # One thread per worker, because there is one worker per core.
         env = {"OFFPATH_PREDICTION_LOG": "off"}
         if choices.handler != OFFPATH:
             env = {"OMP_NUM_THREADS": "1"}
@@ -199,8 +192,31 @@ def open_target(
         yield server
 
 
+class SnapshotWatcher(WindowWatcher):
+    """A watcher that reads /metrics when the window begins and about once per second inside it.
+
+    The last reading before the window ends is the second snapshot. All clients are busy at both.
+    """
+
+    def __init__(self, name: str, target: ServedModel, observer: Observer) -> None:
+        super().__init__(name, target, observer)
+        self._metrics_url = target.metrics_url
+        self._last_s = 0.0
+        self.snapshots: list[Snapshot] = []
+
+    def on_window(self) -> None:
+        self.snapshots = [read_metrics(self._metrics_url)]
+        super().on_window()
+
+    def on_progress(self, replies: int, elapsed_s: float) -> None:
+        super().on_progress(replies, elapsed_s)
+        if elapsed_s - self._last_s >= SNAPSHOT_EVERY_S:
+            self._last_s = elapsed_s
+            self.snapshots.append(read_metrics(self._metrics_url))
+
+
 class LoadedServer:
-    """The server under load, and the run that takes what was measured of it."""
+    """The server under load, and the run that receives its figures."""
 
     def __init__(
         self,
@@ -219,10 +235,10 @@ class LoadedServer:
         )
 
     def account(self) -> None:
-        """One window of load, and where the clients' mean latency went in it.
+        """Loads the server for one window and accounts for the clients' mean latency.
 
         Raises:
-            ExpectedError: no good reply, or counters that do not serve.
+            ExpectedError: no reply was good, or the counters cannot be used.
         """
         choices, target = self._choices, self._target
         seconds = f"{choices.load.seconds:g} s"
@@ -232,12 +248,12 @@ class LoadedServer:
             load = self._generator.run(self._plan, watcher)
         figures = name_figures(load, watcher.cpu_s(load))
         if not target.groups():
-            # The server's own CPU time would stand under what is nobody's.
+            # The CPU time of somebody else's server would count as that of other processes.
             figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
         if len(watcher.snapshots) < 2:
             raise ExpectedError(
-                f"the window of {seconds} was too short for two readings of the metrics: take a"
-                " longer --duration"
+                f"the window of {seconds} was too short for two readings of the metrics: measure"
+                " for longer"
             )
         if not load.latencies_ms:
             raise ExpectedError(
@@ -258,11 +274,11 @@ class LoadedServer:
             "in_force": target.in_force,
             "gpu": gpu.samples.to_dict(),
         }
-        doubts = find_doubts(counters, account, mean_ms, choices.clients)
+        doubts = find_account_doubts(counters, account, mean_ms, choices.clients)
         self._run.warnings += doubts
 
     def profile_workers(self, profiler: WorkerProfiler, output: Path) -> None:
-        """A second load with cProfile in the workers: their functions, and the files they wrote."""
+        """Loads the server again with cProfile in its workers, and keeps what they wrote."""
         name, run = self._choices.name, self._run
         seconds = min(CPROFILE_S, self._choices.load.seconds or CPROFILE_S)
         self._observer.on_step(f"{name}: {seconds:g} s of load under cProfile")
@@ -272,7 +288,7 @@ class LoadedServer:
         self._generator.run(plan, WindowWatcher(name, self._target, self._observer))
         written = profiler.stop(workers)
         run.warnings += written.doubts
-        functions = read_functions(written)
+        functions = written.read_functions()
         run.details[FUNCTIONS] = {name: [asdict(sample) for sample in functions]}
         run.add(0, name, self._cell, sum_buckets(functions))
         output.mkdir(parents=True, exist_ok=True)

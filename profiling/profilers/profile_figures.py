@@ -1,20 +1,21 @@
-"""What a profile's metrics are called, and how a handler's time is read from them part by part.
+"""The figures of a profile: what its metrics are called, and how a total divides into parts.
 
-    batch_ms           `handle`, from call to return: a value a batch, as the next two
-    stage_ms.NAME      of which in one stage; `stage_ms.other` is what no stage covers
-    device_ms.NAME     of which on the accelerator, by its own clock
-    bucket_ms.NAME     own time of the functions of one kind, of all batches together
+    batch_ms           duration of a call of `handle`: one value per batch, like the next two
+    stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
+    device_ms.NAME     the share on the accelerator, by its own clock
+    bucket_ms.NAME     own time of all functions of one kind of work, over all batches
     account_ms.NAME    one part of a client's mean latency in a server
 
-A handler's batches are all of one size, that of its cell. Parts are read in milliseconds an image,
-of an account in milliseconds a request, and add up to their total.
+All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
+those of an account in milliseconds per request, and they add up to their total.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.statistics import LATENCY, Summary
@@ -27,7 +28,7 @@ MEAN = ".mean"
 
 
 def list_batches(samples: Sequence[BatchSample]) -> Figures:
-    """The metrics of some batches; a stage that a batch lacks took nothing of it."""
+    """Returns the metrics of some batches. A stage that a batch lacks took no time in it."""
     figures: dict[str, list[float]] = {BATCH: [1e3 * s.total_s for s in samples]}
     for prefix, seconds in (
         (STAGE, [sample.stages_s for sample in samples]),
@@ -36,14 +37,14 @@ def list_batches(samples: Sequence[BatchSample]) -> Figures:
         for name in dict.fromkeys(name for one in seconds for name in one):
             figures[f"{prefix}.{name}"] = [1e3 * one.get(name, 0.0) for one in seconds]
     if any(sample.stages_s for sample in samples):
-        # Negative where stages overlap, so that all still add up.
+        # Negative where stages overlap, so that the sum still holds.
         left = [sample.total_s - sum(sample.stages_s.values()) for sample in samples]
         figures[f"{STAGE}.{OTHER}"] = [1e3 * seconds for seconds in left]
     return figures
 
 
 def sum_buckets(functions: Sequence[FunctionSample]) -> Figures:
-    """Own milliseconds by bucket, the largest first."""
+    """Returns own milliseconds by bucket, largest first."""
     own_ms: dict[str, float] = defaultdict(float)
     for sample in functions:
         own_ms[sample.bucket] += 1e3 * sample.own_s
@@ -52,7 +53,7 @@ def sum_buckets(functions: Sequence[FunctionSample]) -> Figures:
 
 
 def fill_gaps(run: Run) -> None:
-    """Gives each round of a handler all of its stages: one that did not run took nothing."""
+    """Adds zeros for stages that did not run in a round, so that each round has all stages."""
     for variant in run.variants:
         rows = [r for r in run.rows if r.variant == variant and r.values is not None]
         totals = [row for row in rows if row.metric == BATCH]
@@ -67,66 +68,87 @@ def fill_gaps(run: Run) -> None:
     run.rows.sort(key=lambda row: row.round)
 
 
-def find_cell(summary: Summary, variant: str) -> Cell:
-    """Where a handler was measured; `Cell()` where it was not."""
-    rows = (row.cell for row in summary.run.rows if row.variant == variant)
-    return next((cell for cell in rows if cell != Cell()), Cell())
+@dataclass(frozen=True)
+class Profiled:
+    """The figures of one handler or server.
 
-
-def count_batches(summary: Summary, variant: str) -> int:
-    """How many were measured."""
-    return len(summary.values(variant, find_cell(summary, variant), BATCH))
-
-
-def count_images(summary: Summary, variant: str) -> int:
-    """In all batches together."""
-    return count_batches(summary, variant) * find_cell(summary, variant).batch_size
-
-
-def read_parts(summary: Summary, variant: str, kind: str) -> dict[str, float]:
-    """Milliseconds an image (a request of ACCOUNT) by part, in the order of the path.
-
-    What took nothing in any batch is left out; a bucket's are in all where nothing was counted.
+    Attributes:
+        baseline: the handler that its time is compared with; "" for none.
     """
-    cell = find_cell(summary, variant)
-    found = {
-        metric.removeprefix(f"{kind}."): summary.value(variant, cell, metric) or 0.0
-        for metric in summary.metrics(variant, cell)
-        if metric.startswith(f"{kind}.")
-    }
-    if kind == BUCKET:
-        images = count_images(summary, variant) or 1
-        found = {name: ms / images for name, ms in found.items()}
-    elif kind != ACCOUNT:
+
+    summary: Summary
+    name: str
+    baseline: str = ""
+
+    @cached_property
+    def cell(self) -> Cell:
+        """The cell in which it was measured, or `Cell()` if it was not."""
+        rows = self.summary.run.rows
+        cells = (row.cell for row in rows if row.variant == self.name)
+        return next((cell for cell in cells if cell != Cell()), Cell())
+
+    @property
+    def batches(self) -> int:
+        """Number of batches that were measured."""
+        return len(self.values(BATCH))
+
+    @property
+    def images(self) -> int:
+        """Number of images in all batches."""
+        return self.batches * self.cell.batch_size
+
+    def value(self, metric: str) -> float | None:
+        """Returns a figure over all rounds, or None if it was not measured."""
+        return self.summary.value(self.name, self.cell, metric)
+
+    def values(self, metric: str) -> list[float]:
+        """Returns one value per batch or request."""
+        return self.summary.values(self.name, self.cell, metric)
+
+    def parts(self, kind: str) -> dict[str, float]:
+        """Returns milliseconds per image (ACCOUNT: per request) by part, in the path's order.
+
+        Parts without any time are left out. Buckets are totals if no images were counted.
+        """
         found = {
-            name.removesuffix(MEAN): ms / cell.batch_size
-            for name, ms in found.items()
-            if name.endswith(MEAN) and (ms or name == OTHER + MEAN)
+            metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
+            for metric in self.summary.metrics(self.name, self.cell)
+            if metric.startswith(f"{kind}.")
         }
-    other = {OTHER: found.pop(OTHER)} if OTHER in found else {}
-    return {**found, **other}
+        if kind == BUCKET:
+            found = {name: ms / (self.images or 1) for name, ms in found.items()}
+        elif kind != ACCOUNT:
+            found = {
+                name.removesuffix(MEAN): ms / self.cell.batch_size
+                for name, ms in found.items()
+                if name.endswith(MEAN) and (ms or name == OTHER + MEAN)
+            }
+        other = {OTHER: found.pop(OTHER)} if OTHER in found else {}
+        return {**found, **other}
+
+    def total(self, kind: str) -> float:
+        """Returns the sum of the parts of a kind."""
+        if kind == ACCOUNT:
+            return self.value(LATENCY + MEAN) or 0.0
+        if kind == BUCKET:
+            return sum(self.parts(BUCKET).values())
+        return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)
+
+    def find_typical_batch(self) -> tuple[float, dict[str, float]]:
+        """Returns the batch nearest the median: its milliseconds in total and by stage."""
+        totals = self.values(BATCH)
+        median = self.value(f"{BATCH}.p50") or 0.0
+        index = min(range(len(totals)), key=lambda n: abs(totals[n] - median))
+        stages = {
+            name: self.values(f"{STAGE}.{name}")[index] for name in self.parts(STAGE)
+        }
+        return totals[index], stages
 
 
-def read_total(summary: Summary, variant: str, kind: str) -> float:
-    """What the parts of a kind add up to."""
-    cell = find_cell(summary, variant)
-    if kind == ACCOUNT:
-        return summary.value(variant, cell, LATENCY + MEAN) or 0.0
-    if kind == BUCKET:
-        return sum(read_parts(summary, variant, kind).values())
-    return (summary.value(variant, cell, BATCH + MEAN) or 0.0) / (cell.batch_size or 1)
-
-
-def find_typical_batch(
-    summary: Summary, variant: str
-) -> tuple[float, dict[str, float]]:
-    """The batch nearest the median: its milliseconds in all and by stage."""
-    cell = find_cell(summary, variant)
-    totals = summary.values(variant, cell, BATCH)
-    median = summary.value(variant, cell, f"{BATCH}.p50") or 0.0
-    index = min(range(len(totals)), key=lambda n: abs(totals[n] - median))
-    stages = {
-        name: summary.values(variant, cell, f"{STAGE}.{name}")[index]
-        for name in read_parts(summary, variant, STAGE)
-    }
-    return totals[index], stages
+def read_profile(run: Run, baseline: str | None = None) -> list[Profiled]:
+    """Returns the handlers that were measured. The default baseline is the first of several."""
+    summary = Summary(run)
+    names = [name for name in run.variants if Profiled(summary, name).batches]
+    base = baseline if baseline in names else "".join(names[:1])
+    is_alone = len(names) == 1
+    return [Profiled(summary, name, "" if is_alone else base or "") for name in names]

@@ -14,14 +14,12 @@ import pytest
 
 from offpath import cli
 from offpath.profiling.core.run import load_run
-from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.profile_figures import (
     BATCH,
     OTHER,
     STAGE,
-    count_images,
-    find_cell,
-    read_parts,
+    Profiled,
+    read_profile,
 )
 from tests.offpath.conftest import Run
 from tests.support.echo_archive import MakeMar
@@ -44,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def profile(run: Run, images: Path, tmp_path: Path):
-    """Profiles the few photographs; what was saved, and how the command ended."""
+    """Returns a function that profiles a few images, and returns the run and the command's end."""
 
     def call(kind: str, *argv: object):
         path = tmp_path / "result.json"
@@ -55,13 +53,11 @@ def profile(run: Run, images: Path, tmp_path: Path):
     return call
 
 
-def share(summary: Summary, handler: str, *stages: str) -> float:
-    """The median batch's: one that another process interrupts says nothing."""
-    cell = find_cell(summary, handler)
-    parts = [summary.values(handler, cell, f"{STAGE}.{name}") for name in stages]
-    totals = summary.values(handler, cell, BATCH)
+def share(handler: Profiled, *stages: str) -> float:
+    """Returns the median batch's share: a batch may be interrupted by another process."""
+    parts = [handler.values(f"{STAGE}.{name}") for name in stages]
     return statistics.median(
-        sum(batch) / total for *batch, total in zip(*parts, totals)
+        sum(batch) / total for *batch, total in zip(*parts, handler.values(BATCH))
     )
 
 
@@ -73,21 +69,20 @@ def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(
     handlers = ("--handler", "offpath", "--handler", "naive")
     argv = (*handlers, "--requests", 24, "--s3-latency-ms", 30, "--html", page)
     saved, done = profile("stages", *argv)
-    assert list(saved.variants) == ["offpath", "naive"]
-    summary = Summary(saved)
-    # As TorchServe would give them: the naive handler's batching never took effect.
-    sizes = {name: find_cell(summary, name).batch_size for name in saved.variants}
-    assert sizes == {"offpath": 8, "naive": 1}
-    assert {count_images(summary, name) for name in saved.variants} == {24}
-    assert share(summary, "naive", "s3") > 0.5
-    assert 0 < share(summary, "naive", "config") < share(summary, "naive", "s3")
-    assert not {"s3", "config"} & set(read_parts(summary, "offpath", STAGE))
-    for name in saved.variants:
-        # `log`, an append to an open segment, is a stage of ours. The README's run shows 98.7 %; of
-        # three batches here, the threads that ship to S3 and write metrics may take part of one.
-        stages = [part for part in read_parts(summary, name, STAGE) if part != OTHER]
-        assert 0.97 < share(summary, name, *stages) <= 1.0
-    assert "how often as quick as offpath" in done.out and "decode" in done.out
+    ours, naive = handlers = read_profile(saved)
+    assert (ours.name, naive.name) == ("offpath", "naive")
+    # TorchServe gives the naive handler single requests: its batch settings have no effect.
+    assert (ours.cell.batch_size, naive.cell.batch_size) == (8, 1)
+    assert (ours.images, naive.images) == (24, 24)
+    assert share(naive, "s3") > 0.5
+    assert 0 < share(naive, "config") < share(naive, "s3")
+    assert not {"s3", "config"} & set(ours.parts(STAGE))
+    for handler in handlers:
+        # `log`, an append to an open segment, is a stage of ours. The README's run shows 98.7 %.
+        # Here, threads that ship to S3 and write metrics may take part of one of three batches.
+        stages = [part for part in handler.parts(STAGE) if part != OTHER]
+        assert 0.97 < share(handler, *stages) <= 1.0
+    assert "speed per image relative to offpath" in done.out and "decode" in done.out
     assert "<html" in page.read_text(encoding="utf-8")
 
 
@@ -103,9 +98,8 @@ def test_cprofile_finds_the_planted_mistakes_by_name(profile, tmp_path):
 
 def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar):
     argv = ("--mar", make_mar("echo"), "--requests", 4, "--batch-size", 2)
-    summary = Summary(profile("stages", *argv)[0])
-    assert count_images(summary, "echo") == 4
-    assert find_cell(summary, "echo").batch_size == 2
+    (handler,) = read_profile(profile("stages", *argv)[0])
+    assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +109,12 @@ def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar)
         pytest.param([], None, id="all"),
     ],
 )
-def test_a_handler_that_fails_is_left_out_and_said(
+def test_a_handler_that_fails_is_left_out_with_a_message(
     others, kept, images, tmp_path, capsys
 ):
     argv = ["profile", "stages", f"--images={images}", "--warm-up=2", "--requests=8"]
     argv += [f"--handler={PLANTED}:{name}" for name in ("Raising", *others)]
-    # Not by `run`: the handler's own traceback is shown.
+    # Not the fixture `run`, because the handler's own traceback is printed.
     with pytest.raises(SystemExit) as ended:
         cli.run([*argv, f"--json={tmp_path / 'a.json'}"])
     said = capsys.readouterr()
@@ -144,7 +138,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
         text=True,
     )
     assert process.stderr is not None
-    # A step of its own: from now on batches are running.
+    # The step after which batches run.
     while "batch 8" not in process.stderr.readline():
         assert process.poll() is None
     children = psutil.Process(process.pid).children(recursive=True)

@@ -14,7 +14,7 @@ from offpath.profiling.experiments.server_account import (
     QUEUE,
     WORKER,
     Counters,
-    find_doubts,
+    find_account_doubts,
     make_account,
     read_counters,
 )
@@ -158,7 +158,9 @@ def test_the_lines_add_up_to_the_clients_mean(counters, mean_ms):
 )
 def test_what_makes_an_account_doubtful_is_said(counters, mean_ms, clients, said):
     counted = count(counters)
-    doubts = find_doubts(counted, make_account(mean_ms, counted), mean_ms, clients)
+    doubts = find_account_doubts(
+        counted, make_account(mean_ms, counted), mean_ms, clients
+    )
     assert [part in doubt for part, doubt in zip(said, doubts)] == [True] * len(said)
     assert bool(doubts) == bool(said)
 

@@ -1,4 +1,4 @@
-"""`offpath profile server`: real servers, a real load."""
+"""`offpath profile server` with real servers and a real load."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ import pytest
 
 from offpath.cli import run
 from offpath.profiling.core.run import Run, load_run
-from offpath.profiling.core.statistics import Summary
-from offpath.profiling.experiments.server_target import start_server
-from offpath.profiling.experiments.worker_profiles import ENTRY_NAME, wrap_archive
+from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.experiments.profiled_server import (
+    ENTRY_NAME,
+    start_server,
+    wrap_archive,
+)
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.profilers.profile_figures import ACCOUNT, find_cell, read_parts
+from offpath.profiling.profilers.profile_figures import ACCOUNT, Profiled
 from offpath.profiling.profilers.samples import (
     FUNCTIONS,
     FunctionSample,
@@ -38,7 +41,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def start_until(said: str, *argv: str, **changes) -> subprocess.Popen[str]:
-    """The command as a process of its own, which has come to where it says `said`."""
+    """Starts the command as a process and waits until it prints `said`."""
     command = subprocess.Popen(
         [sys.executable, "-m", "offpath", "profile", "server", *argv],
         cwd=CHECKOUT,
@@ -53,14 +56,14 @@ def start_until(said: str, *argv: str, **changes) -> subprocess.Popen[str]:
 
 
 def interrupt(command: subprocess.Popen[str]) -> None:
-    """Ctrl-C."""
+    """Sends Ctrl-C and waits for the end."""
     command.send_signal(signal.SIGINT)
     command.communicate(timeout=60)
     assert command.returncode == 130
 
 
 def profile(*argv: str) -> str:
-    """What the command prints, run in this process, which has torch imported already."""
+    """Runs the command in this process, which has imported torch, and returns what it prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
         run(["profile", "server", *argv])
@@ -70,7 +73,7 @@ def profile(*argv: str) -> str:
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """Our handler on a server of its own, with cProfile in the workers."""
+    """Profiles our handler in its own server, with cProfile in the workers."""
     folder = tmp_path_factory.mktemp("profile")
     out = profile(
         *("--duration", "2", "--warm-up", "1", "--clients", "16", "--cprofile"),
@@ -81,10 +84,11 @@ def profiled(tmp_path_factory):
 
 
 def read_account(run: Run) -> dict[str, float]:
-    """The account, which adds up to the clients' mean."""
-    summary, (name,) = Summary(run), run.variants
-    account = read_parts(summary, name, ACCOUNT)
-    latencies = summary.values(name, find_cell(summary, name))
+    """Returns the account and checks that it adds up to the clients' mean."""
+    (name,) = run.variants
+    server = Profiled(Summary(run), name)
+    account = server.parts(ACCOUNT)
+    latencies = server.values(LATENCY)
     mean_ms = sum(latencies) / len(latencies)
     assert sum(account.values()) == pytest.approx(mean_ms, rel=1e-4)
     return account
@@ -92,7 +96,7 @@ def read_account(run: Run) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def stock_archive(tmp_path_factory) -> Path:
-    """The stock handler with the near-free model and one worker."""
+    """Builds the stock handler with the near-free model and one worker."""
     model = load_model("near-free")
     config = archives.offpath_config(model, cores=1)
     del config["handler"]
@@ -101,7 +105,7 @@ def stock_archive(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def stock_server(stock_archive, tmp_path_factory):
-    """A running server, which somebody else started."""
+    """Yields a running server that the command did not start."""
     folder = tmp_path_factory.mktemp("stock")
     with start_server(stock_archive, folder, {"OMP_NUM_THREADS": "1"}) as server:
         yield server
@@ -121,11 +125,10 @@ def test_the_account_of_a_real_server_adds_up(profiled):
     run, _, out = profiled
     parts = {"queue", "worker protocol", "decode", "inference", "postprocess"}
     assert parts <= set(read_account(run))
-    summary = Summary(run)
-    cell = find_cell(summary, "offpath")
-    assert summary.failures("offpath", cell) == {}
-    assert 1 <= summary.value("offpath", cell, "mean_batch_size") <= 8
-    assert summary.value("offpath", cell, "cpu_ms.workers") > 0
+    server = Profiled(Summary(run), "offpath")
+    assert server.summary.failures("offpath", server.cell) == {}
+    assert 1 <= server.value("mean_batch_size") <= 8
+    assert server.value("cpu_ms.workers") > 0
     assert run.details["counters"]["stages_s"]["decode"] > 0
     assert run.details["counters"]["answered"] > 0
     assert run.details["in_force"]["batch_size"] == 8
@@ -149,23 +152,26 @@ def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
 
 
 @pytest.mark.server
-def test_a_running_server_of_another_handler_is_attached_to(stock_server, tmp_path):
+def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
+    stock_server, tmp_path
+):
     path = tmp_path / "result.json"
-    argv = ["--duration", "2", "--warm-up", "0", "--clients", "4", "--json", str(path)]
-    profile(*attach_options(stock_server), *argv)
+    argv = ["--duration", "2", "--warm-up", "0", "--clients", "1", "--json", str(path)]
+    out = profile(*attach_options(stock_server), *argv)
+    assert "With one client, no request waits for another" in " ".join(out.split())
     run = load_run(path, "profile-server")
     assert read_account(run)["handler"] > 0
     in_force = {"batch_size": 8, "max_batch_delay_ms": 1, "workers": 1}
     assert run.details["in_force"] == in_force
-    # The server's CPU time cannot be told from everybody's.
+    # The CPU time of a server that we did not start is not known.
     assert not [row.metric for row in run.rows if row.metric.startswith("cpu_s")]
-    # It was left as it was.
+    # The server was left running.
     assert stock_server.is_running()
 
 
 @pytest.mark.server
 def test_ctrl_c_under_load_leaves_no_generator(stock_server):
-    # A session of its own: whoever is left is found in it.
+    # Its own session, in which processes that are left can be found.
     argv = [*attach_options(stock_server), "--duration", "60", "--warm-up", "1"]
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.profile_figures import (
     BUCKET,
     DEVICE,
     STAGE,
-    count_images,
+    Profiled,
     fill_gaps,
-    find_cell,
-    find_typical_batch,
-    read_parts,
-    read_total,
 )
 from offpath.profiling.profilers.samples import BatchSample
 from tests.profiling.profilers.profiles import (
@@ -24,27 +21,29 @@ from tests.profiling.profilers.profiles import (
 )
 
 
-def read(*batches: BatchSample, size: int = 8) -> Summary:
-    return Summary(add_handler(make_run(), batches=batches, size=size))
+def profiled(run: Run) -> Profiled:
+    return Profiled(Summary(run), "offpath")
+
+
+def read(*batches: BatchSample, size: int = 8) -> Profiled:
+    return profiled(add_handler(make_run(), batches=batches, size=size))
 
 
 def test_stages_and_other_add_up_to_the_total():
-    summary = Summary(add_handler(make_run()))
-    parts = read_parts(summary, "offpath", STAGE)
+    handler = profiled(add_handler(make_run()))
+    parts = handler.parts(STAGE)
     assert list(parts) == ["decode", "inference", "other"]
     assert parts["decode"] == pytest.approx(12.5 / 8)
-    assert sum(parts.values()) == pytest.approx(read_total(summary, "offpath", STAGE))
-    assert count_images(summary, "offpath") == 800
+    assert sum(parts.values()) == pytest.approx(handler.total(STAGE))
+    assert handler.images == 800
 
 
 def test_figures_are_exact_for_known_batches():
-    summary = read(*(make_batch(n, 5, size=4) for n in range(1, 102)), size=4)
-    cell = find_cell(summary, "offpath")
+    handler = read(*(make_batch(n, 5, size=4) for n in range(1, 102)), size=4)
     shown = {"p50": 51.0, "p95": 96.0, "p99": 100.0, "mean": 51.0}
     for end, value in shown.items():
-        metric = f"stage_ms.decode.{end}"
-        assert summary.value("offpath", cell, metric) == pytest.approx(value)
-    assert read_total(summary, "offpath", STAGE) == pytest.approx(57 / 4)
+        assert handler.value(f"stage_ms.decode.{end}") == pytest.approx(value)
+    assert handler.total(STAGE) == pytest.approx(57 / 4)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_figures_are_exact_for_known_batches():
     ],
 )
 def test_what_no_stage_covers_is_other(stages_s, parts):
-    found = read_parts(read(BatchSample(1, 1.0, stages_s), size=1), "offpath", STAGE)
+    found = read(BatchSample(1, 1.0, stages_s), size=1).parts(STAGE)
     assert found == pytest.approx(parts)
 
 
@@ -72,24 +71,23 @@ def test_a_stage_that_only_some_batches_have_counts_as_nothing_in_the_others():
     # A round each.
     run = add_handler(make_run(), batches=batches, size=1)
     fill_gaps(run)
-    parts = read_parts(Summary(run), "offpath", STAGE)
-    assert parts == {"a": 500.0, "b": 250.0, "other": 250.0}
+    assert profiled(run).parts(STAGE) == {"a": 500.0, "b": 250.0, "other": 250.0}
 
 
 def test_device_time_stands_beside_the_stage_that_has_it():
     batch = BatchSample(1, 1.0, {"inference": 0.5, "decode": 0.1}, {"inference": 0.4})
-    assert read_parts(read(batch, size=1), "offpath", DEVICE) == {"inference": 400.0}
+    assert read(batch, size=1).parts(DEVICE) == {"inference": 400.0}
 
 
 def test_a_handler_without_batches_has_no_parts():
-    summary = Summary(make_run(variants={"offpath": {}}))
-    assert read_parts(summary, "offpath", STAGE) == {}
-    assert count_images(summary, "offpath") == 0
+    handler = profiled(make_run(variants={"offpath": {}}))
+    assert handler.parts(STAGE) == {}
+    assert handler.images == 0
 
 
 def test_the_typical_batch_is_nearest_the_median():
-    summary = read(*(make_batch(n, 5) for n in (10, 11, 12, 50, 60)))
-    total_ms, stages = find_typical_batch(summary, "offpath")
+    handler = read(*(make_batch(n, 5) for n in (10, 11, 12, 50, 60)))
+    total_ms, stages = handler.find_typical_batch()
     assert total_ms == 18.0
     assert stages == {"decode": 12.0, "inference": 5.0, "other": 1.0}
 
@@ -103,7 +101,7 @@ def test_kinds_of_work_add_up_and_the_largest_stands_first(images):
     ]
     batches = make_batches() if images else []
     run = add_handler(make_run("cprofile"), batches=batches, functions=functions)
-    summary, each = Summary(run), images or 1
-    parts = read_parts(summary, "offpath", BUCKET)
+    handler, each = profiled(run), images or 1
+    parts = handler.parts(BUCKET)
     assert list(parts.items()) == [("file I/O", 3000 / each), ("forward", 1000 / each)]
-    assert read_total(summary, "offpath", BUCKET) == 4000 / each
+    assert handler.total(BUCKET) == 4000 / each

@@ -61,7 +61,7 @@ def test_batches_without_stages_are_one_line():
 def test_handlers_of_one_run_are_set_against_the_first(both):
     shown = show(both)
     assert find_cells(shown, "naive")[-1] == "0.105"
-    assert "how often as quick as offpath" in shown
+    assert "speed per image relative to offpath" in shown
     document = document_of(both, "naive")
     assert document.sections[0].parts[0].rows[0][-1] == "9.51"
 
@@ -122,7 +122,7 @@ def test_a_servers_account_its_doubts_and_its_counts_are_shown():
     assert find_cells(shown, "queue") == ["queue", "queue", "12.0", "62", "%"]
     assert find_cells(shown, "decode")[1:3] == ["handler", "5.00"]
     assert find_cells(shown, "total")[2:3] == ["19.5"]
-    assert "replies a second" in shown and "6.25" in shown
+    assert "replies per second" in shown and "6.25" in shown
     assert "no NVIDIA driver" in shown and "only 30 batches were counted" in shown
 
 
