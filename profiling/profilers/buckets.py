@@ -54,7 +54,7 @@ _RULES = [
         r"^(resize|crop|center_crop|\w*_size|_compute\w*)$",
     ),
     (RESIZE, r"^torch/nn/functional\.py", r"^interpolate$"),
-    (RESIZE, r"^handler/(?:\w+/)*(resample|transform)\.py", r""),
+    (RESIZE, r"^handler/(?:\w+/)*(torch_transform|transform)\.py", r""),
     # Pixels become tensors, and tensors move.
     (
         TENSOR,
