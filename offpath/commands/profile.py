@@ -137,11 +137,11 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     """Profiles handlers in turn, then shows the result."""
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.profilers.profile_report import document_of
     from offpath.profiling.profilers.profile_experiment import (
         ProfileChoices,
         run_profile,
     )
+    from offpath.profiling.profilers.profile_report import document_of
 
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
     with keeping(outputs, "turns"), LiveProgress() as progress:
