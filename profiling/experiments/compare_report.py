@@ -67,6 +67,11 @@ def show_separate(row: Measured) -> str:
     return ""
 
 
+def name_baseline(view: View) -> str:
+    """Returns the meaning of the column `x`; empty without a baseline, as is the column."""
+    return f"; x: relative to {view.baseline}" if view.baseline else ""
+
+
 class AllowedRates(NamedTuple):
     """What the cores allow on one workload with one engine, in images per second."""
 
@@ -105,8 +110,7 @@ CPU = (
     ("cpu_ms.generator", "load"),
 )
 SPEED_TABLE = figures(
-    lambda view: f"good replies per second; x: relative to {view.baseline or 'none'};"
-    " difference: a probability's largest distance from the reference",
+    lambda view: f"good replies per second{name_baseline(view)}",
     (
         *(RATE, spread("rate"), ratio("rate")),
         figure("goodput"),
@@ -142,8 +146,8 @@ KINDS_TABLE = figures(
     [figure(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0) for kind in KINDS],
 )
 READY_TABLE = figures(
-    lambda view: "seconds to the first reply, ms of the first requests; x: relative to"
-    f" {view.baseline or 'none'}",
+    lambda view: "seconds to the first reply, ms of the first requests"
+    + name_baseline(view),
     (
         *(figure("ready_s", "s"), spread("ready_s"), ratio("ready_s")),
         figure("first_ms", "first"),
@@ -152,8 +156,7 @@ READY_TABLE = figures(
     ),
 )
 WORKER_TABLE = figures(
-    lambda view: "seconds until a further worker is READY; x: relative to"
-    f" {view.baseline or 'none'}",
+    lambda view: f"seconds until a further worker is READY{name_baseline(view)}",
     (figure("worker_s", "s"), spread("worker_s"), ratio("worker_s")),
 )
 LIMITS_TABLE: TableSpec[View, AllowedRates] = TableSpec(

@@ -274,21 +274,22 @@ def judge(finals: Sequence[Finalist], reference: Setting, p95_ms: float) -> Verd
         return Verdict(
             reference,
             False,
-            "confirms the preset: no other candidate was within the bound",
+            "The search confirms the preset: no other candidate was within the bound.",
         )
     (other,) = others
     if other not in within:
         return Verdict(
             reference,
             False,
-            "confirms the preset: the best other candidate was not within the bound in the fresh"
-            f" rounds ({measured})",
+            "The search confirms the preset: in the fresh rounds the best other candidate was not"
+            f" within the bound ({measured}).",
         )
     if len(within) == 1:
         return Verdict(
             other.setting,
             True,
-            f"beats the preset, which does not keep p95 within {p95_ms:g} ms ({measured})",
+            f"{other.setting} beats the preset, which does not keep p95 within {p95_ms:g} ms"
+            f" ({measured}).",
         )
     (preset,) = (one for one in finals if one.setting == reference)
     return compare(preset, other)
@@ -306,15 +307,17 @@ def compare(preset: Finalist, challenger: Finalist) -> Verdict:
         return Verdict(
             challenger.setting,
             True,
-            f"beats the preset by {format_gain(gain)} ({spread}; won {won} of {len(ratios)},"
-            f" which one of two equal settings does {100 * 0.5**won:.0f} % of the time by chance)",
+            f"{challenger.setting} beats the preset by {format_gain(gain)} ({spread}; won {won} of"
+            f" {len(ratios)}, which happens by chance {100 * 0.5**won:.0f} % of the time where two"
+            " settings are equal).",
         )
     return Verdict(
         preset.setting,
         False,
-        f"confirms the preset: the gain of the best other candidate ({challenger.setting}) is"
-        f" {format_gain(gain)} ({spread}; won {won} of {len(ratios)}), which is within the noise"
-        + ("" if len(ratios) >= LEAST_ROUNDS else "; more rounds can tell"),
+        f"The search confirms the preset: the best other candidate ({challenger.setting}) differs"
+        f" by {format_gain(gain)} ({spread}; won {won} of {len(ratios)}), which is no gain beyond"
+        " the noise."
+        + ("" if len(ratios) >= LEAST_ROUNDS else " More rounds can tell."),
     )
 
 
@@ -402,7 +405,7 @@ def draw_candidates(result: Result) -> Iterator[BarChart]:
     winner = result.verdict and result.verdict.winner
     bars = [
         Bar(
-            str(one.setting),
+            name_bar(one.setting),
             one.rate,
             f"{one.rate:.0f}, p95 {one.p95_ms:.0f} ms",
             one.setting == winner,
@@ -413,7 +416,14 @@ def draw_candidates(result: Result) -> Iterator[BarChart]:
         if one.is_answered and not one.failures
     ]
     if bars:
-        yield BarChart("Candidates, best first", "requests per second", bars)
+        title = "Best candidates: batch size, delay, workers x threads"
+        yield BarChart(title, "requests per second", bars)
+
+
+def name_bar(setting: Setting) -> str:
+    """Returns a setting in as few letters as fit beside a bar."""
+    threads = f" x {setting.threads}" if setting.threads else ""
+    return f"{setting.batch_size}, {setting.max_batch_delay_ms} ms, {setting.workers}{threads}"
 
 
 COLUMNS: tuple[Column[Row], ...] = (
@@ -496,7 +506,8 @@ def write_preset(path: Path, result: Result) -> None:
         raise ValueError("no setting won")
     origin = [
         f"{run.started_at}: {run.command}",
-        f"{verdict.winner}: {verdict.text}",
+        f"{verdict.winner}",
+        verdict.text,
         f"on {run.host['cores']} x {run.host['cpu']}",
     ]
     preset = make_preset(run.details["preset"], verdict.winner)

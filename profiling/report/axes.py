@@ -1,24 +1,27 @@
-"""What the charts' axes share: names, ticks, legends, labels."""
+"""Axes of the charts: names of bars, ticks, legends, labels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from offpath.profiling.report.style import LIMIT, PALETTE
 
+# With 4.4 inches, letters stay readable on a phone and grow with the chart on a desktop.
+WIDTH_IN = 4.4
 LABEL_LENGTH = 32
-
-
-LEGEND_COLUMNS = 3
-
-
-# So many x values, so far apart, are ticks of their own.
+# Estimated widths in points: of a letter of a tick label, of a letter in a legend, and of what a
+# legend needs beside each name. A number on an axis takes NUMBERS_PT with its label.
+TICK_LETTER_PT, LEGEND_LETTER_PT, LEGEND_KEY_PT, NUMBERS_PT = 5.1, 4.8, 26.0, 40.0
+LEGEND_ROW_PT = 12.0
+MOST_COLUMNS = 4
+# Up to FEW x values become the ticks, if each is at least APART times the one before.
 FEW, APART = 16, 1.4
 
 
 def style_panel(panel: Any) -> None:
-    """No frame and no ticks' marks."""
+    """Removes the frame and the marks of the ticks."""
     panel.tick_params(length=0)
     for side in panel.spines.values():
         side.set_visible(False)
@@ -27,28 +30,60 @@ def style_panel(panel: Any) -> None:
 def name_bars(
     panel: Any, labels: Sequence[str], texts: Sequence[str], top: float
 ) -> None:
-    """Names at the left; figures in a column of their own, where neither bar nor line crosses."""
+    """Writes the names at the left, and the figures in a column right of bars and lines."""
     panel.set_yticks(range(len(labels)), [shorten(label) for label in labels])
     panel.set_ylim(len(labels) - 0.4, -0.6)
-    longest = max((len(shorten(text)) for text in texts), default=0)
-    panel.set_xlim(0, top * (1.05 + 0.024 * longest))
+    panel.set_xlim(0, 1.02 * top)
+    panel.locator_params(axis="x", nbins=5)
     panel.set_xticks([tick for tick in panel.get_xticks() if 0 <= tick <= top])
     panel.grid(axis="x")
     for index, text in enumerate(texts):
-        panel.text(1.04 * top, index, shorten(text), va="center")
+        panel.text(1.05 * top, index, shorten(text), va="center")
 
 
 def shorten(label: str) -> str:
-    """A name that leaves room for its bar; the tables beside have it whole."""
-    return label if len(label) <= LABEL_LENGTH else f"{label[: LABEL_LENGTH - 1]}…"
+    """Shortens a name in its middle so that its bar has room; the tables show it whole."""
+    if len(label) <= LABEL_LENGTH:
+        return label
+    end = LABEL_LENGTH // 3
+    return f"{label[: LABEL_LENGTH - end - 1]}…{label[-end:]}"
 
 
-def place_legend(panel: Any) -> None:
-    """Names in rows above the drawing, where nothing is drawn."""
+def count_legend_columns(names: Sequence[str]) -> int:
+    """Returns the columns of a legend that fit the width."""
+    longest = max((len(shorten(name)) for name in names), default=0)
+    column_pt = LEGEND_KEY_PT + LEGEND_LETTER_PT * longest
+    return max(1, min(MOST_COLUMNS, math.floor(72 * WIDTH_IN / column_pt)))
+
+
+def measure_legend_in(names: Sequence[str]) -> float:
+    """Returns the height of a legend in inches."""
+    rows = math.ceil(len(names) / count_legend_columns(names))
+    return LEGEND_ROW_PT * rows / 72
+
+
+def measure_labels_pt(labels: Sequence[str]) -> float:
+    """Returns the width of the names of bars in points."""
+    longest = max((len(shorten(label)) for label in labels), default=0)
+    return TICK_LETTER_PT * longest
+
+
+def place_legend(panel: Any, left_pt: float = NUMBERS_PT) -> None:
+    """Writes the legend in rows above the drawing, from the left edge of the figure.
+
+    Args:
+        left_pt: width of what is written left of the drawing.
+    """
+    from matplotlib.transforms import ScaledTranslation
+
+    _, names = panel.get_legend_handles_labels()
+    to_edge = ScaledTranslation(-left_pt / 72, 0, panel.figure.dpi_scale_trans)
     panel.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=LEGEND_COLUMNS,
+        bbox_transform=panel.transAxes + to_edge,
+        ncols=count_legend_columns(names),
+        borderpad=0.2,
         borderaxespad=0.2,
         columnspacing=1.2,
         handlelength=1.2,
@@ -56,7 +91,7 @@ def place_legend(panel: Any) -> None:
 
 
 def scale_axis(panel: Any, axis: str, is_log: bool, values: Sequence[float]) -> None:
-    """Plain numbers on both kinds of axis; few values of a logarithmic one are its ticks."""
+    """Sets up an axis with plain numbers; a few values become the ticks of a logarithmic one."""
     if not is_log:
         panel.set(**{f"{axis}lim": (0 if axis == "y" else None, None)})
         return
@@ -65,7 +100,7 @@ def scale_axis(panel: Any, axis: str, is_log: bool, values: Sequence[float]) -> 
     panel.set(**{f"{axis}scale": "log"})
     which = getattr(panel, f"{axis}axis")
     ends = panel.get_xlim() if axis == "x" else panel.get_ylim()
-    # Within a decade or two, 1, 2 and 5 of each; then the powers alone.
+    # Within two decades the ticks are 1, 2 and 5 of each, otherwise the powers of ten.
     subs = (1, 2, 5) if ends[1] < 300 * ends[0] else (1,)
     which.set_major_locator(LogLocator(subs=subs))
     which.set_major_formatter(lambda value, _: f"{value:,g}")
@@ -75,7 +110,7 @@ def scale_axis(panel: Any, axis: str, is_log: bool, values: Sequence[float]) -> 
 
 
 def are_ticks(values: Sequence[float]) -> bool:
-    """Whether each value has room for a text of its own on a logarithmic axis."""
+    """Tells whether each value has room for its own text on a logarithmic axis."""
     return 1 < len(values) <= FEW and all(
         below > 0 and above / below >= APART for below, above in zip(values, values[1:])
     )
@@ -84,7 +119,7 @@ def are_ticks(values: Sequence[float]) -> bool:
 def finish_plot(
     panel: Any, x_label: str, y_label: str, bound: tuple[float, str] | None
 ) -> None:
-    """Labels, grid and a dashed horizontal line."""
+    """Adds labels, a grid and the bound as a dashed horizontal line."""
     panel.set_xlabel(x_label, loc="right")
     panel.set_ylabel(y_label)
     panel.grid()

@@ -13,7 +13,10 @@ from typing import Any
 
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.report.axes import (
+    WIDTH_IN,
     finish_plot,
+    measure_labels_pt,
+    measure_legend_in,
     name_bars,
     place_legend,
     scale_axis,
@@ -33,14 +36,14 @@ Point = tuple[float, float]
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BAR_HEIGHT_IN = 0.25
-LINE_HEIGHT_IN = 2.5
+LINE_HEIGHT_IN = 2.2
 HISTOGRAM_HEIGHT_IN = 1.5
 HISTOGRAM_BINS = 48
 HISTOGRAM_MARKS = (50, 95, 99)
 # From this ratio of largest to smallest value on, a logarithmic axis shows more than a linear one.
 LOG_SPAN = 8.0
-# Width of a letter inside a bar, as a share of the drawing's width.
-LETTER = 0.0145
+# Estimated width of a letter inside a bar.
+LETTER_PT = 4.3
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Chart(ABC):
     @abstractmethod
     def height_in(self) -> float:
         """Height of the drawing in inches."""
+
+    @property
+    def legend_in(self) -> float:
+        """Height of the legend above the drawing in inches."""
+        return 0.0
 
     @abstractmethod
     def draw(self, panel: Any) -> None:
@@ -112,9 +120,11 @@ class BarChart(Chart):
             place, name = self.limit
             panel.axvline(place, color=PALETTE[LIMIT], linestyle="--", linewidth=1.1)
             panel.set_ylim(len(bars) + 0.05, -0.6)
-            panel.text(
-                place, len(bars) - 0.05, f"{name} ", color=PALETTE[LIMIT], ha="right"
+            # The name is on the side of the line that has room.
+            side, text = (
+                ("left", f" {name}") if place < top / 2 else ("right", f"{name} ")
             )
+            panel.text(place, len(bars) - 0.05, text, color=PALETTE[LIMIT], ha=side)
 
 
 @dataclass(frozen=True)
@@ -136,15 +146,27 @@ class StackedChart(Chart):
 
     @property
     def height_in(self) -> float:
-        parts = {part for bar in self.bars for part, _ in bar.parts}
-        return 0.75 + BAR_HEIGHT_IN * len(self.bars) + 0.16 * math.ceil(len(parts) / 4)
+        return 0.6 + BAR_HEIGHT_IN * len(self.bars) + self.legend_in
+
+    @property
+    def legend_in(self) -> float:
+        return measure_legend_in(self._parts)
+
+    @property
+    def _parts(self) -> list[str]:
+        return list(dict.fromkeys(part for bar in self.bars for part, _ in bar.parts))
+
+    @property
+    def _left_pt(self) -> float:
+        return measure_labels_pt([bar.label for bar in self.bars])
 
     def draw(self, panel: Any) -> None:
         sums = [sum(max(v, 0.0) for _, v in bar.parts) or 1.0 for bar in self.bars]
-        colours = assign_colours(part for bar in self.bars for part, _ in bar.parts)
+        colours = assign_colours(self._parts)
         top = 1.0 if self.is_share else max(sums, default=1.0)
         texts = [bar.text for bar in self.bars]
-        letter = LETTER * top * (1.05 + 0.024 * max(map(len, texts), default=0))
+        width_pt = 72 * WIDTH_IN - self._left_pt - measure_labels_pt(texts)
+        letter = top * LETTER_PT / max(width_pt, 1.0)
         named = set()
         for index, (bar, whole) in enumerate(zip(self.bars, sums)):
             end = 0.0
@@ -160,7 +182,7 @@ class StackedChart(Chart):
                 end += width
         name_bars(panel, [bar.label for bar in self.bars], texts, top)
         panel.set_xlabel(self.unit, loc="left")
-        place_legend(panel)
+        place_legend(panel, self._left_pt)
 
 
 @dataclass(frozen=True)
@@ -189,7 +211,12 @@ class LineChart(Chart):
 
     @property
     def height_in(self) -> float:
-        return LINE_HEIGHT_IN
+        return LINE_HEIGHT_IN + self.legend_in
+
+    @property
+    def legend_in(self) -> float:
+        names = [series.name for series in self.series]
+        return measure_legend_in(names) if len(names) > 1 else 0.0
 
     def draw(self, panel: Any) -> None:
         for index, series in enumerate(self.series):

@@ -1,10 +1,12 @@
 """A document as one self-contained HTML page.
 
-It loads nothing from anywhere, follows light and dark mode, and reads at 390 pixels of width.
+It loads nothing from elsewhere, follows light and dark mode, and is readable at a width of 390
+pixels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,19 +19,19 @@ from offpath.profiling.report.pictures import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:
-    """Writes the page, replacing the file."""
+    """Writes the page and replaces the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(document), encoding="utf-8")
 
 
 def render_page(document: Document) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     return environment().get_template("page.html").render(document=document)
 
 
 @lru_cache
 def environment() -> Environment:
-    """The templates, with the charts drawn as they come."""
+    """Returns the environment of the templates, which draws charts as inline SVG."""
     made = Environment(
         loader=PackageLoader("offpath.profiling.report", "templates"),
         autoescape=True,
@@ -39,9 +41,21 @@ def environment() -> Environment:
     )
     made.tests["table"] = lambda part: isinstance(part, Table)
     made.filters["svg"] = draw_inline
+    made.filters["by_kind"] = group_by_kind
     return made
 
 
 def draw_inline(chart: Chart) -> Markup:
-    """The chart's SVG, made by us: safe as it is."""
+    """Returns the chart's SVG, whose texts are escaped already."""
     return Markup(inline_svg(chart))
+
+
+def group_by_kind(warnings: Sequence[str]) -> dict[str, list[str]]:
+    """Groups warnings by the words before their first colon: noise, spread, failures.
+
+    A warning without a colon is a kind of its own.
+    """
+    groups: dict[str, list[str]] = {}
+    for warning in warnings:
+        groups.setdefault(warning.partition(": ")[0], []).append(warning)
+    return groups

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError, MissingPackage
-from offpath.profiling.report.axes import style_panel
+from offpath.profiling.report.axes import WIDTH_IN, style_panel
 from offpath.profiling.report.charts import Chart
 from offpath.profiling.report.style import PALETTE, STYLE
 
 SUFFIXES = (".svg", ".png")
-# With 4.4 inches, letters stay readable on a phone and grow with the chart on a desktop.
-WIDTH_IN = 4.4
-LEGEND_ROW_PT = 12.0
 
 
 def draw_charts(charts: Sequence[Chart], path: Path) -> None:
@@ -107,7 +103,7 @@ def render(charts: Sequence[Chart], kind: str) -> bytes:
             style_panel(panel)
             chart.draw(panel)
             if len(charts) > 1 or kind == "png":
-                panel.set_title(chart.title, pad=title_pad(panel))
+                panel.set_title(chart.title, pad=4.0 + 72 * chart.legend_in)
         figure.set_layout_engine("constrained")
         buffer = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
@@ -116,13 +112,6 @@ def render(charts: Sequence[Chart], kind: str) -> bytes:
         )
         pyplot.close(figure)
     return buffer.getvalue()
-
-
-def title_pad(panel: Any) -> float:
-    """Returns the points between a title and its drawing, which hold the rows of the legend."""
-    legend = panel.get_legend()
-    rows = math.ceil(len(legend.get_texts()) / legend._ncols) if legend else 0
-    return 4.0 + LEGEND_ROW_PT * rows
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,14 @@ def test_the_headline_has_the_limit_through_the_bars():
         ("torchserve-stock", False),
         ("offpath", True),
     ]
+
+
+def test_a_folder_of_images_is_a_heading_by_its_own_name():
+    run = make_compare(workloads={"/data/mine/cats": {"count": 3}})
+    run.rows = [replace(row, workload="/data/mine/cats") for row in run.rows]
+    document = document_of(run, None)
+    assert document.sections[0].heading == "cats: requests per second"
+    assert document.headline[0].title.startswith("cats: ")
 
 
 def test_a_team_has_its_memory_against_as_many_alone():

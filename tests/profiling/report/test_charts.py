@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.report.axes import WIDTH_IN
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -15,7 +16,7 @@ from offpath.profiling.report.charts import (
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.pictures import draw_charts, inline_svg
+from offpath.profiling.report.pictures import draw_charts, inline_svg, plotting
 from offpath.profiling.report.style import PALETTE, assign_colours
 from tests.support.documents import make_charts
 
@@ -102,3 +103,26 @@ def test_what_cannot_be_drawn_is_said(
 ) -> None:
     with pytest.raises(ExpectedError, match=message):
         draw_charts(charts, tmp_path / name)
+
+
+def test_a_long_name_keeps_its_end_which_tells_it_from_the_others() -> None:
+    names = [f"a-variant-with-a-very-long-name-and-{n}-workers" for n in (1, 2)]
+    lines = [Series(name, [(1, 2), (2, 3)]) for name in names]
+    said = texts_of(inline_svg(LineChart("t", "x", "y", lines)))
+    assert {"a-variant-with-a-very…-2-workers", "a-variant-with-a-very…-1-workers"} <= {
+        *said
+    }
+
+
+@pytest.mark.parametrize("length", [4, 20, 60])
+def test_a_legend_is_not_cut_off_at_the_right(length: int) -> None:
+    series = [Series(f"{n}" * length, [(1, 2), (2, 3)]) for n in range(6)]
+    stacks = [StackedBar("b" * length, [(s.name, 1.0) for s in series], "6.00 ms")]
+    for chart in (LineChart("t", "x", "y", series), StackedChart("t", "ms", stacks)):
+        with plotting() as pyplot:
+            figure, panel = pyplot.subplots(figsize=(WIDTH_IN, chart.height_in))
+            figure.set_layout_engine("constrained")
+            chart.draw(panel)
+            figure.draw_without_rendering()
+            assert panel.get_legend().get_window_extent().x1 <= figure.bbox.x1
+            pyplot.close(figure)

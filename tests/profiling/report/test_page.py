@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,19 @@ def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too() -> None
     drawn = "".join(part.split("</svg>")[0] for part in html.split("<svg")[1:])
     assert "var(--s0)" in drawn and "var(--text)" in drawn
     assert "#0072b2" not in drawn and "#1f2328" not in drawn
+
+
+def test_warnings_of_one_kind_are_one_line_with_the_others_on_demand() -> None:
+    spread = [f"spread: the rounds of {name} differ" for name in "abc"]
+    document = replace(make_document(), warnings=[spread[0], "noise: x", *spread[1:]])
+    reader = read_page(render_page(document))
+    texts = [text.strip() for text in reader.texts if text.strip()]
+    first = texts.index("spread, 3 times, first: the rounds of a differ")
+    assert texts[first + 1 : first + 3] == [
+        "the rounds of b differ",
+        "the rounds of c differ",
+    ]
+    assert texts[first + 3] == "noise: x"
 
 
 @pytest.mark.parametrize("width", [390, 1200])
