@@ -49,7 +49,8 @@ def check_label_count(labels: list[str], classes: int, source: str) -> None:
     """Raises WrongOption if there are not as many labels as classes."""
     if len(labels) != classes:
         raise WrongOption(
-            f"{source} has {len(labels)} labels, but the model has {classes} classes"
+            f"{source} has {len(labels)} labels, but the model has {classes} classes; expected one "
+            "label per class"
         )
 
 
@@ -67,7 +68,10 @@ def _from_json(path: Path, text: str) -> list[str]:
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
         return mapping
     if not isinstance(mapping, dict):
-        raise WrongOption(f"{path.name} must map class indices to labels")
+        raise WrongOption(
+            f'{path.name} must map class indices to labels, as in {{"0": "cat", "1": "dog"}}, '
+            "or be a list of labels"
+        )
     labels = []
     for index in range(len(mapping)):
         value = mapping.get(str(index))

@@ -121,7 +121,7 @@ def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
         raise WrongOption(str(error)) from error
     missing = [key for key in SERVER_SETTINGS if key not in settings]
     if missing:
-        raise WrongOption(f"the preset lacks {', '.join(missing)}")
+        raise WrongOption(f"the preset lacks {', '.join(missing)}; add them to it")
     least, most = settings["minWorkers"], settings["maxWorkers"]
     if least > most:
         raise WrongOption(f"minWorkers {least} is above maxWorkers {most}")

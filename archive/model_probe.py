@@ -50,12 +50,12 @@ def count_classes(module: torch.nn.Module, geometry: InputGeometry) -> int:
     if not is_tensor or output.ndim != 2 or len(output) != BATCH:
         shape = list(output.shape) if is_tensor else type(output).__name__
         raise WrongOption(
-            f"a classifier returns [batch, classes]; for {BATCH} images this model returned "
+            f"a classifier must return [batch, classes]; for {BATCH} images this model returned "
             f"{shape}"
         )
     if not output.is_floating_point():
         raise WrongOption(
-            f"a classifier returns scores; this model returned {str(output.dtype)[6:]} "
+            f"a classifier must return scores; this model returned {str(output.dtype)[6:]} "
             "(class indices?)"
         )
     return int(output.shape[1])

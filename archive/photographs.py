@@ -1,11 +1,11 @@
-"""Makes camera-like photographs from the real ones that ship inside PyPI packages.
+"""Makes camera-like photographs from real ones that ship inside PyPI packages.
 
 Nothing is downloaded: the sources are files of the scikit-image and scikit-learn wheels. They are
-small (at most 1411 px) and smooth when enlarged, and an enlarged smooth picture compresses to a
-fraction of what a camera writes. So each picture is sharpened and gets what a sensor adds: shot
-noise that grows with the light, read noise, and the slight blur of demosaicing. What makes JPEG
-decoding slow is the number of bits to Huffman-decode, and that is set by the file size, which
-`workload.py` holds to its mean by choosing the JPEG quality.
+small (at most 1411 px) and smooth when enlarged, and an enlarged smooth photograph compresses to a
+fraction of what a camera writes. So each one is sharpened and gets what a sensor adds: shot noise
+that grows with the light, read noise, and the slight blur of demosaicing. The cost of decoding a
+JPEG depends on the number of bits to Huffman-decode, and so on the file size. `workload.py` holds
+the mean file size by choosing the JPEG quality.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from PIL import Image, ImageFilter
 
 from offpath.handler.errors import MissingPackage
 
-# (package, path inside it). Colour photographs only; all are listed in the wheels' RECORD.
+# (package, path inside it). Only colour photographs; all are listed in the wheels' RECORD.
 SOURCES = (
     ("skimage", "data/astronaut.png"),
     ("skimage", "data/chelsea.png"),
@@ -33,9 +33,10 @@ SOURCES = (
     ("sklearn", "datasets/images/china.jpg"),
     ("sklearn", "datasets/images/flower.jpg"),
 )
-# A few small ones that every installation has.
+# A few small photographs that every installation has.
 BUNDLED = Path(__file__).parent / "bundled"
-# 8-bit units at mid grey; with these a 2048 px picture has 1.2 MB at quality 94, as from phones.
+# In 8-bit units at mid grey. With this noise a 2048 px JPEG of quality 94 has 1.2 MB, like those
+# of phones.
 SHOT_NOISE = 8.0
 READ_NOISE = 2.0
 DEMOSAIC_BLUR_PX = 0.35
@@ -45,7 +46,7 @@ def find_sources() -> list[Path]:
     """Finds the source photographs of the installed packages, without importing them.
 
     Raises:
-        MissingPackage: a package or one of its pictures is missing.
+        MissingPackage: a package or one of its photographs is missing.
     """
     found = []
     for package, inside in SOURCES:
@@ -60,7 +61,7 @@ def find_sources() -> list[Path]:
 def make_photograph(
     source: Image.Image, size: tuple[int, int], rng: np.random.Generator
 ) -> Image.Image:
-    """Cuts a random window of the source, scales it to `size` (width, height) and adds the sensor.
+    """Cuts a random window of the source, scales it to `size` (width, height) and adds noise.
 
     Cost: about 0.4 s for 2048x1365.
     """
@@ -74,7 +75,7 @@ def make_photograph(
 def cut_window(
     source: Image.Image, size: tuple[int, int], rng: np.random.Generator
 ) -> Image.Image:
-    """A window of the wanted shape, 70-100 % of the largest that fits, somewhere in the source."""
+    """Cuts a window in the proportions of `size`, 70-100 % of the largest that fits, at random."""
     width, height = source.size
     shape = size[0] / size[1]
     share = rng.uniform(0.7, 1.0)
@@ -86,7 +87,7 @@ def cut_window(
 
 
 def add_sensor_noise(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Adds shot and read noise, the same for the three channels up to a small colour part."""
+    """Adds shot and read noise; most of it is the same in the three channels."""
     pixels = np.asarray(picture, np.float32)
     height, width, _ = pixels.shape
     grain = rng.standard_normal((height, width, 1), np.float32)
@@ -98,7 +99,7 @@ def add_sensor_noise(picture: Image.Image, rng: np.random.Generator) -> Image.Im
 
 
 def encode_jpeg(picture: Image.Image, quality: int) -> bytes:
-    """Baseline JPEG, 4:2:0 as phones and cameras write by default."""
+    """Encodes a baseline JPEG with 4:2:0, the default of phones and cameras."""
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     return buffer.getvalue()

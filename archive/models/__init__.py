@@ -1,1 +1,1 @@
-"""Model definitions that travel in an archive: one file a model, exactly one class in each."""
+"""Model definitions that travel in an archive; one file per model, one class per file."""

@@ -6,7 +6,7 @@ import efficientnet_lite_pytorch
 
 
 class EfficientNetLite0(efficientnet_lite_pytorch.EfficientNet):
-    """The package's network by its name; its published state dict fits."""
+    """The package's network; the published state dict fits it."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""A torch.export program that lies beside this file in the archive."""
+"""Loads a torch.export program that lies beside this file in the archive."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PROGRAM = Path(__file__).with_name("program.pt2")
 
 
 class Exported(torch.nn.Module):
-    """Runs the program; it is in the mode that it was exported in.
+    """A model that runs the program, always in the mode in which it was exported.
 
     Args:
-        path: of the program.
+        path: the program's file.
     """
 
     def __init__(self, path: Path = PROGRAM) -> None:
@@ -30,11 +30,11 @@ class Exported(torch.nn.Module):
                 os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = before
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Whatever was exported: float32 [batch, channels, size, size] -> [batch, classes]."""
+        """Maps float32 [batch, channels, size, size] to [batch, classes]."""
         outputs: torch.Tensor = self.program(pictures)
         return outputs
 
     def train(self, mode: bool = True) -> Exported:
-        """A program has one mode only, and refuses to be told."""
+        """Only records the mode: a program has a single mode, and raises if told to change."""
         self.training = mode
         return self

@@ -1,4 +1,4 @@
-"""A model that costs next to nothing: stands in for an accelerator when the path is measured."""
+"""A model that costs almost nothing, and stands in for an accelerator in measurements."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 
 import torch
 
-# A batch's time, in ms, on the accelerator that it stands in for: workers wait and use no core.
+# Milliseconds per batch of the accelerator that the model stands in for. Workers sleep that long,
+# without using a core.
 WAIT_VARIABLE = "OFFPATH_NEAR_FREE_WAIT_MS"
 
 
 class NearFree(torch.nn.Module):
-    """Means over blocks of 32 x 32, at 224 px a grid of 7 x 7, and one linear layer."""
+    """Means over blocks of 32 x 32 pixels (7 x 7 blocks at 224 px), then one linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,9 +21,9 @@ class NearFree(torch.nn.Module):
         self._wait_s = float(os.environ.get(WAIT_VARIABLE, 0)) / 1000
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """float32 [batch, 3, 224, 224] -> logits [batch, 1000]."""
+        """Maps float32 [batch, 3, 224, 224] to logits [batch, 1000]."""
         if self._wait_s:
             time.sleep(self._wait_s)
         blocks = pictures.unflatten(3, (-1, 32)).unflatten(2, (-1, 32))
-        # Two means, rows first: AvgPool2d(32) takes 0.2 to 0.28 ms a picture, this 0.04 to 0.1.
+        # Two means, rows first: they take 0.04 to 0.1 ms per image, AvgPool2d(32) 0.2 to 0.28.
         return self.linear(blocks.mean(3).mean(4).flatten(1))  # type: ignore[no-any-return]

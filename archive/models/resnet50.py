@@ -6,7 +6,7 @@ from torchvision.models import resnet
 
 
 class ResNet50(resnet.ResNet):
-    """The layout that `torchvision.models.resnet50()` builds; its state dicts fit."""
+    """The network of `torchvision.models.resnet50()`; its state dicts fit."""
 
     def __init__(self) -> None:
         super().__init__(resnet.Bottleneck, [3, 4, 6, 3])

@@ -24,19 +24,22 @@ if TYPE_CHECKING:  # these modules import torch
     "--model",
     default="efficientnet-lite0",
     show_default=True,
-    help="efficientnet-lite0, resnet50, near-free, torchvision:NAME, timm:NAME, a Python file "
-    "(net.py, net.py:Net, net.py:make_model), a torch.export program or a TorchScript file.",
+    help="efficientnet-lite0, resnet50, near-free (a trivial model for measurements), "
+    "torchvision:NAME, timm:NAME, a Python file (net.py, net.py:Net, net.py:make_model), a "
+    "torch.export program or a TorchScript file.",
 )
 @click.option(
     "--weights",
-    help="A state dict, a checkpoint, a .safetensors file, `pretrained`, or `random` (seeded). "
-    "Default: depends on the model.",
+    help="A state dict, a checkpoint, a .safetensors file, `pretrained`, or `random` (seeded).  "
+    "[default: pretrained, for near-free random; required for a Python file and for "
+    "torchvision: and timm: models]",
 )
 @click.option(
     "--weights-key",
     metavar="KEY",
     help="The part of a checkpoint to load, with dots between dicts; for example `ema` for moving "
-    "averages. Default: the trained weights if there are any; a message says which part was used.",
+    "averages. A message says which part was used.  [default: the trained weights if there are "
+    "any]",
 )
 @click.option(
     "--from",
@@ -53,32 +56,41 @@ if TYPE_CHECKING:  # these modules import torch
     "--preset",
     default="cpu",
     show_default=True,
-    help="cpu, t4, or a preset file (YAML).",
+    help="Batch, worker and time-out settings for a kind of machine: cpu, t4, or your own YAML "
+    "file.",
 )
-@click.option("--batch-size", type=int, help="The most requests in a batch.")
+@click.option(
+    "--batch-size",
+    type=int,
+    help="The most requests in a batch.  [default: the preset's]",
+)
 @click.option(
     "--max-batch-delay-ms",
     type=int,
-    help="How long a worker waits for a batch to fill, at least 1.",
+    help="How long the first request of a batch waits for others, at least 1 ms.  [default: the "
+    "preset's]",
 )
 @click.option(
     "--workers",
     type=int,
-    help="Worker processes. Each uses cores/workers threads.",
+    help="Number of worker processes; each uses cores/workers threads.  [default: the preset's]",
 )
 @click.option(
     "--response-timeout-s",
     type=int,
-    help="TorchServe restarts a worker that takes longer than this for a batch.",
+    help="TorchServe restarts a worker that takes longer than this for a batch.  [default: the "
+    "preset's]",
 )
 @click.option(
-    "--startup-timeout-s", type=int, help="How long a worker may take to load."
+    "--startup-timeout-s",
+    type=int,
+    help="How long a worker may take to load the model.  [default: the preset's]",
 )
 @click.option(
     "--mean",
     metavar="N,N,N",
-    help="Subtracted from pixels scaled to 0..1: one number per channel, or one for all. "
-    "Default: ImageNet's.",
+    help="Subtracted from pixels scaled to 0..1: one number per channel, or one for all.  "
+    "[default: the model's, or ImageNet's]",
 )
 @click.option(
     "--std",
@@ -92,20 +104,20 @@ if TYPE_CHECKING:  # these modules import torch
 @click.option(
     "--engine",
     help="The engine that runs the model: auto, eager, compiled, onnxruntime, openvino or "
-    "tensorrt. Default: the preset's, or auto (OpenVINO if it is installed and the model gains).",
+    "tensorrt.  [default: the preset's, or auto: OpenVINO if it is installed and the model gains]",
 )
 @click.option(
     "--precision",
-    help="auto, fp32, bf16, fp16 or int8; not every engine has all of them. Default: the "
-    "preset's, or auto.",
+    help="auto, fp32, bf16, fp16 or int8; not every engine has all of them.  [default: the "
+    "preset's, or auto]",
 )
 @click.option(
     "--calibrate",
     type=Path,
     metavar="FOLDER",
-    help="Photographs to calibrate int8 with and to check answers on. Default: those that "
+    help="Photographs to calibrate int8 with and to check answers on.  [default: those that "
     "scikit-image and scikit-learn ship; without these packages four small ones, which cannot "
-    "calibrate int8.",
+    "calibrate int8]",
 )
 @click.option(
     "--handler",
@@ -128,11 +140,11 @@ if TYPE_CHECKING:  # these modules import torch
 )
 @click.option(
     "--name",
-    help="Name of the model and of the file [default: classifier, or the name in --from].",
+    help="Name of the model and of the file.  [default: classifier, or the name in --from]",
 )
 @click.option(
     "--model-version",
-    help="The version that TorchServe shows [default: 1.0, or the version in --from].",
+    help="The version that TorchServe shows.  [default: 1.0, or the version in --from]",
 )
 @click.option(
     "--output",

@@ -52,7 +52,9 @@ def command() -> None:
     help="Take the model's pixels, uint8 [size, size, channels], instead of an image file.",
 )
 def triton(**options: Any) -> None:
-    """Write a model repository for the python backend of Triton Inference Server.
+    """Write a Triton model repository.
+
+    Triton Inference Server runs the archive with its python backend.
 
     \b
     Example:
@@ -106,7 +108,9 @@ def triton(**options: Any) -> None:
     help="Container image named in rayservice.yaml.",
 )
 def ray(replicas: str | None, decode_replicas: str | None, **options: Any) -> None:
-    """Write a Ray Serve application for `serve run`, with a manifest for KubeRay.
+    """Write a Ray Serve application.
+
+    It runs with `serve run`, or on Kubernetes with the manifest for KubeRay.
 
     \b
     Example:

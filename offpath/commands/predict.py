@@ -47,7 +47,7 @@ BODY_SHOWN = 60
     type=click.IntRange(0, 20),
     help="How often to try again after no answer, or after 429, 500, 502, 503 or 504.",
 )
-@click.option("--model", help="Model name [default: the server's only model].")
+@click.option("--model", help="Name of the model.  [default: the server's only model]")
 @click.option(
     "--thin",
     is_flag=True,
