@@ -1,7 +1,8 @@
-"""Small models of one's own, as files; archives of them in well under a second of torch."""
+"""Small models as files, and archives of them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from offpath.archive.build import ArchiveSpec
 from offpath.archive.model_config import load_preset, make_model_config
-from offpath.archive.sources.model_source import load_model_source
+from offpath.archive.sources.model_source import ModelSource, load_model_source
 
 MakeSpec = Callable[..., ArchiveSpec]
 
@@ -70,3 +71,26 @@ def make_spec(model_file: Path, weights_file: Path) -> MakeSpec:
         )
 
     return make
+
+
+def load(
+    model: object, weights: str | None = "random"
+) -> tuple[ModelSource, list[str]]:
+    """Loads a model; returns it with the lines for the user."""
+    said: list[str] = []
+    return load_model_source(str(model), weights, said.append), said
+
+
+def run_definition(source: ModelSource, folder: Path) -> torch.nn.Module:
+    """Imports a written definition as TorchServe does, and calls its one class."""
+    assert source.definition is not None
+    names: dict[str, object] = {}
+    for name, file in source.files.items():
+        (folder / name).write_text(file.read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        exec(compile(source.definition, "offpath_model.py", "exec"), names)
+        made = names["OffpathModel"]()  # type: ignore[operator]
+        for name in source.files:
+            sys.modules.pop(name.removesuffix(".py"), None)
+    return made  # type: ignore[no-any-return]

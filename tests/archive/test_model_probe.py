@@ -1,4 +1,4 @@
-"""What the builder finds out by running the model: its input, its outputs, `activation: auto`."""
+"""Facts that the builder finds by running the model: input, outputs, `activation: auto`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,19 @@ def make_net(channels: int, side: int | None = None) -> torch.nn.Module:
     )
 
 
-class OneAtATime(torch.nn.Module):
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.mean((2, 3)).view(1, 3)
+class Returns(torch.nn.Module):
+    """Returns whatever a function makes of the images."""
+
+    def __init__(self, make: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, pictures: torch.Tensor) -> object:
+        return self.make(pictures)
+
+
+def fail(pictures: torch.Tensor) -> object:
+    raise ValueError("odd\n\nand long")
 
 
 @pytest.mark.parametrize("size", [32, 33, 225, 1024])
@@ -65,7 +75,12 @@ def test_any_size_is_taken_by_a_model_that_pools(size: int, channels: int) -> No
         ),
         (make_net(3, 97), InputGeometry(), "shapes cannot be multiplied"),
         (NearFree(), InputGeometry(336), "it takes 224 x 224 pixels"),
-        (OneAtATime(), InputGeometry(), "one image at a time; export it"),
+        (
+            Returns(lambda images: images.mean((2, 3)).view(1, 3)),
+            InputGeometry(),
+            "one image at a time; export it",
+        ),
+        (Returns(fail), InputGeometry(), r"does not accept a float32 .*: odd$"),
     ],
 )
 def test_other_input_is_refused_with_the_reason(
@@ -74,6 +89,23 @@ def test_other_input_is_refused_with_the_reason(
     with pytest.raises(ExpectedError, match=reason) as caught:
         count_classes(model, geometry)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda images: images.mean(), r"returned \[\]"),
+        (lambda images: images, r"returned \[2, 3, 224, 224\]"),
+        (lambda images: images[:1].mean((2, 3)), r"for 2 images .* returned \[1, 3\]"),
+        (lambda images: images.mean((2, 3)) > 0, "returned bool .class indices"),
+        (lambda images: (images.mean((2, 3)), 1), "returned tuple"),
+    ],
+)
+def test_model_that_is_no_classifier_is_refused(
+    make: Callable[[torch.Tensor], object], message: str
+) -> None:
+    with pytest.raises(ExpectedError, match=message):
+        count_classes(Returns(make), InputGeometry())
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,29 +124,29 @@ def test_safetensors_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "message"),
+    ("content", "message"),
     [
-        pytest.param("gone.pt", lambda path: None, "no such file", id="gone"),
+        pytest.param([torch.zeros(1)], "not a state dict .* but a list", id="list"),
+        pytest.param(torch.zeros(3), "not a state dict .* but a Tensor", id="tensor"),
+        pytest.param({0: torch.zeros(1)}, "is not a state dict", id="keys-not-text"),
+        pytest.param({"state_dict": {}, "epoch": 3}, "not a state dict", id="empty"),
+        pytest.param({"epoch": 1, "lr": 0.1}, "its keys: epoch, lr", id="no-weights"),
         pytest.param(
-            "a.pt", lambda path: torch.save([1], path), "but a list", id="a-list"
-        ),
-        pytest.param(
-            "a.pt",
-            lambda path: torch.save({"epoch": 1, "lr": 0.1}, path),
-            "its keys: epoch, lr",
-            id="no-weights-inside",
-        ),
-        pytest.param(
-            "a.safetensors",
-            lambda path: path.write_bytes(b"nothing"),
-            "safetensors",
-            id="broken-safetensors",
+            torch.nn.Linear(3, 3), r"torch\.save\(model\.state_dict\(\)", id="model"
         ),
     ],
 )
-def test_what_holds_no_weights_is_refused(
-    tmp_path: Path, name: str, write: Callable[[Path], object], message: str
+def test_file_without_a_state_dict_is_refused(
+    tmp_path: Path, content: object, message: str
 ) -> None:
-    write(tmp_path / name)
+    torch.save(content, tmp_path / "a.pt")
     with pytest.raises(ExpectedError, match=message):
-        read(tmp_path / name)
+        read(tmp_path / "a.pt")
+
+
+def test_file_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="no such file"):
+        read(tmp_path / "gone.pt")
+    (tmp_path / "a.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ExpectedError, match="is not a safetensors file"):
+        read(tmp_path / "a.safetensors")

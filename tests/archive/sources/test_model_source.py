@@ -1,6 +1,9 @@
+"""Files of torch as `--model` and `--weights`, and the ones that are refused."""
+
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,12 @@ import pytest
 import torch
 
 from offpath.archive.model_probe import count_classes
-from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
+from tests.archive.conftest import load
+
+GEOMETRY = InputGeometry(32, 36)
 
 
 def test_own_model_is_loaded_with_its_weights(
@@ -83,31 +88,6 @@ def test_pickled_code_is_refused_and_never_runs(
     assert not sprung.exists()
 
 
-def test_whole_pickled_model_says_to_save_the_state_dict(
-    model_file: Path, tmp_path: Path
-) -> None:
-    torch.save(torch.nn.Linear(3, 3), tmp_path / "whole.pt")
-    with pytest.raises(ExpectedError, match=r"torch\.save\(model\.state_dict\(\)"):
-        load_model_source(str(model_file), str(tmp_path / "whole.pt"))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param({"state_dict": {}, "epoch": 3}, id="checkpoint"),
-        pytest.param([torch.zeros(1)], id="list"),
-        pytest.param({0: torch.zeros(1)}, id="keys-that-are-no-text"),
-        pytest.param(torch.zeros(3), id="tensor"),
-    ],
-)
-def test_file_that_holds_something_else_is_refused(
-    model_file: Path, tmp_path: Path, content: object
-) -> None:
-    torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(ExpectedError, match="is not a state dict"):
-        load_model_source(str(model_file), str(tmp_path / "other.pt"))
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"PK\x03\x04junk", b"junk", b"PK\x05\x06" * 9]
 )
@@ -146,85 +126,6 @@ def test_ordered_dict_and_half_precision_are_accepted(
     assert count_classes(source.module, InputGeometry(32)) == 3
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        pytest.param("x = 1", "classes found: none", id="no-class"),
-        pytest.param(
-            "class A: pass\nclass B: pass", "classes found: A, B", id="two-classes"
-        ),
-        pytest.param("class A: pass", "exactly one class", id="no-module"),
-        pytest.param("import no_such_module", "No module named", id="import-fails"),
-        pytest.param("class A(:", "SyntaxError", id="syntax"),
-        pytest.param("raise SystemExit(0)", "SystemExit", id="exits"),
-        pytest.param(
-            "import torch\nclass A(torch.nn.Module):\n"
-            "    def __init__(self, n): super().__init__()",
-            "fails without arguments",
-            id="needs-arguments",
-        ),
-    ],
-)
-def test_definition_that_torchserve_could_not_load_is_refused(
-    tmp_path: Path, code: str, message: str
-) -> None:
-    (tmp_path / "net.py").write_text(code)
-    with pytest.raises(ExpectedError, match=message):
-        load_model_source(str(tmp_path / "net.py"), "random")
-
-
-def test_name_with_dots_is_refused(tmp_path: Path, model_file: Path) -> None:
-    dotted = model_file.rename(tmp_path / "net.v2.py")
-    with pytest.raises(ExpectedError, match="net.v2.py.*rename"):
-        load_model_source(str(dotted), "random")
-
-
-@pytest.mark.parametrize(
-    "name",
-    "ts.py torch.py json.py offpath.py logging.py numpy.py PIL.py yaml.py captum.py "
-    "classifier_entry.py zstandard.py torch.pyc json.cpython-311-x86_64-linux-gnu.so".split(),
-)
-def test_file_that_would_hide_a_module_is_refused(tmp_path: Path, name: str) -> None:
-    # These hide nothing.
-    for other in ("layers.py", "torch.txt", "json", "my_json.py", "ts.csv"):
-        check_shadowing(tmp_path / other)
-    with pytest.raises(ExpectedError, match=f"{name} would shadow the module"):
-        check_shadowing(tmp_path / name)
-
-
-def test_model_file_that_would_hide_a_module_is_refused(model_file: Path) -> None:
-    hiding = model_file.rename(model_file.with_name("json.py"))
-    with pytest.raises(ExpectedError, match="would shadow the module 'json'"):
-        load_model_source(str(hiding), "random")
-
-
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        ("return pictures.mean()", r"returned \[\]"),
-        ("return pictures", r"returned \[2, 3, 224, 224\]"),
-        (
-            "return pictures[:1].mean((2, 3))",
-            r"for 2 images this model returned \[1, 3\]",
-        ),
-        ("return pictures.mean((2, 3)) > 0", "returned bool .class indices"),
-        ("raise ValueError('odd\\n\\nand long')", r"accept a float32 .*: odd$"),
-        ("return pictures.mean((2, 3)), 1", "returned tuple"),
-        ("raise ValueError('odd')", r"does not accept a float32 .*: odd"),
-    ],
-)
-def test_model_that_is_no_classifier_is_refused(
-    tmp_path: Path, forward: str, message: str
-) -> None:
-    (tmp_path / "net.py").write_text(
-        "import torch\nclass Net(torch.nn.Module):\n"
-        f"    def forward(self, pictures):\n        {forward}\n"
-    )
-    source = load_model_source(str(tmp_path / "net.py"), "random")
-    with pytest.raises(ExpectedError, match=message):
-        count_classes(source.module, InputGeometry())
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_torchscript_is_accepted_as_the_model_only(
     model_file: Path, weights_file: Path, tmp_path: Path
@@ -245,3 +146,72 @@ def test_torchscript_is_accepted_as_the_model_only(
     (tmp_path / "damaged.pt").write_bytes(damaged)
     with pytest.raises(ExpectedError, match="damaged.pt"):
         load_model_source(str(tmp_path / "damaged.pt"), None)
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Linear(4, 5)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.stem(pictures)).mean((2, 3)))
+
+
+def export(path: Path, batch: bool = True, size: int = 32) -> Path:
+    shapes = ({0: torch.export.Dim("batch")},) if batch else None
+    pictures = torch.zeros(2 if batch else 1, 3, size, size)
+    program = torch.export.export(Small().eval(), (pictures,), dynamic_shapes=shapes)
+    torch.export.save(program, path)
+    return path
+
+
+def test_exported_program_is_a_model(tmp_path: Path) -> None:
+    program = export(tmp_path / "net.pt2")
+    source, _ = load(program, None)
+    assert count_classes(source.module, GEOMETRY) == 5
+    assert (source.weights, source.script_file) == (None, None)
+    assert source.files == {"program.pt2": program}
+    assert source.model_file is not None and source.model_file.name == "exported.py"
+    with pytest.raises(
+        ExpectedError, match="torch.export program holds its own weights"
+    ):
+        load(program)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": False}, "one image at a time; export it with a dynamic batch"),
+        ({"size": 64}, "it takes 64 x 64 pixels; pass --set image_size=64"),
+    ],
+)
+def test_exported_program_of_another_input_is_refused(
+    tmp_path: Path, options: dict[str, int], message: str
+) -> None:
+    source, _ = load(export(tmp_path / "net.pt2", **options), None)
+    with pytest.raises(ExpectedError, match=message) as caught:
+        count_classes(source.module, GEOMETRY)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "member", ["data/sample_inputs/model.pt", "data/constants/opaque_obj_0"]
+)
+def test_pickled_code_in_a_program_never_runs(tmp_path: Path, member: str) -> None:
+    sprung, good = tmp_path / "sprung", export(tmp_path / "net.pt2")
+    torch.save((Trap(sprung),), tmp_path / "trap")
+    content = (tmp_path / "trap").read_bytes()
+    if "opaque" in member:
+        content = pickle.dumps(Trap(sprung))
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(
+        tmp_path / "evil.pt2", "w"
+    ) as new:
+        names = {name.partition("/")[2]: name for name in old.namelist()}
+        for inside in {**names, member: ""}:
+            data = content if inside == member else old.read(names[inside])
+            new.writestr(f"evil/{inside}", data)
+    with pytest.raises(ExpectedError, match="evil.pt2"):
+        load(tmp_path / "evil.pt2", None)
+    assert not sprung.exists()

@@ -1,17 +1,23 @@
+"""Models by name: embedded ones, and those of torchvision and timm."""
+
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+import torch
 
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.model_probe import count_classes
-from offpath.archive.sources.model_source import load_model_source
 from offpath.archive.sources.named_models import (
     EMBEDDED,
     describe_model,
     imagenet_labels,
 )
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
+from tests.archive.conftest import load, run_definition
 
 
 def test_imagenet_labels_are_a_thousand_different_ones() -> None:
@@ -23,21 +29,18 @@ def test_imagenet_labels_are_a_thousand_different_ones() -> None:
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_embedded_model_has_one_class_and_a_thousand_answers(name: str) -> None:
-    model = describe_model(name).define(None).make()
-    assert count_classes(model, InputGeometry()) == 1000
-
-
-@pytest.mark.parametrize("name", EMBEDDED)
-@pytest.mark.parametrize("preset", ["cpu", "t4"])
-def test_embedded_model_goes_with_every_preset(name: str, preset: str) -> None:
-    handler = describe_model(name).handler
-    config = make_model_config(load_preset(preset), {}, handler)
-    assert config.settings["handler"] == handler
+def test_embedded_model_has_a_thousand_classes_and_goes_with_every_preset(
+    name: str,
+) -> None:
+    described = describe_model(name)
+    assert count_classes(described.define(None).make(), InputGeometry()) == 1000
+    for preset in ("cpu", "t4"):
+        config = make_model_config(load_preset(preset), {}, described.handler)
+        assert config.settings["handler"] == described.handler
 
 
 def test_default_model_has_real_weights_and_its_own_normalisation() -> None:
-    source = load_model_source("efficientnet-lite0", None)
+    source, _ = load("efficientnet-lite0", None)
     assert source.handler["mean"] == [0.498] * 3
     assert source.labels is not None and len(source.labels) == 1000
     assert source.weights is not None
@@ -45,4 +48,74 @@ def test_default_model_has_real_weights_and_its_own_normalisation() -> None:
 
 def test_model_without_published_weights_says_what_to_use() -> None:
     with pytest.raises(ExpectedError, match="--weights random"):
-        load_model_source("near-free", "pretrained")
+        load("near-free", "pretrained")
+
+
+def test_torchvision_model_takes_its_classes_from_the_weights(tmp_path: Path) -> None:
+    from torchvision.models import get_model
+
+    weights = get_model("squeezenet1_1", num_classes=6).state_dict()
+    torch.save({"state_dict": weights}, tmp_path / "own.pt")
+    source, said = load("torchvision:squeezenet1_1", str(tmp_path / "own.pt"))
+    assert count_classes(source.module, InputGeometry()) == 6
+    assert source.definition is not None and "num_classes=6" in source.definition
+    assert source.labels is None
+    assert source.handler["image_size"] == 224
+    assert source.handler["interpolation"] == "bilinear"
+    assert any("preprocessing of its published weights" in line for line in said)
+    made = run_definition(source, tmp_path)
+    made.load_state_dict(dict(source.weights or {}))
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "kind", "message"),
+    [
+        ("torchvision:resnet51", "random", WrongOption, "similar names: resnet50"),
+        ("torchvision:", "random", WrongOption, "no such classifier"),
+        ("torchvision:fcn_resnet50", "random", WrongOption, "no such classifier"),
+        (
+            "torchvision:resnet18",
+            None,
+            ExpectedError,
+            "needs --weights FILE, --weights pretrain",
+        ),
+        ("torchvision:resnet18", "no.pt", ExpectedError, "no such file"),
+    ],
+)
+def test_model_that_torchvision_lacks_is_said(
+    model: str, weights: str | None, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        load(model, weights)
+
+
+def test_download_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.models import ResNet18_Weights
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr(ResNet18_Weights, "get_state_dict", fail)
+    with pytest.raises(ExpectedError, match="downloaded .no route.; .*--weights FILE"):
+        load("torchvision:resnet18", "pretrained")
+
+
+def test_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ExpectedError, match="pip install timm"):
+        load("timm:resnet18")
+
+
+def test_timm_model_takes_classes_and_channels_from_the_weights(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("resnet10t", num_classes=7, in_chans=1)
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    source, _ = load("timm:resnet10t", str(tmp_path / "own.pt"))
+    assert count_classes(source.module, InputGeometry(176, 176, channels=1)) == 7
+    assert source.definition is not None
+    assert "num_classes=7, in_chans=1" in source.definition.replace(
+        "in_chans=1, num_classes=7", "num_classes=7, in_chans=1"
+    )
+    assert source.handler["interpolation"] in ("bicubic", "bilinear")
+    with pytest.raises(WrongOption, match="no such classifier"):
+        load("timm:resnet10x")
