@@ -158,32 +158,24 @@ def test_name_that_torchserve_would_refuse_is_refused(
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("name", ["a", "A-b_c.2", "9"])
 def test_name_of_letters_digits_and_marks_is_accepted(
-    make_spec: MakeSpec, tmp_path: Path, name: str
+    make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    built = build_archive(make_spec(name), tmp_path)
-    assert built.path.name == f"{name}.mar"
+    built = build_archive(make_spec("9A-b_c.2"), tmp_path)
+    assert built.path.name == "9A-b_c.2.mar"
 
 
-@pytest.mark.parametrize("labels", [[], ["red"], [*LABELS, "grey"]], ids=len)
 def test_labels_that_are_not_as_many_as_the_classes_are_refused(
-    make_spec: MakeSpec, tmp_path: Path, labels: list[str]
+    make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ExpectedError, match=f"has {len(labels)} labels, .* has 3 classes"
-    ):
-        build_archive(make_spec(labels=labels), tmp_path / "store")
+    with pytest.raises(ExpectedError, match="has 1 labels, .* has 3 classes"):
+        build_archive(make_spec(labels=["red"]), tmp_path / "store")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("ts.py", "would shadow the module 'ts'"),
-        ("torch.py", "would shadow"),
-        ("json.py", "would shadow"),
-        ("offpath.py", "would shadow"),
-        ("json.pyc", "would shadow"),
         ("tiny.py", "the archive already has a tiny.py"),
         ("classifier_entry.py", "the archive already has a classifier_entry.py"),
         ("weights.pt", "the archive already has a weights.pt"),
@@ -216,17 +208,12 @@ def test_two_extra_files_of_one_name_are_refused(
         build_archive(make_spec(extra_files=tuple(files)), tmp_path / "store")
 
 
-def test_folder_where_the_archive_should_be_is_said(
+def test_output_that_cannot_be_written_is_said(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.mar").mkdir()
     with pytest.raises(ExpectedError, match="tiny.mar is a folder"):
         build_archive(make_spec(), tmp_path, force=True)
-
-
-def test_output_that_cannot_be_a_folder_is_said(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExpectedError, match="cannot be written"):
         build_archive(make_spec(), tmp_path / "file" / "store")

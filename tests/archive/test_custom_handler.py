@@ -11,7 +11,7 @@ from offpath.archive.build import build_archive
 from offpath.archive.custom_handler import load_custom_handler
 from offpath.handler.errors import ExpectedError
 from tests.archive.conftest import MakeSpec
-from tests.archive.test_loads_alone import answer_from, unzip
+from tests.archive.test_loads_alone import answer_from, build_and_unzip
 
 IMPORT = "from offpath.handler.classifier import OffpathClassifier\n"
 OWN = """
@@ -33,7 +33,7 @@ def test_the_archive_loads_alone_with_its_own_class(
 ) -> None:
     spec = make_spec(labels=["red", "green", "blue"])
     spec = dataclasses.replace(spec, handler=load_custom_handler(str(own_file)))
-    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
+    folder = build_and_unzip(spec, tmp_path)
     own_file.write_text("raise ImportError('the archive has its own')")
     (label,) = answer_from(folder, path=[folder])
     assert label in ("RED", "GREEN", "BLUE")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from offpath.archive.build import build_archive
+from offpath.archive.build import ArchiveSpec, build_archive
 from tests.archive.conftest import MakeSpec
 from tests.support.pictures import jpeg
 
@@ -44,17 +44,17 @@ print(json.dumps({"ours": ours, "answer": answer}))
 POISON = "raise ImportError('somebody else is imported')"
 
 
-def unzip(archive: Path, folder: Path) -> Path:
+def build_and_unzip(spec: ArchiveSpec, folder: Path) -> Path:
+    archive = build_archive(spec, folder / "store").path
     with zipfile.ZipFile(archive) as file:
-        file.extractall(folder)
-    return folder
+        file.extractall(folder / "model")
+    return folder / "model"
 
 
 @pytest.fixture
 def folder(make_spec: MakeSpec, tmp_path: Path) -> Path:
     """An unzipped archive of a tiny model."""
-    archive = build_archive(make_spec(labels=LABELS), tmp_path / "store")
-    return unzip(archive.path, tmp_path / "model")
+    return build_and_unzip(make_spec(labels=LABELS), tmp_path)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_factory_loads_with_the_modules_beside_it(
         (tmp_path / name).write_text(text)
     model = f"{tmp_path / 'net.py'}:make_model"
     spec = make_spec(labels=LABELS, model=model, weights="random")
-    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
+    folder = build_and_unzip(spec, tmp_path)
     assert all((folder / name).is_file() for name in NEIGHBOURS)
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
@@ -151,7 +151,7 @@ def test_exported_program_loads_too(make_spec: MakeSpec, tmp_path: Path) -> None
     )
     torch.export.save(program, tmp_path / "tiny.pt2")
     spec = make_spec(labels=LABELS, model=str(tmp_path / "tiny.pt2"))
-    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
+    folder = build_and_unzip(spec, tmp_path)
     assert not (folder / "weights.pt").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
@@ -162,6 +162,6 @@ def test_torchscript_archive_loads_too(make_spec: MakeSpec, tmp_path: Path) -> N
     script = tmp_path / "tiny.pt"
     torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3, 32, 32)), script)
     spec = make_spec(labels=LABELS, model=str(script))
-    folder = unzip(build_archive(spec, tmp_path / "store").path, tmp_path / "model")
+    folder = build_and_unzip(spec, tmp_path)
     assert not (folder / "tiny.py").exists()
     assert answer_from(folder, path=[folder]) == set(LABELS)
