@@ -1,4 +1,4 @@
-"""`offpath check`: what this host, a configuration, archives and a running server really have."""
+"""`offpath check`: findings about this host, a configuration, archives and a running server."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ INDENT = " " * (2 + STATE_WIDTH)
 )
 @click.option(
     "--url",
-    help="Management API of a running server: http://HOST:8081, or unix:/path/management.sock "
-    "[default: the one TorchServe on this host, where no files are named].",
+    help="Management API of a running server: http://HOST:8081 or unix:/path/management.sock "
+    "[default: the TorchServe of this host, if no files are named].",
 )
-@click.option("--token", help="Management key, where the server asks for one.")
+@click.option("--token", help="Management key, if the server asks for one.")
 @json_option("Print the findings as JSON.")
 def command(
     files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Say what this host and a running server really have, and what to change.
+    """Check this host, files and a running server, and show what to change.
 
-    Each line is ok, lost (it works, and something is given away) or wrong (it does not do what was
-    asked), with the line to copy. Works on a TorchServe that you started yourself. Exits with 1
-    when something is wrong.
+    Each finding is ok, lost (it works, but speed, metrics or safety is given away) or wrong (it
+    does not do what was asked). The line after -> is the cure to copy. A TorchServe that you
+    started yourself can be checked too. Exits with 1 if a finding is wrong.
 
     \b
     Examples:
@@ -71,11 +71,11 @@ def command(
 def find_all(
     files: Iterable[Path], url: str | None, token: str | None
 ) -> Iterator[Finding]:
-    """The host's findings, those of each file, those of the server.
+    """Yields findings about the host, about each file, and about the server.
 
     Raises:
-        WrongOption: a file that is neither a configuration nor an archive, a URL or a
-            token that is none.
+        WrongOption: a file is neither a configuration nor an archive, or the URL or the token is
+            not valid.
     """
     from offpath.serving.check.archive_file import check_archive
     from offpath.serving.check.host import check_host
@@ -83,7 +83,7 @@ def find_all(
 
     for file in files:
         if file.suffix not in (".mar", ".properties"):
-            raise WrongOption(f"{file} is neither a .properties file nor a .mar")
+            raise WrongOption(f"{file} is neither a .properties nor a .mar file")
     if url is not None and not url.startswith(UNIX):
         check_url("--url", url)
     check_token(token)
@@ -97,12 +97,14 @@ def find_all(
     if url is not None:
         yield from check_server(url, token)
     elif not files:
-        found = "no TorchServe runs here, or not to be seen; not checked (--url)"
+        found = (
+            "not checked: no TorchServe is visible on this host; name one with --url"
+        )
         yield Finding("server", "management", State.OK, found)
 
 
 def show(findings: Iterable[Finding]) -> None:
-    """A line each, and the cure beneath it; a cure is never broken: it is to be copied."""
+    """Prints each finding with its cure below it. A cure is never wrapped, so it can be copied."""
     width = shutil.get_terminal_size().columns
     area = cure = ""
     for one in findings:
@@ -121,7 +123,7 @@ def show(findings: Iterable[Finding]) -> None:
 
 
 def _find_url() -> str | None:
-    """The management API of the one TorchServe on this host; None without one.
+    """Returns the management API of the TorchServe on this host; None without one.
 
     Raises:
         WrongOption: there are several.
@@ -131,6 +133,6 @@ def _find_url() -> str | None:
     urls = [server.address("management") for server in find_servers()]
     if len(urls) > 1:
         raise WrongOption(
-            f"several TorchServes run here, name one: --url {' or --url '.join(urls)}"
+            f"several TorchServes run on this host; name one: --url {' or --url '.join(urls)}"
         )
     return urls[0] if urls else None

@@ -7,26 +7,27 @@ from typing import Any
 
 import click
 
-from offpath.commands.front_options import DEFAULTS, DOOR_OPTIONS, add_options
-from offpath.commands.serve import DEFAULT_LOG_DIR, check_host
+from offpath.commands.serve_options import (
+    DEFAULTS,
+    DOOR_OPTIONS,
+    LISTEN_OPTIONS,
+    RUN_OPTIONS,
+    add_options,
+    check_host,
+    choose_log_dir,
+)
 from offpath.commands.serve_view import ServeView
-from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.several_hosts import serve_hosts
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
-# A host's own door lets one address have 512 at a time.
+# Just under the 512 requests that a host's own door accepts from one address.
 HOST_QUEUE = 500
-# Clients often wait for 30 s: a second host has to have its time.
+# Clients often wait 30 s, which leaves a second host time to answer.
 ANSWER_TIMEOUT_S = 20
 MAX_BODY_MB = 32
-
-
-def door_options(command: Any) -> Any:
-    """Those that `offpath serve --front` has too; they come as `**front`."""
-    return add_options(command, DOOR_OPTIONS)
 
 
 @click.command(name="front")
@@ -36,59 +37,35 @@ def door_options(command: Any) -> Any:
     multiple=True,
     required=True,
     metavar="HOST:PORT",
-    help="Where a host's `offpath serve` listens; given once for each. A name is resolved once.",
+    help="Address of a host's `offpath serve`. Can be repeated. A name is resolved once.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="To listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="0: a free one.",
-)
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="Listen on any --host without tokens: a proxy before it does TLS and asks for them.",
-)
+@add_options(LISTEN_OPTIONS)
 @click.option(
     "--queue",
     type=click.IntRange(1),
     default=HOST_QUEUE,
     show_default=True,
-    help="Requests that one host may have at a time; 503 when all have so many. A host's own door "
-    f"takes {DEFAULTS.client_connections} of one address (its --client-connections).",
+    help="Requests that each host may hold; when all hosts hold that many, more get 503. A host's "
+    f"own door accepts {DEFAULTS.client_connections} from one address (its --client-connections).",
 )
 @click.option(
     "--answer-timeout-s",
     type=click.IntRange(1),
     default=ANSWER_TIMEOUT_S,
     show_default=True,
-    help="How long a host may take for an answer, then another one is asked. More than what a "
-    "full --queue takes: 500 at 25 a second are 20 s.",
+    help="Seconds that a host may take for an answer before another host is asked. Set it above "
+    "the time for a full --queue: 500 requests at 25 per second take 20 s.",
 )
 @click.option(
     "--max-body-mb",
     type=click.IntRange(1),
     default=MAX_BODY_MB,
     show_default=True,
-    help="Larger requests get 413; as the hosts' max_request_size.",
+    help="Size limit of a request's body; larger bodies get 413. Set it to the hosts' "
+    "max_request_size.",
 )
-@click.option(
-    "--drain-s",
-    type=click.IntRange(1),
-    default=DEFAULTS.drain_s,
-    show_default=True,
-    help="How long requests in flight may still take at SIGTERM or Ctrl-C.",
-)
-@click.option(
-    "--log-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"Folder for nginx's logs [default: {DEFAULT_LOG_DIR}/PORT; with port 0 none stays].",
-)
-@click.option("--verbose", is_flag=True, help="A log line for every request.")
-@json_option("Print where it listens as JSON.")
-@door_options
+@add_options(RUN_OPTIONS)
+@add_options(DOOR_OPTIONS)
 def command(
     hosts: tuple[str, ...],
     host: str,
@@ -103,17 +80,17 @@ def command(
     as_json: bool,
     **door: Any,
 ) -> None:
-    """Put one door before TorchServes on several hosts, until Ctrl-C or SIGTERM.
+    """Put one front door before TorchServes on several hosts, until Ctrl-C or SIGTERM.
 
-    What a host did not answer goes to another one, so that hosts can be restarted one after the
-    other, or die, without a failed request. /ping says whether any host is READY.
+    A request that one host did not answer goes to another host. Hosts can die or be restarted one
+    after the other without a failed request. /ping answers 200 while any host is READY.
 
     \b
-    Example, on each host and then before them:
+    Example: the first command on each host, the second in front of them:
       offpath serve --front --host 10.0.0.11 --behind-proxy --client-ids
       offpath front --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
-    # No port of its own for metrics: the hosts have theirs.
+    # No port for metrics: the hosts have their own.
     settings = DoorSettings(
         host, port, metrics_port=0, verbose=verbose, drain_s=drain_s, **door
     )
@@ -122,7 +99,7 @@ def command(
         behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)
     except ExpectedError as error:
         raise click.UsageError(str(error)) from error
-    log_dir = log_dir or (DEFAULT_LOG_DIR / str(port) if port else None)
+    log_dir = choose_log_dir(log_dir, port)
     try:
         with stopping_on_signals():
             serve_hosts(settings, behind, ServeView(as_json), log_dir)

@@ -1,4 +1,4 @@
-"""`offpath logs`: ship what waits, see what waits, read what arrived, prove that all of it did."""
+"""`offpath logs`: ships the spool, shows its state, reads records, and checks that none is lost."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LISTED_IDS = 20
 
 @click.group()
 def command() -> None:
-    """The prediction log outside of the workers.
+    """Inspect, ship, read and verify the prediction log.
 
-    Workers append each answered request to a spool on disk, and ship it by themselves. These
-    commands are for the moments when there is no worker, and for reading.
+    Workers append each answered request to a spool on disk and ship it themselves. These commands
+    are for times without a worker, and for reading.
 
     \b
     Examples:
@@ -54,20 +54,23 @@ def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
         envvar=SPOOL_VARIABLE,
         default=lambda: default_spool_dir(os.environ),
         show_default="the workers' default, ~/.local/state/offpath/spool",
-        help=f"Spool folder, as the workers have it ({SPOOL_VARIABLE}).",
+        help=f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
     )(function)
 
 
 def _store_options(function: Callable[..., None]) -> Callable[..., None]:
-    # The last one applied is the first in --help.
+    # The option that is applied last is the first in --help.
     for option in reversed(
         (
             click.argument("uri", metavar="URI"),
             click.option(
-                "--since", help="Inference time: 2026-11-21T03:00Z, or 2h ago."
+                "--since",
+                help="Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago.",
             ),
-            click.option("--until", help="Likewise; that moment is not included."),
-            click.option("--endpoint-url", help="Another S3 server than AWS."),
+            click.option(
+                "--until", help="End of the inference times, itself not included."
+            ),
+            click.option("--endpoint-url", help="URL of an S3 server other than AWS."),
             click.option("--region", help="Region of the bucket."),
         )
     ):
@@ -85,30 +88,31 @@ _json_option = json_option("JSON to stdout.")
     default=30.0,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="How long a failing sink is tried.",
+    help="Seconds for which delivery to a failing sink is tried again.",
 )
 @click.option(
     "--watch",
     is_flag=True,
-    help="Stay, and ship what dead workers leave; until SIGTERM.",
+    help="Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C.",
 )
 @click.option(
     "--every-s",
     default=5.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Pause of --watch.",
+    help="Seconds between two passes of --watch.",
 )
 @_json_option
 def ship(
     spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool
 ) -> None:
-    """Drain the spool: deliver every segment that no living worker owns.
+    """Deliver every segment of the spool that no living worker owns.
 
-    For a shutdown hook (after the server has stopped), a sidecar (--watch) or cron. Safe beside
-    workers and beside itself: a lock decides who ships a segment, and a repeated delivery replaces
-    the same object. Where a sink lies is in the spool; credentials come from the AWS default chain.
-    Exits with 1 when something could not be delivered; it is still in the spool.
+    Use it in a shutdown hook (after the server has stopped), as a sidecar (--watch) or from cron.
+    It may run beside workers and beside other copies of itself: a lock decides who ships a segment,
+    and a repeated delivery replaces the same object. The spool says where each segment goes;
+    credentials come from the AWS default chain. Exits with 1 if segments could not be delivered;
+    they stay in the spool.
     """
     from offpath.serving.log_tools.shipping import ship_spool
 
@@ -128,7 +132,7 @@ def ship(
     if report.errors:
         reasons = "; ".join(report.errors.values())
         raise ExpectedError(
-            f"{report.left_segments} segments are left in {spool}: {reasons}"
+            f"undelivered segments, still in {spool}: {report.left_segments}; {reasons}"
         )
 
 
@@ -146,7 +150,10 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 @_spool_option
 @_json_option
 def status(spool: Path, as_json: bool) -> None:
-    """What waits in the spool, by sink: segments, bytes, oldest age, last error."""
+    """Show what waits in the spool.
+
+    For each sink: processes, segments, bytes, age of the oldest segment, last error.
+    """
     from offpath.serving.log_tools.status import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
@@ -154,9 +161,9 @@ def status(spool: Path, as_json: bool) -> None:
         click.echo(json.dumps({"spool": str(spool), "sinks": sinks}))
         return
     if not sinks:
-        click.echo(f"{spool}: no worker has written here")
+        click.echo(f"{spool} is empty; no worker has written to it")
     for sink in sinks:
-        click.echo(sink["uri"] or "a sink without sink.json")
+        click.echo(sink["uri"] or "unknown sink (no sink.json)")
         table = Table(show_header=False)
         for name, value in sink.items():
             if name != "uri":
@@ -166,17 +173,21 @@ def status(spool: Path, as_json: bool) -> None:
 
 @command.command("read")
 @_store_options
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Stop after this many records."
+)
 @click.option(
     "--once",
     is_flag=True,
-    help="One record a request where `offpath front` sent some to two hosts (docs/front-door.md).",
+    help="Keep one record per request if `offpath front` sent some to two hosts "
+    "(docs/front-door.md).",
 )
 @_json_option
 def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
-    """Print the records under URI (s3://bucket/prefix or file:///folder).
+    """Print the prediction log's records under URI.
 
-    As a table, or with --json as JSON Lines. With --since only the days that can matter are listed.
+    URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
+    --since, only the days that can have such records are read.
     """
     from offpath.serving.log_tools.reading import keep_one_attempt
 
@@ -188,18 +199,18 @@ def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
             return
-        # What a client called its user, or a model its label, is no markup.
+        # User ids come from clients and labels from models: they must not act as markup.
         rows = [[printable(cell) for cell in _row(record)] for record in chosen]
     Console(markup=False).print(_records_table(rows))
 
 
-# The ids are there to be copied, and a day's time says enough beside them: --json has all.
+# Event ids are copied, so they are never wrapped; the year of the time is left out. --json has all.
 COLUMNS = {"time": True, "event id": True, "model": False, "status": True}
 COLUMNS |= {"best": False, "user": False}
 
 
 def _records_table(rows: list[list[str]]) -> Table:
-    """Within 80 columns: what is the same in every record, or empty, is no column of its own."""
+    """Makes a table of 80 columns; a value that is equal in all records goes to the caption."""
     shown = [
         index
         for index, head in enumerate(COLUMNS)
@@ -243,14 +254,16 @@ def _row(record: dict[str, Any]) -> list[str]:
     "--ids",
     type=click.File("r"),
     required=True,
-    help="Request ids, one a line, or the output of `offpath predict --json`; - for stdin.",
+    help="File with one request id per line, or the output of `offpath predict --json`; - reads "
+    "standard input.",
 )
 @_json_option
 def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
-    """Check that each request id of a client has exactly one record under URI.
+    """Check that each request id has exactly one record under URI.
 
-    A request id is the reply header x-request-id. Exits with 1 when a record is missing or double,
-    and lists which. A worker delivers after at most segment_max_age_s: wait, or ship first.
+    A request id is the reply header x-request-id. Lists ids without a record and ids with several,
+    and exits with 1 if there are any. A worker delivers a record at the latest after
+    segment_max_age_s: wait that long, or run `offpath logs ship` after the server has stopped.
     """
     from offpath.serving.log_tools.reading import compare, parse_request_ids
 
@@ -270,8 +283,7 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     if not verdict.is_clean:
         raise ExpectedError(
             f"{len(verdict.missing)} records missing, {len(verdict.double)} double under "
-            f"{where['uri']}; "
-            "`offpath logs status` says what still waits in a spool"
+            f"{where['uri']}; `offpath logs status` shows what still waits in a spool"
         )
 
 
@@ -292,7 +304,7 @@ def _records(
     endpoint_url: str | None,
     region: str | None,
 ) -> Iterator[dict[str, Any]]:
-    """The records that `_store_options` ask for."""
+    """Reads the records that `_store_options` ask for."""
     from offpath.serving.log_tools.objects import open_store_at
     from offpath.serving.log_tools.reading import Period, parse_time, read_records
 

@@ -1,4 +1,4 @@
-"""`offpath reload`: another TorchServe in the place of the running one, without a lost request."""
+"""`offpath reload`: replaces the TorchServe behind a front door without a lost request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.serve import DEFAULT_LOG_DIR
+from offpath.commands.serve_options import DEFAULT_LOG_DIR
 from offpath.serving.front.state import request_reload
 
 
@@ -16,25 +16,26 @@ from offpath.serving.front.state import request_reload
     type=click.IntRange(1, 65535),
     default=8080,
     show_default=True,
-    help="Of the `offpath serve --front`.",
+    help="The --port of the running `offpath serve --front`.",
 )
 @click.option(
     "--log-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"Its --log-dir [default: {DEFAULT_LOG_DIR}/PORT].",
+    help=f"The --log-dir of that server [default: {DEFAULT_LOG_DIR}/PORT].",
 )
 @click.option(
     "--timeout-s",
     type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
-    help="How long to wait for the new server.",
+    help="Seconds to wait for the new server.",
 )
 def command(port: int, log_dir: Path | None, timeout_s: float) -> None:
-    """Replace the TorchServe behind a front door; the archives are read anew.
+    """Reload the archives behind a front door without dropping requests.
 
-    The new one is READY and checked before it gets requests; otherwise the old one goes on, and
-    this command fails with the reason.
+    Starts a new TorchServe, which reads the archives again. It gets requests once it is READY and
+    its settings are checked. If it fails, the old server continues and this command exits with 1
+    and the reason.
     """
     request_reload(log_dir or DEFAULT_LOG_DIR / str(port), timeout_s)
     click.echo("reloaded")

@@ -1,25 +1,31 @@
-"""`offpath serve`: TorchServe with our settings, checked before it is announced."""
+"""`offpath serve`: starts TorchServe with our settings and checks them before it is announced."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from offpath.commands.front_options import DEFAULTS, front_options, make_front
+from offpath.commands.serve_options import (
+    FILE,
+    FOLDER,
+    FRONT_OPTIONS,
+    LISTEN_OPTIONS,
+    PORT,
+    RUN_OPTIONS,
+    add_options,
+    check_host,
+    choose_log_dir,
+    make_front,
+)
 from offpath.commands.serve_view import ServeView
-from offpath.commands.shared_options import json_option
-from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
     default_spool_dir,
 )
-from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models
@@ -28,126 +34,98 @@ from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
-DEFAULT_LOG_DIR = Path(".offpath/logs")
-# Options that are the server's, with a door before it or not; the others are the door's.
+# Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
     *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
-    *(
-        "config",
-        "enable_model_api",
-        "token_auth",
-        "allow_cpu",
-        "fork_workers",
-        "log_dir",
-    ),
+    *("config", "enable_model_api", "token_auth", "allow_cpu", "fork_workers"),
+    "log_dir",
 )
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def _port_option(name: str, default: int, text: str) -> Decorator:
-    port = click.IntRange(0, 65535)
-    return click.option(name, default=default, type=port, show_default=True, help=text)
 
 
 @click.command(name="serve")
 @click.argument("models", nargs=-1, metavar="[PATH.mar|NAME|NAME=PATH.mar|FOLDER]...")
 @click.option(
     "--model-store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=DEFAULT_STORE,
     show_default=True,
-    help="Folder with the archives that are named without a path.",
+    help="Folder of the archives that are named without a path.",
 )
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where inference and metrics listen; management stays on loopback.",
-)
-@_port_option("--port", 8080, "Inference; 0: a free one.")
+@add_options(LISTEN_OPTIONS)
 @click.option(
     "--management-port",
-    type=click.IntRange(0, 65535),
-    help="A port of loopback for TorchServe's management API; 0: a free one. Every user of this "
-    "machine can then stop your models [default: a Unix socket of your own, printed at the "
-    "start].",
-)
-@_port_option("--metrics-port", 8082, "0: a free one.")
-@_port_option(
-    "--grpc-port",
-    0,
-    "gRPC's inference API, on loopback; opens it, as --grpc does on a free port.",
+    type=PORT,
+    help="Port of TorchServe's management API, on loopback; 0 takes a free one. Every user of this "
+    "machine can then stop your models [default: no port but a private Unix socket, whose path is "
+    "printed].",
 )
 @click.option(
-    "--config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A config.properties instead of ours; its addresses and load_models give way to the "
-    "options.",
-)
-@click.option(
-    "--enable-model-api",
-    is_flag=True,
-    help="Let models be registered and removed over HTTP.",
+    "--metrics-port",
+    type=PORT,
+    default=8082,
+    show_default=True,
+    help="Port of /metrics; 0 takes a free one.",
 )
 @click.option(
     "--grpc",
     is_flag=True,
-    help="Open TorchServe's two gRPC ports, on loopback: with them every user of this machine can "
-    "stop your models, unless --token-auth.",
+    help="Open TorchServe's two gRPC ports on loopback. Every user of this machine can then stop "
+    "your models, unless --token-auth is given.",
+)
+@click.option(
+    "--grpc-port",
+    type=PORT,
+    default=0,
+    show_default=True,
+    help="Port of gRPC's inference API, on loopback; a port other than 0 implies --grpc.",
+)
+@click.option(
+    "--config",
+    type=FILE,
+    help="A config.properties to use instead of ours. The options here win over its addresses and "
+    "load_models.",
+)
+@click.option(
+    "--enable-model-api",
+    is_flag=True,
+    help="Allow models to be registered and removed over HTTP.",
 )
 @click.option(
     "--token-auth",
     is_flag=True,
-    help="Every call needs a token of TorchServe's; with --front take --tokens.",
-)
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="Listen on any --host without tokens: a proxy before it does TLS and asks for them.",
+    help="Require one of TorchServe's keys for every call. With --front, use --tokens instead.",
 )
 @click.option(
     "--allow-cpu",
     is_flag=True,
-    help="Serve an archive that asks for a GPU (--preset t4) on the CPU where there is none.",
+    help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
 )
 @click.option(
     "--fork-workers/--no-fork-workers",
     default=True,
     show_default=True,
-    help="Fork workers from one process that has imported torch: they start at once and share "
-    "its memory (Linux).",
-)
-@click.option(
-    "--verbose", is_flag=True, help="TorchServe's log lines for every request."
-)
-@click.option(
-    "--log-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"Folder for the log files [default: {DEFAULT_LOG_DIR}/PORT; with port 0 none stays].",
-)
-@click.option(
-    "--drain-s",
-    type=click.IntRange(1),
-    default=DEFAULTS.drain_s,
-    show_default=True,
-    help="How long requests in flight may still take at SIGTERM or Ctrl-C, and the old server's "
-    "at a reload. Without --front, first let nobody send more: TorchServe goes on accepting.",
+    help="Fork workers from one process that has imported torch. They start faster and share its "
+    "memory (Linux).",
 )
 @click.option(
     "--ship-s",
     type=click.FloatRange(0),
     default=0.0,
-    help="After the end, deliver what the prediction log's spool still holds, for at most so long: "
-    "where the spool goes with the machine and nobody else ships it [default: do not].",
+    help="After the end, deliver the rest of the prediction log's spool for at most this many "
+    "seconds. Use it where the disk disappears with the machine [default: off].",
 )
 @click.option(
-    "--sample", is_flag=True, help="Send the bundled photograph and show the answer."
+    "--sample",
+    is_flag=True,
+    help="Send the bundled photograph and show the answer.",
 )
 @click.option(
-    "--once", is_flag=True, help="Stop as soon as it was READY (and sampled)."
+    "--once",
+    is_flag=True,
+    help="Stop as soon as the server is READY (and the sample answered).",
 )
-@json_option("Print what is in force as JSON.")
-@front_options
+@add_options(RUN_OPTIONS)
+@add_options(FRONT_OPTIONS)
 def command(
     models: tuple[str, ...],
     model_store: Path,
@@ -160,25 +138,29 @@ def command(
     behind_proxy: bool,
     **options: Any,
 ) -> None:
-    """Serve archives with TorchServe until Ctrl-C or SIGTERM; by default all of the store.
+    """Serve archives with TorchServe until Ctrl-C or SIGTERM.
+
+    Without arguments, all archives of --model-store are served. At the end, requests in flight are
+    answered. Without --front, stop the traffic first, because TorchServe accepts requests until it
+    exits.
 
     \b
     Examples:
       offpath serve                                  all of .offpath/model-store
       offpath serve defects.mar faces=/models/f2.mar
-      offpath serve /models                          all of a folder
+      offpath serve /models                          all archives of a folder
     """
     own = {name: options.pop(name) for name in SERVER_OPTIONS}
     listening = {name: own[name] for name in ("host", "port", "metrics_port")}
     front = make_front(options, **listening, verbose=verbose, drain_s=drain_s)
-    # A file that asks for tokens gets them: the option's absence must not switch them off.
+    # The option's absence must not switch off tokens that the file asks for.
     own["token_auth"] = own["token_auth"] or wants_tokens(own["config"])
     check_host(own["host"], own["token_auth"], front, behind_proxy)
     view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(
-            f"--behind-proxy: whoever reaches {own['host']} is answered, without TLS and tokens; "
-            "the proxy must be the only one who does"
+            f"--behind-proxy: {own['host']} answers everybody, without TLS and tokens; make sure "
+            "that only the proxy can reach it"
         )
 
     def find_settings() -> ServerSettings:
@@ -202,7 +184,7 @@ def command(
 
 
 def ship_rest(view: ServeView, timeout_s: float) -> None:
-    """Delivers what the workers, now dead, left in the spool."""
+    """Delivers the segments that the ended workers left in the spool."""
     from offpath.serving.log_tools.shipping import ship_spool
 
     spool = Path(os.environ.get(SPOOL_VARIABLE) or default_spool_dir(os.environ))
@@ -212,7 +194,7 @@ def ship_rest(view: ServeView, timeout_s: float) -> None:
         report = ship_spool(spool, timeout_s)
     if report.errors:
         view.show_problem(
-            f"{report.left_segments} segments of the prediction log are left in {spool}: "
+            f"{report.left_segments} segments of the prediction log are still in {spool}: "
             f"{'; '.join(report.errors.values())}"
         )
 
@@ -227,57 +209,20 @@ def make_settings(
     log_dir: Path | None,
     **same: Any,
 ) -> ServerSettings:
-    """What the options ask for; `same` are those that the settings call alike."""
+    """Makes the server's settings; `same` are options whose names the settings share."""
     return ServerSettings(
         model_store=store,
         models=entries,
         inference_port=port,
         grpc=grpc or grpc_port > 0,
         grpc_port=grpc_port,
-        log_dir=log_dir or (DEFAULT_LOG_DIR / str(port) if port else None),
+        log_dir=choose_log_dir(log_dir, port),
         **same,
     )
 
 
 def wants_tokens(config: Path | None) -> bool:
-    """Whether a properties file turns token authorization on."""
+    """Tells whether a properties file turns on token authorization."""
     if config is None:
         return False
     return read_properties(config).get("disable_token_authorization") == "false"
-
-
-def check_host(
-    host: str,
-    token_auth: bool,
-    front: DoorSettings | None = None,
-    behind_proxy: bool = False,
-) -> None:
-    """Refuses to listen beyond this machine without tokens.
-
-    Raises:
-        WrongOption: `host` is not loopback and tokens are off, or it is an IPv6 address and
-            there is no front door, or both kinds of tokens are asked for.
-    """
-    if front is not None and token_auth:
-        raise WrongOption(
-            "with --front nobody reaches TorchServe but the door: take --tokens FILE instead of "
-            "--token-auth"
-        )
-    if ":" in host and front is None:
-        # ConfigManager.java, ADDRESS_PATTERN.
-        raise WrongOption(
-            f"--host {host}: TorchServe takes no IPv6 address; name an IPv4 one or a host"
-        )
-    has_tokens = token_auth if front is None else front.tokens is not None
-    if has_tokens or behind_proxy or host == "localhost":
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
-        option = "--token-auth" if front is None else "--tokens FILE"
-        raise WrongOption(
-            f"--host {host} can be reached from other machines; add {option}, or --behind-proxy "
-            "where a proxy does TLS and asks for tokens"
-        )

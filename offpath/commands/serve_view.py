@@ -1,4 +1,4 @@
-"""What `offpath serve` prints: results to standard output, the rest to standard error."""
+"""Prints the events of `offpath serve`: results to standard output, the rest to standard error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from offpath.serving.torchserve.session import View
 
 
 class ServeView(View):
-    """The terminal, or with `as_json` one JSON object per event on standard output."""
+    """Shows events on the terminal, or with `as_json` as one JSON object per event."""
 
     def __init__(self, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -30,13 +30,11 @@ class ServeView(View):
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def waiting(self, text: str) -> AbstractContextManager[Any]:
-        """Shows that something takes its time."""
         return self._err.status(text)
 
     def show_ready(
         self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
     ) -> None:
-        """Shows what is in force, `ready_s` seconds after the start."""
         if self._as_json:
             models = [asdict(status) for status in statuses]
             self._print_json(
@@ -55,14 +53,12 @@ class ServeView(View):
             self._out.print(f"  {name:<12} {url}")
 
     def show_unchecked(self, names: Sequence[str]) -> None:
-        """Says which archives hold no settings to compare with."""
         if names:
             self._err.print(
-                f"no model-config.yaml in {', '.join(names)}: nothing to compare with"
+                f"not checked (no model-config.yaml to compare with): {', '.join(names)}"
             )
 
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
-        """Shows one answer: labels, latency, stage timings."""
         if self._as_json:
             fields = ("status", "labels", "latency_ms", "server_timing", "request_id")
             answer = {name: getattr(prediction, name) for name in fields}
@@ -77,7 +73,7 @@ class ServeView(View):
         )
         self._out.print(
             textwrap.fill(
-                f"stages, ms: {stages or 'not told'}",
+                f"stages, ms: {stages or 'not reported'}",
                 self._out.width,
                 initial_indent="  ",
                 subsequent_indent="    ",
@@ -87,30 +83,27 @@ class ServeView(View):
     def show_usage(
         self, inference_url: str, model_name: str, keys: KeyFile | None = None
     ) -> None:
-        """Says how to ask for a prediction, with which key, and how to stop."""
         if self._as_json:
             if keys is not None:
                 self._print_json({"event": "keys", "file": str(keys.path)})
             return
-        # All addresses are no address to ask.
+        # A client cannot connect to 0.0.0.0.
         url = inference_url.replace("//0.0.0.0:", "//127.0.0.1:")
         curl = f"curl -T photo.jpg {url}/predictions/{model_name}"
         if keys is not None:
             self._out.print(
-                f"\nkeys: {keys.path} (inference, management, API); the inference key is good "
-                f"until {keys.expires or 'TorchServe ends'}\nanother one, with the API key: "
+                f"\nkeys: {keys.path} (inference, management, API); the inference key is valid "
+                f"until {keys.expires or 'TorchServe ends'}\nnew inference key, with the API key: "
                 f"{keys.renewal_curl}",
                 markup=False,
             )
             curl += f' -H "Authorization: Bearer $({keys.shell_command})"'
-        self._out.print(f"\n{curl}\nCtrl-C stops it", markup=False)
+        self._out.print(f"\n{curl}\nCtrl-C stops the server", markup=False)
 
     def show_log_line(self, line: LogLine) -> None:
-        """Shows an error of the server while it serves."""
         self._err.print(f"{line.level} {line.logger}: {line.message}", markup=False)
 
     def show_problem(self, text: str) -> None:
-        """Shows what happened to the server while it serves."""
         self._err.print(text, markup=False)
 
     def _print_json(self, value: object) -> None:
@@ -121,7 +114,7 @@ COLUMNS = ("workers", "batch", "delay", "time-outs")
 
 
 def _status_table(statuses: Sequence[ModelStatus]) -> Table:
-    table = Table(title="in force", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="settings in force", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("model", "device", "engine"):
         table.add_column(heading, overflow="fold")
     for heading in COLUMNS:
@@ -137,7 +130,7 @@ def _status_table(statuses: Sequence[ModelStatus]) -> Table:
             workers,
             str(status.batch_size),
             f"{status.max_batch_delay_ms} ms",
-            # Of an answer, of a start.
+            # Time-outs of an answer and of a start.
             f"{status.response_timeout_s}, {status.startup_timeout_s} s",
         )
     return table

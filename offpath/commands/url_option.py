@@ -1,4 +1,4 @@
-"""Addresses of servers on a command line, and the tokens that they ask for."""
+"""Checks addresses and tokens of servers that are given on the command line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from offpath.handler.errors import WrongOption
 
 
 def check_url(option: str, url: str) -> str:
-    """The address as it was given.
+    """Returns the address unchanged.
 
     Raises:
-        WrongOption: it is none of HTTP.
+        WrongOption: it is not an HTTP address.
     """
     try:
         parsed = httpx.URL(url)
@@ -19,16 +19,20 @@ def check_url(option: str, url: str) -> str:
     except httpx.InvalidURL:
         is_http = False
     if not is_http:
-        raise WrongOption(f"{option} {url!r}: expected http://HOST:PORT, or https://")
+        raise WrongOption(
+            f"{option} {url!r} is not an address; expected http://HOST:PORT or https://HOST:PORT"
+        )
     return url
 
 
 def check_token(token: str | None) -> str | None:
-    """The token as it was given.
+    """Returns the token unchanged.
 
     Raises:
-        WrongOption: no header of HTTP can hold it.
+        WrongOption: an HTTP header cannot hold it.
     """
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise WrongOption(f"--token {token!r}: expected printable ASCII, as keys are")
+        raise WrongOption(
+            f"--token {token!r} is not a token; expected printable ASCII characters"
+        )
     return token

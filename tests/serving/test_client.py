@@ -242,7 +242,7 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
 def test_a_door_that_names_no_model_is_said(answers: Answers) -> None:
     answers.status, answers.body = 404, b'{"message": "there is /predictions/MODEL"}'
     with Client(answers.url) as client:
-        with pytest.raises(ModelNotNamed, match="does not say which") as raised:
+        with pytest.raises(ModelNotNamed, match="does not list its models") as raised:
             client.predict(JPEG)
     assert raised.value.names == []
     asked = [path for path, _, _ in answers.requests]

@@ -43,7 +43,7 @@ def test_without_a_server_the_host_is_checked(
     monkeypatch.setattr(running, "find_servers", list)
     code, out, _ = run("check")
     assert code == 0
-    assert "java" in out and "no TorchServe runs here" in out
+    assert "java" in out and "no TorchServe is visible" in " ".join(out.split())
 
 
 def test_of_several_servers_one_must_be_named(
@@ -53,7 +53,10 @@ def test_of_several_servers_one_must_be_named(
     monkeypatch.setattr(running, "find_servers", lambda: two)
     code, _, err = run("check")
     assert code == 2
-    assert "several TorchServes run here, name one: --url http://127.0.0.1:8081" in err
+    assert (
+        "several TorchServes run on this host; name one: --url http://127.0.0.1:8081"
+        in err
+    )
 
 
 def test_other_files_are_refused(run: Run, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from offpath.commands.front_options import DEFAULTS, make_front
-from offpath.commands.serve import check_host
+from offpath.commands.serve_options import DEFAULTS, check_host, make_front
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 
@@ -36,5 +35,5 @@ def test_an_address_for_others_needs_the_doors_tokens() -> None:
     check_host("::1", False, DoorSettings())
     with pytest.raises(ExpectedError, match="--tokens FILE"):
         check_host("0.0.0.0", False, DoorSettings())
-    with pytest.raises(ExpectedError, match="instead of --token-auth"):
+    with pytest.raises(ExpectedError, match="--token-auth has no effect"):
         check_host("127.0.0.1", True, DoorSettings())

@@ -1,0 +1,218 @@
+"""Options that `offpath serve` and `offpath front` share, and the checks between them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from offpath.handler.errors import WrongOption
+from offpath.serving.front.door_settings import DoorSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+PORT = click.IntRange(0, 65535)
+DEFAULTS = DoorSettings()
+DEFAULT_LOG_DIR = Path(".offpath/logs")
+# Each list is in the order of `--help`.
+LISTEN_OPTIONS = [
+    click.option(
+        "--host",
+        default=DEFAULTS.host,
+        show_default=True,
+        help="Address to listen on. Beyond loopback, tokens or --behind-proxy are required.",
+    ),
+    click.option(
+        "--port",
+        type=PORT,
+        default=DEFAULTS.port,
+        show_default=True,
+        help="Port for predictions; 0 takes a free one.",
+    ),
+    click.option(
+        "--behind-proxy",
+        is_flag=True,
+        help="Listen on any --host without tokens, because a proxy in front does TLS and checks "
+        "tokens.",
+    ),
+]
+RUN_OPTIONS = [
+    click.option("--verbose", is_flag=True, help="Log every request."),
+    click.option(
+        "--log-dir",
+        type=FOLDER,
+        help=f"Folder of the log files [default: {DEFAULT_LOG_DIR}/PORT; with --port 0 logs are "
+        "not kept].",
+    ),
+    click.option(
+        "--drain-s",
+        type=click.IntRange(1),
+        default=DEFAULTS.drain_s,
+        show_default=True,
+        help="Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print events as JSON."),
+]
+# Their names are attributes of DoorSettings.
+DOOR_OPTIONS = [
+    click.option(
+        "--tls-cert",
+        type=FILE,
+        help="Certificate chain, PEM. Turns on HTTPS with HTTP/2; needs --tls-key.",
+    ),
+    click.option("--tls-key", type=FILE, help="Key of the certificate, PEM."),
+    click.option(
+        "--tokens",
+        type=FILE,
+        help="File with one bearer token per line; each prediction then needs one. The file is "
+        "read again when it changes.",
+    ),
+    click.option(
+        "--client-connections",
+        type=click.IntRange(1),
+        default=DEFAULTS.client_connections,
+        show_default=True,
+        help="Requests that one client address may have in flight; more get 429.",
+    ),
+    click.option(
+        "--client-rate",
+        type=click.IntRange(0),
+        default=DEFAULTS.client_rate,
+        help="Requests per second of one client address; more get 429 [default: no limit].",
+    ),
+    click.option(
+        "--client-timeout-s",
+        type=click.IntRange(1),
+        default=DEFAULTS.client_timeout_s,
+        show_default=True,
+        help="Seconds that a client may send nothing in the middle of a request.",
+    ),
+    click.option(
+        "--client-ids",
+        is_flag=True,
+        help="Start the request's id with the client's x-request-id, if that is a UUID.",
+    ),
+    click.option("--explanations", is_flag=True, help="Open /explanations too."),
+    click.option(
+        "--front-memory",
+        "memory",
+        type=FOLDER,
+        default=DEFAULTS.memory,
+        show_default=True,
+        help="Folder on a tmpfs for the request bodies.",
+    ),
+    click.option(
+        "--front-bodies",
+        type=click.IntRange(1),
+        default=DEFAULTS.front_bodies,
+        show_default=True,
+        help="Number of bodies of the largest size that must fit there. A body that finds no room "
+        "later gets 503.",
+    ),
+]
+FRONT_OPTIONS = [
+    click.option(
+        "--front/--no-front",
+        help="Put nginx in front of TorchServe: large bodies never pass through Java "
+        "(docs/front-door.md). The options below need --front.",
+    ),
+    *DOOR_OPTIONS,
+    click.option(
+        "--invocations",
+        is_flag=True,
+        help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
+    ),
+    click.option(
+        "--queue",
+        type=click.IntRange(1),
+        default=DEFAULTS.queue,
+        show_default=True,
+        help="Requests that may wait in TorchServe; more get 503.",
+    ),
+    click.option(
+        "--metrics-host",
+        default=DEFAULTS.metrics_host,
+        show_default=True,
+        help="Address of /metrics, which needs no token.",
+    ),
+]
+
+
+def add_options(
+    options: Sequence[Callable[[Command], Command]],
+) -> Callable[[Command], Command]:
+    """Returns a decorator that adds options in the order of `--help`."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def make_front(options: dict[str, Any], **common: Any) -> DoorSettings | None:
+    """Makes the settings of the door; None without `--front`.
+
+    Args:
+        options: values of `FRONT_OPTIONS`.
+        common: settings from options that a server without a door has too.
+
+    Raises:
+        WrongOption: an option of the door is given without `--front`, or two do not fit.
+    """
+    options = dict(options)
+    if options.pop("front"):
+        return DoorSettings(**common, **options)
+    for name, value in options.items():
+        if value != getattr(DEFAULTS, name):
+            option = "front-memory" if name == "memory" else name.replace("_", "-")
+            raise WrongOption(f"--{option} needs --front")
+    return None
+
+
+def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:
+    """Returns the folder of the logs; None for a temporary one."""
+    return log_dir or (DEFAULT_LOG_DIR / str(port) if port else None)
+
+
+def check_host(
+    host: str,
+    token_auth: bool,
+    front: DoorSettings | None = None,
+    behind_proxy: bool = False,
+) -> None:
+    """Refuses to listen beyond this machine without tokens.
+
+    Raises:
+        WrongOption: `host` is not loopback and tokens are off, or it is an IPv6 address and there
+            is no front door, or both kinds of tokens are asked for.
+    """
+    if front is not None and token_auth:
+        raise WrongOption(
+            "--token-auth has no effect behind --front, which clients reach instead of TorchServe; "
+            "use --tokens FILE"
+        )
+    if ":" in host and front is None:
+        # ConfigManager.java, ADDRESS_PATTERN.
+        raise WrongOption(
+            f"--host {host} is an IPv6 address, which TorchServe does not accept; use an IPv4 "
+            "address, a host name, or --front"
+        )
+    has_tokens = token_auth if front is None else front.tokens is not None
+    if has_tokens or behind_proxy or host == "localhost":
+        return
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        option = "--token-auth" if front is None else "--tokens FILE"
+        raise WrongOption(
+            f"--host {host} can be reached from other machines; add {option}, or --behind-proxy if "
+            "a proxy in front does TLS and checks tokens"
+        )
