@@ -1,4 +1,4 @@
-"""How the front door is started: its settings, its folders, its file of tokens."""
+"""Settings of the front door, its folders, and its file of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUFFER_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class DoorSettings:
-    """How to start the front door.
+    """Settings of the front door.
 
     Attributes:
         host: IPv4 or IPv6 address, or name, to listen on.

@@ -26,7 +26,7 @@ CLOSED_GRPC = {
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to start one TorchServe.
+    """Settings of one TorchServe.
 
     Attributes:
         model_store: folder with the archives.

@@ -36,7 +36,7 @@ def answers() -> Iterator[Answers]:
         yield server
 
 
-def test_prediction_holds_all_that_the_server_says(answers: Answers) -> None:
+def test_prediction_has_everything_of_the_answer(answers: Answers) -> None:
     answers.headers = {"Server-Timing": "decode;dur=1.5", "x-request-id": "abc"}
     with Client(answers.url, "cats") as client:
         prediction = client.predict(JPEG)
@@ -52,7 +52,7 @@ def test_prediction_holds_all_that_the_server_says(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_file_is_sent_as_it_is(answers: Answers, tmp_path: Path, kind: type) -> None:
+def test_file_is_sent_unchanged(answers: Answers, tmp_path: Path, kind: type) -> None:
     file = tmp_path / "a.jpg"
     file.write_bytes(JPEG)
     with Client(answers.url) as client:
@@ -62,7 +62,7 @@ def test_file_is_sent_as_it_is(answers: Answers, tmp_path: Path, kind: type) -> 
     assert [body for _, _, body in answers.requests] == [JPEG]
 
 
-def test_thin_client_sends_the_models_square(answers: Answers) -> None:
+def test_thin_client_sends_the_models_pixels(answers: Answers) -> None:
     with Client(answers.url, thin=True) as client:
         client.predict(JPEG)
         with pytest.raises(ItemError):
@@ -74,7 +74,7 @@ def test_thin_client_sends_the_models_square(answers: Answers) -> None:
     np.testing.assert_array_equal(read_npy(body, 224), exact)
 
 
-def test_thin_client_makes_the_square_that_the_model_wants() -> None:
+def test_thin_client_uses_the_models_size() -> None:
     photograph = find_photograph("retina").rgb
     pixels = read_npy(
         make_npy(encode(photograph, "JPEG"), InputGeometry(300, 320)), 300
@@ -108,14 +108,14 @@ def test_refusal_is_an_answer_with_the_servers_message(
     assert raised.value.type == ("T" if status == 422 else "")
 
 
-def test_the_only_model_is_taken_without_its_name(answers: Answers) -> None:
+def test_the_only_model_needs_no_name(answers: Answers) -> None:
     with Client(answers.url) as client:
         assert client.predict(JPEG).labels[0] == ("cat", 0.75)
     assert [path for path, _, _ in answers.requests] == ["/invocations"]
 
 
 @pytest.mark.server
-def test_of_several_models_one_must_be_named(
+def test_one_of_several_models_must_be_named(
     server: TorchServe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "MANAGEMENT_PORT", server.ports.management)
@@ -139,7 +139,7 @@ def test_answer_of_another_kind_of_model_has_no_labels(
     assert prediction.body == body
 
 
-def test_nobody_listening_is_said() -> None:
+def test_nothing_listening_is_server_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -149,14 +149,14 @@ def test_nobody_listening_is_said() -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Those that a client makes; none is waited for."""
+    """Records the pauses of a client instead of waiting."""
     made: list[float] = []
     monkeypatch.setattr(client_module.time, "sleep", made.append)
     return made
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_failure_that_may_pass_is_asked_for_again_as_often_as_wanted(
+def test_temporary_failure_is_retried_as_often_as_asked(
     answers: Answers, pauses: list[float], status: int
 ) -> None:
     answers.status = status
@@ -167,7 +167,7 @@ def test_failure_that_may_pass_is_asked_for_again_as_often_as_wanted(
     assert len(pauses) == 3 and pauses == sorted(pauses)
 
 
-def test_prediction_is_asked_for_once_where_nobody_wants_more(
+def test_nothing_is_retried_by_default_or_after_a_refusal(
     answers: Answers, pauses: list[float]
 ) -> None:
     answers.status = 503
@@ -179,7 +179,7 @@ def test_prediction_is_asked_for_once_where_nobody_wants_more(
     assert (len(answers.requests), pauses) == (2, [])
 
 
-def test_next_host_is_asked_at_once_where_one_is_gone_and_from_then_on(
+def test_next_host_is_asked_at_once_and_stays_in_use(
     answers: Answers, pauses: list[float]
 ) -> None:
     with socket.socket() as taken:
@@ -193,7 +193,7 @@ def test_next_host_is_asked_at_once_where_one_is_gone_and_from_then_on(
     assert len(pauses) == 2
 
 
-def test_silence_ends_at_the_time_out() -> None:
+def test_silent_server_is_unreachable_after_the_time_out() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -213,13 +213,13 @@ def test_silence_ends_at_the_time_out() -> None:
         (";;dur=,=", {}),
     ],
 )
-def test_server_timing_is_parsed_whoever_wrote_it(
+def test_server_timing_is_parsed_leniently(
     header: str, timings: dict[str, float]
 ) -> None:
     assert parse_server_timing(header) == timings
 
 
-def test_client_needs_no_torch_and_minds_no_module_beside_the_script(
+def test_client_imports_neither_torch_nor_modules_beside_the_script(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "script.py"
@@ -239,7 +239,7 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_door_that_names_no_model_is_said(answers: Answers) -> None:
+def test_model_must_be_named_where_a_server_lists_none(answers: Answers) -> None:
     answers.status, answers.body = 404, b'{"message": "there is /predictions/MODEL"}'
     with Client(answers.url) as client:
         with pytest.raises(ModelNotNamed, match="does not list its models") as raised:
@@ -249,7 +249,7 @@ def test_a_door_that_names_no_model_is_said(answers: Answers) -> None:
     assert asked == ["/invocations", "/predictions/classifier"]
 
 
-def test_a_model_that_was_named_and_is_not_there_is_a_404(answers: Answers) -> None:
+def test_unknown_model_is_a_404(answers: Answers) -> None:
     answers.status = 404
     with Client(answers.url, model="cats") as client:
         assert client.try_predict(JPEG).status == 404

@@ -23,7 +23,7 @@ Ask = Callable[..., Any]
 def ask(
     server: TorchServe, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Ask, Ask]]:
-    """`predict(body, model)` -> the decoded answer; the same as a stream."""
+    """Yields `predict(body, model)` and the same as a stream; both return decoded answers."""
     messages, services = generate(tmp_path_factory.mktemp("proto"))
     with grpc.insecure_channel(f"127.0.0.1:{server.ports.grpc_inference}") as channel:
         stub = services.InferenceAPIsServiceStub(channel)
@@ -77,7 +77,7 @@ def test_an_unknown_model_is_a_status(ask: tuple[Ask, Ask]) -> None:
     assert "Model not found: nope" in raised.value.details()
 
 
-def test_the_guide_shows_what_was_run_here() -> None:
+def test_the_guide_shows_the_tested_calls() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "grpc.md").read_text()
     for word in (
         "PredictionsRequest(model_name=",

@@ -1,4 +1,4 @@
-"""What works with the stock handler keeps working: explanations, describe, scaling, versions."""
+"""Features of the stock handler that still work: explanations, describe, scaling, versions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_explanation_of_an_unknown_class_is_refused(server: TorchServe) -> No
 
 
 def describe(server: TorchServe, model: str) -> dict[str, Any]:
-    """What the model's worker says of itself."""
+    """Returns the worker's description of itself."""
     url = f"{server.management_url}/models/{model}"
     answer = httpx.get(url, params={"customized": "true"}, timeout=60)
     metadata: dict[str, Any] = answer.json()[0]["customizedMetadata"]
@@ -95,7 +95,7 @@ def test_describe_tells_what_the_worker_runs_with(server: TorchServe) -> None:
 def test_forked_worker_runs_the_copy_of_the_handler_in_its_archive(
     server: TorchServe, management: ManagementClient, model_store: Path
 ) -> None:
-    """Its fork server has imported this repository's."""
+    """The fork server has imported the handler of this repository."""
     own = model_store / "own.mar"
     source = "offpath/handler/classifier.py"
     with ZipFile(model_store / "near-free.mar") as old, ZipFile(own, "w") as new:

@@ -36,7 +36,7 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(
     server: TorchServe, log_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The guide's handler over the near-free model, in the session's server."""
+    """Serves the guide's handler with the near-free model in the session's server."""
     code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
     file = tmp_path_factory.mktemp("own") / "my_handler.py"
     first = "        best = result.predictions[0]"

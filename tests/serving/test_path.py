@@ -1,4 +1,4 @@
-"""What the request path does, seen from outside: batches, timings, warmth, system calls."""
+"""The request path seen from outside: batches, timings, warm-up, system calls."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ FILE_AND_PROCESS_CALLS = (
 
 @contextmanager
 def traced(pids: list[int]) -> Iterator[Path]:
-    """strace on the processes and their threads; gives the file with their calls."""
+    """Runs strace on processes and their threads; yields the file with their calls."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "calls"
         attach = [option for pid in pids for option in ("-p", str(pid))]

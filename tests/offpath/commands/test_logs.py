@@ -38,13 +38,13 @@ time.sleep(60)
 
 @pytest.fixture
 def logs(run: Run) -> Logs:
-    """`logs("ship", ...)`: what `offpath logs ship ...` leaves."""
+    """Runs `offpath logs ship ...` as `logs("ship", ...)`."""
     return lambda *arguments: run("logs", *arguments)
 
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
-    """A process that has written records and does not ship them for a minute."""
+    """Starts a process that writes records and does not ship them for a minute."""
     workers = []
 
     def start(names: str, uri: str = "", time: str = "") -> subprocess.Popen[str]:
@@ -76,7 +76,7 @@ def kill(worker: subprocess.Popen[str]) -> None:
 
 
 def write_log(folder: Path, records: list[Record], **mapping: Any) -> str:
-    """A delivered log in `folder`; its URI."""
+    """Returns the URI of a delivered log in `folder`."""
     uri = f"file://{folder}"
     values = {"uri": uri, "spool_dir": str(folder) + "-spool", **mapping}
     settings = PredictionLogSettings.from_mapping(values, {})

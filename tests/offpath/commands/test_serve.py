@@ -57,11 +57,12 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     url = f"{ready['inference']}/predictions/echo"
     assert httpx.post(url, content=b"abc", trust_env=False).text == "3"
     java = find_java_child(process)
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        slow = [
-            pool.submit(httpx.post, url, content=b"slow", timeout=60, trust_env=False)
-            for _ in range(IN_FLIGHT)
-        ]
+    # One client: making 64 of them takes as long as answering half of the requests.
+    limits = httpx.Limits(max_connections=IN_FLIGHT)
+    with httpx.Client(
+        timeout=60, trust_env=False, limits=limits
+    ) as http, ThreadPoolExecutor(IN_FLIGHT) as pool:
+        slow = [pool.submit(http.post, url, content=b"slow") for _ in range(IN_FLIGHT)]
         # Not before the server has them all: a client may be slow to send.
         port = httpx.URL(url).port or 0
         deadline = time.monotonic() + READY_S

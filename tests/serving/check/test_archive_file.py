@@ -34,12 +34,12 @@ def test_our_archive_is_ok(model_store: Path) -> None:
         ),
     ],
 )
-def test_what_it_will_not_do_here_is_found(
+def test_settings_that_do_not_work_here_are_found(
     make_mar: MakeMar, config: dict | None, subject: str, state: State
 ) -> None:
     assert states(make_mar(config=config))[subject] == state
 
 
-def test_file_that_is_no_archive_is_wrong(tmp_path: Path) -> None:
+def test_other_file_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.mar").write_bytes(b"none")
     assert states(tmp_path / "a.mar") == {"archive": State.WRONG}

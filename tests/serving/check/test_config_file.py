@@ -12,12 +12,12 @@ def states(properties: dict[str, str], vmargs: str | None = None) -> dict[str, S
     return {one.subject: one.state for one in check_config(properties, vmargs)}
 
 
-def test_our_own_configuration_loses_nothing() -> None:
+def test_our_configuration_has_only_ok_findings() -> None:
     found = states(read_properties(find_config()))
     assert len(found) > 8 and set(found.values()) == {State.OK}
 
 
-def test_every_line_to_copy_puts_its_finding_right() -> None:
+def test_every_line_to_copy_cures_its_finding() -> None:
     properties: dict[str, str] = {}
     lost = [one for one in check_config(properties) if one.state is State.LOST]
     assert len(lost) > 6
@@ -69,13 +69,13 @@ def test_every_line_to_copy_puts_its_finding_right() -> None:
         ({"enable_model_api": "true"}, "allowed_urls", State.WRONG),
     ],
 )
-def test_what_is_given_away_is_found(
+def test_losses_and_errors_are_found(
     properties: dict[str, str], subject: str, state: State
 ) -> None:
     assert states(properties)[subject] == state
 
 
-def test_what_the_running_java_has_beats_the_file() -> None:
+def test_running_java_wins_over_the_file() -> None:
     file = {"vmargs": "-XX:+UseG1GC -Xmx1g"}
     assert states(file, "java -XX:+UseSerialGC")["collector"] == State.OK
     assert states(file, "java -XX:+UseSerialGC")["heap"] == State.LOST

@@ -1,4 +1,4 @@
-"""Servers as they really run: ours, and TorchServe as somebody else starts it."""
+"""Checks of running servers: ours, and a plain TorchServe."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
+from offpath.serving.mar_file import MarFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings
@@ -50,21 +51,10 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
         assert len(re.findall(f"this server: .*{about}", log)) == workers
 
 
-@pytest.mark.server
-def test_batch_size_that_the_register_api_has_changed_is_wrong(
-    server: TorchServe, model_store: Path
-) -> None:
-    with server.management() as management:
-        copy = model_store / "changed.mar"
-        copy.write_bytes((model_store / "near-free.mar").read_bytes())
-        management.register(
-            copy.name, model_name="changed", initial_workers=1, batch_size=2
-        )
-        findings = list(check_server(server.management_url))
-        management.unregister("changed")
-        copy.unlink()
-    found = by_subject(findings, "changed 1.0")["batchSize"]
-    assert (found.state, found.found) == (State.WRONG, "2, the archive asks for 8")
+def test_setting_that_differs_from_the_archive_is_wrong() -> None:
+    archive = MarFile(Path("a.mar"), "a", "1.0", "a.py", {"batchSize": 4})
+    found = by_subject(list(check_model(STATUS, archive)), "a 1.0")["batchSize"]
+    assert (found.state, found.found) == (State.WRONG, "8, the archive asks for 4")
 
 
 @pytest.mark.parametrize(
@@ -86,11 +76,11 @@ def test_batch_size_that_the_register_api_has_changed_is_wrong(
         ),
     ],
 )
-def test_a_models_state_is_judged(changes: dict, subject: str, state: State) -> None:
+def test_state_of_a_model_is_found(changes: dict, subject: str, state: State) -> None:
     findings = list(check_model(replace(STATUS, **changes), None))
     assert by_subject(findings, "a 1.0")[subject].state == state
 
 
-def test_nobody_there_is_wrong() -> None:
+def test_server_that_does_not_answer_is_wrong() -> None:
     (found,) = check_server("http://127.0.0.1:9")
     assert (found.subject, found.state) == ("management", State.WRONG)

@@ -1,4 +1,4 @@
-"""One front door for the tests that only ask it something."""
+"""Starts one front door for all tests that only send it requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where /invocations leads, and what a successor behind the door must have."""
+"""The model of /invocations, and the requirements for a new server behind the door."""
 
 from __future__ import annotations
 

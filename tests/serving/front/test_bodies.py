@@ -12,7 +12,7 @@ from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orph
 from offpath.serving.front.state import DoorState, read_state, request_reload
 
 
-def test_the_folder_is_ours_alone_and_in_memory() -> None:
+def test_folder_is_private_and_in_memory() -> None:
     folder = make_folder(1 << 20)
     try:
         assert folder.parent == SHM and is_tmpfs(folder)
@@ -21,14 +21,14 @@ def test_the_folder_is_ours_alone_and_in_memory() -> None:
         folder.rmdir()
 
 
-def test_a_disk_is_refused(tmp_path: Path) -> None:
+def test_folder_on_a_disk_is_refused(tmp_path: Path) -> None:
     if is_tmpfs(tmp_path):
         pytest.skip("the temporary folder is a tmpfs")
     with pytest.raises(ExpectedError, match="not on a tmpfs"):
         make_folder(1 << 20, tmp_path)
 
 
-def test_too_little_room_is_refused_with_the_cure(
+def test_too_little_memory_is_refused_with_the_cure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What Docker gives a container.
@@ -38,7 +38,7 @@ def test_too_little_room_is_refused_with_the_cure(
     make_folder(32 << 20, bodies=2).rmdir()
 
 
-def test_what_nobody_has_open_is_removed(tmp_path: Path) -> None:
+def test_bodies_that_no_process_has_open_are_removed(tmp_path: Path) -> None:
     for name in ("1", "2", "3"):
         (tmp_path / name).write_bytes(b"x")
     with open(tmp_path / "2", "rb"):

@@ -58,7 +58,7 @@ def all_options(folder: Path) -> DoorSettings:
 
 @pytest.mark.parametrize("binary", BINARIES)
 @pytest.mark.parametrize("everything", [False, True])
-def test_nginx_takes_the_configuration_and_says_why_not_when_spoilt(
+def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
     place: DoorPlace, binary: NginxBinary, everything: bool
 ) -> None:
     settings = all_options(place.run) if everything else DoorSettings()
@@ -72,28 +72,28 @@ def test_nginx_takes_the_configuration_and_says_why_not_when_spoilt(
         nginx.check()
 
 
-def test_the_configuration_is_readable_to_us_alone(place: DoorPlace) -> None:
+def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:
     make(place, DoorSettings())
     for name in ("nginx.conf", "tokens.map"):
         assert (place.run / name).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("number", [10, 11, 17, 100, 262144, 999, 1000])
-def test_a_pattern_matches_the_numbers_below(number: int) -> None:
+def test_pattern_matches_exactly_the_numbers_below(number: int) -> None:
     pattern = re.compile(below(number))
     around = {*range(0, 1200), number - 1, number, number + 1, number * 10}
     for candidate in around:
         assert bool(pattern.match(str(candidate))) == (candidate < number), candidate
 
 
-def test_without_the_hand_over_no_body_goes_by_name(place: DoorPlace) -> None:
+def test_bodies_go_by_name_only_if_the_handler_accepts_names(place: DoorPlace) -> None:
     assert "default /named;" in make(place, DoorSettings())
     without = make(place, DoorSettings(), hand_over=False)
     assert "default /through;" in without and "default /named;" not in without
     assert "default $http_content_type;" in without
 
 
-def test_every_error_is_json_of_the_handlers_shape(place: DoorPlace) -> None:
+def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     text = make(place, DoorSettings())
     bodies = [
         json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)
@@ -102,8 +102,8 @@ def test_every_error_is_json_of_the_handlers_shape(place: DoorPlace) -> None:
     assert all(set(body) == {"code", "type", "message"} for body in bodies)
 
 
-def test_every_setting_of_the_template_has_a_reason_or_a_neighbour_that_has() -> None:
-    """A block of settings begins with a comment."""
+def test_every_setting_of_the_template_has_a_comment() -> None:
+    """Checks that every block of settings has a comment."""
     bare = [
         block.strip().splitlines()[0]
         for block in re.split(r"\n\s*\n", TEMPLATE.read_text())
@@ -112,12 +112,12 @@ def test_every_setting_of_the_template_has_a_reason_or_a_neighbour_that_has() ->
     assert [line for line in bare if line not in ("}",)] == []
 
 
-def test_a_place_without_a_value_is_an_error() -> None:
+def test_a_name_without_a_value_is_an_error() -> None:
     with pytest.raises(KeyError):
         fill("a @{b};", {})
 
 
-def test_further_lines_are_indented_as_the_first() -> None:
+def test_lines_of_a_value_are_indented_like_the_first() -> None:
     assert (
         fill("x\n    @{a}\n    @{b}\ny", {"a": "1\n2", "b": ""})
         == "x\n    1\n    2\ny\n"
@@ -125,14 +125,12 @@ def test_further_lines_are_indented_as_the_first() -> None:
 
 
 @pytest.mark.parametrize("log", ['a"b', "a$b", "a;b", "a\nb"])
-def test_a_path_that_nginx_would_read_otherwise_is_refused(
-    place: DoorPlace, log: str
-) -> None:
+def test_a_path_that_nginx_would_misread_is_refused(place: DoorPlace, log: str) -> None:
     with pytest.raises(ExpectedError, match="nginx cannot use"):
         make(replace(place, log=place.log / log), DoorSettings())
 
 
-def test_certificate_and_key_come_together(tmp_path: Path) -> None:
+def test_certificate_without_key_is_refused(tmp_path: Path) -> None:
     certificate, _ = write_certificate(tmp_path)
     with pytest.raises(ExpectedError, match="must be given together"):
         DoorSettings(tls_cert=certificate)
@@ -140,7 +138,7 @@ def test_certificate_and_key_come_together(tmp_path: Path) -> None:
         DoorSettings(tls_cert=certificate, tls_key=tmp_path / "none")
 
 
-def test_the_tokens_of_a_file(tmp_path: Path) -> None:
+def test_tokens_are_read_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# ours\n{'a' * 16}  # alice\n\n{'B.~+/-' * 4}==\n")
     assert read_tokens(path) == ["a" * 16, "B.~+/-" * 4 + "=="]
@@ -155,7 +153,7 @@ def test_the_tokens_of_a_file(tmp_path: Path) -> None:
         ("é" * 20, "cannot read"),
     ],
 )
-def test_a_wrong_token_is_named_by_its_line_and_not_shown(
+def test_error_for_a_bad_token_names_its_line_and_hides_its_text(
     tmp_path: Path, text: str, said: str
 ) -> None:
     path = tmp_path / "tokens"

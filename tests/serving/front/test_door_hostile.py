@@ -1,4 +1,4 @@
-"""Clients that want something else than a prediction."""
+"""Hostile and broken clients of the front door."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def status_of(answer: bytes) -> int:
 
 @pytest.mark.parametrize("spelling", ["X-Offpath-{}", "x-offpath-{}", "X-OFFPATH-{}"])
 @pytest.mark.parametrize("body", [b"small: no picture", bytes(600_000)])
-def test_a_clients_own_names_keys_and_kinds_count_for_nothing(
+def test_internal_headers_of_a_client_are_ignored(
     door: FrontProcess, spelling: str, body: bytes
 ) -> None:
     planted = door.bodies.parent / "planted-picture"
@@ -76,7 +76,7 @@ def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess) -> None:
     assert answer.status_code == 200
 
 
-def test_who_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
+def test_client_that_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
     workers = door.python_workers()
     for _ in range(40):
         with connect(door) as connection:
@@ -98,7 +98,7 @@ def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> No
     assert statuses == [200, 415] * 4
 
 
-def test_the_doors_log_has_a_bound(door: FrontProcess) -> None:
+def test_the_doors_log_is_rotated(door: FrontProcess) -> None:
     log = door.log_dir / "front.log"
     with open(log, "ab") as file:
         file.truncate(21 << 20)
@@ -108,7 +108,7 @@ def test_the_doors_log_has_a_bound(door: FrontProcess) -> None:
 
 
 def measure_ms(door: FrontProcess, requests: int) -> list[float]:
-    """How long a client that sends one picture after the other waits for each; sorted."""
+    """Returns the sorted latencies of a client that sends one image after the other."""
     took = []
     with httpx.Client(base_url=door.url, trust_env=False, timeout=60) as http:
         for _ in range(requests):
@@ -121,7 +121,7 @@ def measure_ms(door: FrontProcess, requests: int) -> list[float]:
 def measure_beside_slow(
     door: FrontProcess, requests: int
 ) -> tuple[list[float], list[float]]:
-    """A good client's latencies alone, and beside 200 that stop in the middle."""
+    """Returns a good client's latencies alone, and beside 200 clients that stop in the middle."""
     measure_ms(door, 30)
     alone = measure_ms(door, requests)
     with ExitStack() as stack:
@@ -175,7 +175,7 @@ def make_request(generator: random.Random) -> bytes:
 
 
 def send_random(door: FrontProcess, seed: int) -> int | None:
-    """The answer's status; None where the door hangs up, or waits for more."""
+    """Returns the answer's status; None if the door closes the connection or waits for more."""
     with connect(door) as connection:
         connection.settimeout(0.7)
         try:
@@ -189,7 +189,7 @@ def send_random(door: FrontProcess, seed: int) -> int | None:
 
 
 def send_randoms(door: FrontProcess, count: int) -> set[int | None]:
-    """Statuses of random requests; the server is whole after them."""
+    """Sends random requests, checks that no process died, and returns the statuses."""
     workers, nginx = door.python_workers(), door.nginx_workers()
     with ThreadPoolExecutor(16) as pool:
         statuses = set(pool.map(lambda seed: send_random(door, seed), range(count)))

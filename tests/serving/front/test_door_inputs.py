@@ -1,4 +1,4 @@
-"""What a client sees through the front door."""
+"""Requests through the front door, as a client sees them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def in_pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 10_000]
 
 
-def test_the_photographs_take_both_roads(door: FrontProcess) -> None:
+def test_photographs_here_are_below_and_above_the_size_for_names(
+    door: FrontProcess,
+) -> None:
     threshold = int(re.findall(r"client_body_buffer_size (\d+);", door.config)[0])
     assert len(SMALL) < threshold < len(LARGE)
 
@@ -77,7 +79,7 @@ def test_every_way_of_sending_has_the_same_answer(
     assert len({answer.text for answer in answers.values()}) == 1
 
 
-def test_a_body_is_asked_for_before_it_is_sent(door: FrontProcess) -> None:
+def test_expect_100_continue_is_answered(door: FrontProcess) -> None:
     url = httpx.URL(door.url)
     head = f"PUT {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n"
     with socket.create_connection((url.host, url.port)) as connection:
@@ -115,7 +117,7 @@ def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -
         pytest.param("POST", PATH, bytes(33 << 20), 413, id="too-large"),
     ],
 )
-def test_the_doors_own_errors_have_the_handlers_shape(
+def test_the_doors_own_errors_look_like_the_handlers(
     http: httpx.Client, method: str, path: str, body: bytes, status: int
 ) -> None:
     response = http.request(method, path, content=body)
@@ -126,13 +128,13 @@ def test_the_doors_own_errors_have_the_handlers_shape(
     assert UUID.fullmatch(response.headers["x-request-id"])
 
 
-def test_an_unended_body_over_the_limit_is_refused(http: httpx.Client) -> None:
+def test_chunked_body_over_the_limit_is_refused(http: httpx.Client) -> None:
     pieces = (bytes(1 << 20) for _ in range(33))
     response = http.post(PATH, content=pieces)
     assert (response.status_code, response.json()["type"]) == (413, "PayloadTooLarge")
 
 
-def test_ids_are_the_servers_own(http: httpx.Client) -> None:
+def test_clients_cannot_choose_request_ids(http: httpx.Client) -> None:
     sent = "11111111-2222-3333-4444-555555555555"
     ids = set()
     for _ in range(3):
@@ -147,12 +149,14 @@ def test_ping_tells_that_workers_are_ready(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "Healthy"})
 
 
-def test_metrics_have_an_address_of_their_own(door: FrontProcess) -> None:
+def test_metrics_are_served_at_their_address(door: FrontProcess) -> None:
     text = httpx.get(door.metrics_url, trust_env=False).text
     assert "offpath_items_total" in text
 
 
-def test_nothing_stays_in_memory(door: FrontProcess, http: httpx.Client) -> None:
+def test_bodies_are_removed_after_the_answer(
+    door: FrontProcess, http: httpx.Client
+) -> None:
     assert top_label(http.post(PATH, content=LARGE)) == "espresso"
     time.sleep(0.2)
     assert list(door.bodies.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Kills, reloads and the end of a front door under load: no request is lost, no record, no file.
+"""Kills, reloads and stops a front door under load: no request, record or file is lost.
 
 One round of each; tests/reliability has twenty.
 """
@@ -37,7 +37,7 @@ SETTLE_S = 0.5
 
 
 def check_log(folder: Path, answered: list[str]) -> None:
-    """Each answered request is in the log, and none is there twice."""
+    """Checks that each answered request is in the log once."""
     ids = read_event_ids(folder)
     missing = [i for i in answered if i not in ids]
     assert (len(missing), [i for i, n in ids.items() if n > 1]) == (0, [])
@@ -58,7 +58,7 @@ def victim(model_store: Path, log_folder: Path) -> Iterator[FrontProcess]:
 
 @pytest.fixture(scope="module")
 def answered() -> list[str]:
-    """Ids of what every load of this module was answered."""
+    """Collects the ids of all answered requests of this module."""
     return []
 
 
@@ -99,7 +99,7 @@ def run_kill_round(door: FrontProcess, kill_one: object) -> Seen:
 
 
 @pytest.mark.parametrize("kill_one", KILLS)
-def test_what_is_killed_comes_back_and_leaves_nothing(
+def test_killed_process_is_replaced_and_leaves_no_body(
     victim: FrontProcess, answered: list[str], kill_one: object
 ) -> None:
     seen = run_kill_round(victim, kill_one)
@@ -161,7 +161,7 @@ def test_a_server_that_does_not_become_ready_is_not_let_in(
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     victim: FrontProcess, answered: list[str], log_folder: Path
 ) -> None:
-    """The last one: all that this module's clients were answered is in the log."""
+    """Runs last: the log has every request that this module's clients were answered."""
     with load(victim.url + PATH, BODIES) as seen:
         time.sleep(SETTLE_S)
         assert victim.terminate() == 0
@@ -172,7 +172,9 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     check_log(log_folder, answered + seen.answered)
 
 
-def test_killed_by_sigkill_it_leaves_nothing(make_mar: MakeMar, tmp_path: Path) -> None:
+def test_sigkill_of_the_command_leaves_no_process_and_no_folder(
+    make_mar: MakeMar, tmp_path: Path
+) -> None:
     with front(make_mar().parent, tmp_path / "logs") as door:
         pids = door.children("java") + door.children("nginx") + door.nginx_workers()
         kill(door.process.pid)

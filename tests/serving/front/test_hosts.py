@@ -1,4 +1,4 @@
-"""One door before several hosts, which are servers that do as they are told."""
+"""A door before several hosts, which are small servers with set answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Hosts:
         return httpx.get(url, trust_env=False).status_code
 
     def look(self) -> None:
-        """As long as it takes to believe the hosts' /ping."""
+        """Asks the hosts often enough for a changed /ping to count."""
         workers = self.session.door.nginx.worker_pids()
         before = self.session.door.behind
         for _ in range(MISSES):
@@ -69,7 +69,9 @@ def hosts() -> Iterator[Hosts]:
 
 
 @pytest.mark.parametrize("status", [0, 502, 503])
-def test_what_a_host_did_not_answer_another_one_does(hosts: Hosts, status: int) -> None:
+def test_request_that_one_host_did_not_answer_goes_to_another(
+    hosts: Hosts, status: int
+) -> None:
     failing, other = hosts.both
     failing.status = status
     other.headers = {"x-request-id": OWN_ID}
@@ -81,7 +83,7 @@ def test_what_a_host_did_not_answer_another_one_does(hosts: Hosts, status: int) 
     assert failing.requests and {sent for _, _, sent in failing.requests} <= set(BODIES)
 
 
-def test_a_host_that_says_nothing_costs_its_time(hosts: Hosts) -> None:
+def test_silent_host_costs_a_request_one_time_out(hosts: Hosts) -> None:
     silent, other = hosts.both
     silent.status = -1
     with ThreadPoolExecutor(4) as pool:
@@ -92,7 +94,7 @@ def test_a_host_that_says_nothing_costs_its_time(hosts: Hosts) -> None:
     assert ANSWER_S <= max(took_s) < 2 * ANSWER_S
 
 
-def test_an_answer_is_an_answer(hosts: Hosts) -> None:
+def test_error_answers_of_a_host_are_not_retried(hosts: Hosts) -> None:
     statuses = [400, 415, 429, 500, 504]
     for status in statuses:
         for host in hosts.both:
@@ -101,7 +103,7 @@ def test_an_answer_is_an_answer(hosts: Hosts) -> None:
     assert sum(len(host.requests) for host in hosts.both) == len(statuses)
 
 
-def test_where_none_answers_the_client_is_told_to_come_again(hosts: Hosts) -> None:
+def test_client_is_told_to_retry_if_no_host_answers(hosts: Hosts) -> None:
     for host in hosts.both:
         host.status = 0
     answer = hosts.post()
@@ -123,7 +125,7 @@ def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
     assert hosts.ping() == 200
 
 
-def test_a_host_that_says_it_has_no_workers_is_asked_when_no_other_can_be(
+def test_unwell_host_is_asked_only_if_no_other_can_be(
     hosts: Hosts,
 ) -> None:
     unwell, well = hosts.both
@@ -136,7 +138,7 @@ def test_a_host_that_says_it_has_no_workers_is_asked_when_no_other_can_be(
     assert len(unwell.requests) == 4
 
 
-def test_what_a_host_is_told_of_a_request(hosts: Hosts) -> None:
+def test_headers_that_a_host_receives(hosts: Hosts) -> None:
     hosts.post(**{"Authorization": "Bearer a", "describe": "1", "x-request-id": OWN_ID})
     ((path, headers, _),) = hosts.both[0].requests + hosts.both[1].requests
     assert path == "/predictions/m"
@@ -149,7 +151,7 @@ def test_what_a_host_is_told_of_a_request(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("host", ["nonsense", "a:0", "http://a:80", "a b:80", "a:80;"])
-def test_an_upstream_that_is_no_host_and_port_is_refused(host: str) -> None:
+def test_upstream_must_be_host_and_port(host: str) -> None:
     with pytest.raises(ExpectedError, match="is not HOST:PORT"):
         Behind(False, 1, 1, 1, (host,))
     with pytest.raises(ExpectedError, match="name each host once"):

@@ -1,4 +1,4 @@
-"""What SIGKILL leaves of a process that had started servers: nothing."""
+"""After SIGKILL of the process that started servers, nothing of them is left."""
 
 from __future__ import annotations
 

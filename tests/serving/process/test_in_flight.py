@@ -18,7 +18,7 @@ TICK_S = 0.03
 def connections(
     request: pytest.FixtureRequest,
 ) -> Iterator[list[tuple[socket.socket, socket.socket]]]:
-    """Three connections, each with the client's end and the server's."""
+    """Opens three connections and yields the client's and the server's end of each."""
     with ExitStack() as stack:
         family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
         listener = stack.enter_context(
@@ -57,7 +57,7 @@ def test_requests_without_an_answer_are_counted(
     assert count_unanswered(port + 1) == 0
 
 
-def test_the_wait_is_over_with_the_last_answer_or_with_the_time(
+def test_wait_ends_with_the_last_answer_or_the_time_limit(
     connections: list[tuple[socket.socket, socket.socket]],
 ) -> None:
     port = connections[0][1].getsockname()[1]

@@ -12,7 +12,7 @@ WAIT_S = 10
 
 
 def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
-    """A shell that leads a session of its own, once it has its children."""
+    """Starts a shell that leads its own session, and waits for its children."""
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
     deadline = time.monotonic() + WAIT_S
     while len(find_session_members(leader.pid)) < members:

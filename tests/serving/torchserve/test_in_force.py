@@ -85,19 +85,10 @@ def test_gpu_archive_on_the_cpu_needs_to_be_allowed(
 
 
 @pytest.mark.server
-def test_what_our_worker_runs_with_is_described(server: TorchServe) -> None:
-    with server.management() as management:
-        statuses = check_in_force(server.archives, management)
-    for status in statuses:
-        assert (status.device, status.engine) == ("cpu", "eager fp32")
-        assert status.queue_left == 200
-
-
-@pytest.mark.server
 def test_server_that_differs_is_found_out(
     server: TorchServe, model_store: Path
 ) -> None:
-    """A delay of 0 becomes 100 ms; a registration's batch size beats the archive's."""
+    """TorchServe turns a delay of 0 into 100 ms and prefers a registration's batch size."""
     zero = write_mar(model_store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
     echo = write_mar(model_store, "echo")
     with server.management() as management:

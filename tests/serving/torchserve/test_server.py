@@ -26,7 +26,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
-    """One with nothing asked for."""
+    """Starts a server with default settings."""
     mar = write_mar(tmp_path_factory.mktemp("closed") / "store", "echo")
     with TorchServe(make_settings(mar)) as server:
         yield server

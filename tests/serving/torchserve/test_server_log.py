@@ -85,7 +85,7 @@ def test_follower_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert [line.message for line in follower.read_new()] == ["n"]
 
 
-def test_what_a_client_sent_is_never_why_the_server_ended() -> None:
+def test_lines_about_clients_never_explain_the_servers_end() -> None:
     lines = [
         f"{TIME} [INFO ] main ModelServer - Initialize Inference server",
         f"{TIME} [ERROR] epollEventLoopGroup-3-1 HttpRequestHandler - Exception: pay here",

@@ -34,7 +34,6 @@ def test_management_is_a_socket_unless_a_port_is_asked_for() -> None:
 
 
 def test_every_line_of_our_config_has_a_reason() -> None:
-    """A setting's block starts with a comment."""
     blocks = find_config().read_text().strip().split("\n\n")
     assert all(block.startswith("#") for block in blocks)
 

@@ -1,4 +1,4 @@
-"""From the start to the end of `serve`, with a server that is none."""
+"""The steps of `serve`, with a stand-in for the server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MagicMoc
 
 @pytest.fixture
 def view() -> MagicMock:
-    """Remembers what it was told."""
+    """Records its calls."""
     return MagicMock(spec=session.View)
 
 
@@ -71,7 +71,7 @@ def test_once_announces_what_is_in_force_and_stops(
     assert server.answers.requests == []  # no handler of ours: nothing is warmed up
 
 
-def test_archive_of_ours_is_warmed_up_before_it_is_announced(
+def test_our_archives_are_warmed_up_before_ready(
     server: MagicMock, view: MagicMock
 ) -> None:
     server.archives = [("cats", replace(ARCHIVE, has_our_handler=True))]
@@ -98,7 +98,7 @@ def test_model_that_is_not_as_its_archive_asks_is_never_announced(
     server.stop.assert_called_once_with()
 
 
-def test_errors_are_shown_until_the_server_ends_by_itself_which_is_one(
+def test_logged_errors_are_shown_until_the_server_ends_which_is_an_error(
     server: MagicMock, view: MagicMock
 ) -> None:
     def fail_once() -> bool:
