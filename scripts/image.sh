@@ -21,7 +21,7 @@ mkdir -p "$TMPDIR"
 
 build() {
   if ! "${BUILDAH[@]}" inspect --type image debian-python >/dev/null 2>&1; then
-    mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
+    mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates,tini \
       bookworm "$STORAGE/base.tar"
     local base
     base=$("${BUILDAH[@]}" from scratch)
@@ -42,7 +42,7 @@ configured() {
   "${BUILDAH[@]}" inspect --type image offpath:cpu | python3 -c '
 import json, sys
 value = json.load(sys.stdin)["Docker"]["config"][sys.argv[1]]
-if isinstance(value, dict): value = value["Test"][1:]
+if isinstance(value, dict): value = value["Test"][1:]  # Healthcheck
 print(*([value] if isinstance(value, str) else value), sep="\n")' "$1"
 }
 
@@ -56,7 +56,11 @@ try() {
   ENVIRONMENT=$(configured Env)
   HEALTH=$(configured Healthcheck)
   RUN_AS=$(chroot "$ROOT" id -u "$(configured User)")
-  if [ $# -eq 0 ]; then mapfile -t set < <(configured Cmd); set -- "${set[@]}"; fi
+  local -a command entrypoint
+  mapfile -t entrypoint < <(configured Entrypoint)
+  mapfile -t command < <(configured Cmd)
+  if [ $# -eq 0 ]; then set -- "${command[@]}"; fi
+  set -- "${entrypoint[@]}" "$@"
   unshare --net --mount "$PWD/scripts/image.sh" in-namespaces "$@"
 }
 
@@ -95,6 +99,9 @@ in-namespaces() {
   for path in "${PATHS[@]}"; do
     echo "$path: $(curl -sS -m 30 -w ' %{http_code}' -T "$PHOTOGRAPH" "http://127.0.0.1:8080$path")"
   done
+  kill_java "$server"
+  until in_image "${health[@]}" 2>/dev/null; do sleep 0.2; done
+  echo "Java was killed: healthy again, and $(count_zombies "$server") zombies"
   ask_slowly "http://127.0.0.1:8080${PATHS[0]}"
   began=$(date +%s%N)
   kill -TERM "$server"
@@ -102,6 +109,17 @@ in-namespaces() {
   echo "SIGTERM: ended with $status after $(since "$began")"
   wait "$ASKED" || true
   echo "the request in flight: $(cat "$ANSWER")"
+}
+
+# Kills TorchServe, as the kernel does when memory runs out, and returns when the front door knows.
+kill_java() {
+  kill -KILL "$(pgrep --ns "$1" --nslist pid -x java)"
+  until ! in_image "${health[@]}" 2>/dev/null; do sleep 0.1; done
+}
+
+# Counts the processes of the container that have ended and that nobody has reaped.
+count_zombies() {
+  pgrep --ns "$1" --nslist pid "" | xargs ps -o stat= -p | grep -c ^Z || true
 }
 
 # Sends an image that takes two seconds, and returns when the server has asked for its body. A SIGTERM

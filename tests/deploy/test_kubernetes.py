@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import helm_python as helm
@@ -13,7 +22,9 @@ import yaml
 
 from offpath.commands.logs import ship
 from offpath.commands.serve import command as serve
+from offpath.serving.front import nginx
 from offpath.serving.front.bodies import LEAST_BODIES
+from offpath.serving.torchserve import server
 from offpath.serving.torchserve.properties import read_properties
 from tests.support.monitoring import DEPLOY
 
@@ -22,10 +33,18 @@ CONFIG = DEPLOY.parent / "config.properties"
 # The oldest that the chart names, and the newest that has schemas.
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
 # No schemas of theirs are in Kubernetes'.
-CUSTOM = {"ScaledObject", "ServiceMonitor"}
+CUSTOM = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}
+SECRET = {"secretKeyRef": {"name": "hub", "key": "token"}}
 EVERYTHING: dict[str, Any] = {
     "autoscaling": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}},
+    "priorityClassName": "online",
+    "podAnnotations": {"team": "vision"},
+    "envFrom": [{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "site"}}],
+    "extraVolumes": [{"name": "labels", "configMap": {"name": "labels"}}],
+    "extraVolumeMounts": [{"name": "labels", "mountPath": "/labels"}],
     "configProperties": "max_request_size=1\njob_queue_size=2\n",
     "tls": {"secretName": "certificate"},
     "tokens": {"secretName": "tokens"},
@@ -33,12 +52,17 @@ EVERYTHING: dict[str, Any] = {
     "predictionLog": {"uri": "s3://bucket/prefix"},
     "gpus": 1,
     "runtimeClassName": "nvidia",
-    "env": {"AWS_REGION": "eu-central-1"},
+    "env": {"AWS_REGION": "eu-central-1", "HUB_TOKEN": SECRET},
     "extraArgs": ["--allow-cpu"],
-    "image": {"pullSecrets": [{"name": "registry"}]},
+    "image": {
+        "pullSecrets": [{"name": "registry"}],
+        "digest": "sha256:" + 64 * "0",
+    },
     "serviceAccount": {"name": "writer", "annotations": {"role": "arn"}},
 }
 GPU = yaml.safe_load((CHART / "values-gpu.yaml").read_text())
+# What `offpath serve` may take after the drain.
+SHUTDOWN_S = nginx.SHUTDOWN_SLACK_S + server.STOP_TIMEOUT_S + nginx.STOP_TIMEOUT_S
 VALUES = [
     pytest.param({}, id="as it comes"),
     pytest.param(EVERYTHING, id="everything"),
@@ -47,11 +71,19 @@ VALUES = [
         {
             "serviceAccount": {"create": False},
             "predictionLog": {"sidecar": {"enabled": False}},
-            "networkPolicy": {"from": [], "metricsFrom": []},
+            "logs": {"enabled": False},
+            "strategy": {"type": "Recreate"},
+            "networkPolicy": {
+                **{"from": [], "metricsFrom": []},
+                **{"tracesTo": [], "egress": []},
+            },
         },
         id="next to nothing",
     ),
 ]
+
+
+RELEASE = {"name": "defects", "namespace": "vision"}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +92,15 @@ def chart() -> Iterator[helm.Chart]:
         yield loaded
 
 
-def render(chart: helm.Chart, values: dict[str, Any]) -> dict[str, Any]:
-    """The objects by `Kind/name`."""
-    texts = chart.render(values, name="defects", namespace="vision").values()
+def render(
+    chart: helm.Chart, values: dict[str, Any], release: str = "defects"
+) -> dict[str, Any]:
+    """Returns the objects by `Kind/name`."""
+    texts = chart.render(values, name=release, namespace="vision").values()
+    return by_name(*texts)
+
+
+def by_name(*texts: str) -> dict[str, Any]:
     objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in objects}
 
@@ -124,10 +162,9 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes(
         assert security["capabilities"] == {"drop": ["ALL"]}
         # What a trial of the image needed to write: scripts/image.sh.
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-        wanted = {"/tmp", "/spool"}
-        if container["name"] == "server":
-            wanted |= {"/logs", "/dev/shm"}
-        assert wanted <= mounted
+        wanted = {"ship": {"/tmp", "/spool"}, "logs": {"/logs"}}
+        wanted["server"] = {"/tmp", "/spool", "/logs", "/dev/shm"}
+        assert wanted[container["name"]] <= mounted
         assert {m["name"] for m in container["volumeMounts"]} <= {
             volume["name"] for volume in pod["volumes"]
         }
@@ -138,14 +175,93 @@ def test_the_commands_are_ones_that_offpath_takes(
     chart: helm.Chart, values: dict[str, Any]
 ) -> None:
     pod = find_pod(chart, values)
-    (server,) = pod["containers"]
-    arguments = [*server["command"][2:], *server.get("args", [])]
-    context = serve.make_context("serve", [*without_files(arguments)])
+    containers = list_containers(pod)
+    # A `command` would replace the image's entry point, which is the init process.
+    assert not any("command" in container for container in containers.values())
+    program, name, *arguments = containers["server"]["args"]
+    assert (program, name) == ("offpath", "serve")
+    context = serve.make_context("serve", without_files(arguments))
     assert context.params["models"] == ("/models",)
     assert context.params["host"] == "0.0.0.0"
-    for sidecar in pod.get("initContainers", []):
-        parsed = ship.make_context("ship", sidecar["command"][3:])
-        assert parsed.params["watch"] and sidecar["restartPolicy"] == "Always"
+    assert all(
+        container["restartPolicy"] == "Always"
+        for container in pod.get("initContainers", [])
+    )
+    if "ship" in containers:
+        assert containers["ship"]["args"][:3] == ["offpath", "logs", "ship"]
+        parsed = ship.make_context("ship", containers["ship"]["args"][3:])
+        assert parsed.params["watch"]
+
+
+def list_containers(pod: dict[str, Any]) -> dict[str, Any]:
+    return {
+        container["name"]: container
+        for container in [*pod.get("initContainers", []), *pod["containers"]]
+    }
+
+
+def test_the_log_files_reach_kubectl_logs_also_those_of_a_later_server(
+    chart: helm.Chart, tmp_path: Path
+) -> None:
+    command = list_containers(find_pod(chart, {}))["logs"]["args"]
+    with subprocess.Popen(
+        [*command[:-1], command[-1].replace("/logs/", f"{tmp_path}/")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shown:
+        assert shown.stdout is not None
+        try:
+            for number in (1, 2, 40):
+                log = tmp_path / f"torchserve-{number}" / "torchserve.log"
+                log.parent.mkdir()
+                log.write_text(f"from {number}\n")
+                assert shown.stdout.readline() == f"from {number}\n"
+            # A rotated file is followed too.
+            log.rename(log.with_name("torchserve.1.log"))
+            time.sleep(1.5)
+            log.write_text("a new file\n")
+            assert shown.stdout.readline() == "a new file\n"
+        finally:
+            shown.kill()
+
+
+def test_variables_from_secrets_reach_the_server_and_the_sidecar(
+    chart: helm.Chart,
+) -> None:
+    containers = list_containers(find_pod(chart, EVERYTHING))
+    for name in ("server", "ship"):
+        assert containers[name]["envFrom"] == EVERYTHING["envFrom"]
+        variables = {one.pop("name"): one for one in containers[name]["env"]}
+        assert variables["HUB_TOKEN"] == {"valueFrom": SECRET}
+        assert variables["AWS_REGION"] == {"value": "eu-central-1"}
+
+
+def test_what_a_cluster_asks_of_pods_can_be_set(chart: helm.Chart) -> None:
+    deployment = render(chart, EVERYTHING)["Deployment/defects-offpath"]["spec"]
+    assert deployment["strategy"] == {"type": "RollingUpdate"} | EVERYTHING["strategy"]
+    template = deployment["template"]
+    assert template["metadata"]["annotations"]["team"] == "vision"
+    pod = template["spec"]
+    assert pod["priorityClassName"] == "online"
+    assert pod["volumes"][-1:] == EVERYTHING["extraVolumes"]
+    containers = list_containers(pod)
+    mounts = containers["server"]["volumeMounts"]
+    assert mounts[-1:] == EVERYTHING["extraVolumeMounts"]
+    for container in containers.values():
+        assert container["image"].endswith("offpath@sha256:" + 64 * "0")
+
+
+def test_a_pod_goes_where_its_files_have_room(chart: helm.Chart) -> None:
+    resources = list_containers(find_pod(chart, GPU))["server"]["resources"]
+    assert "ephemeral-storage" in resources["requests"]
+    # A limit would end the pod when the spool, which has its own limit, is half full.
+    assert "ephemeral-storage" not in resources["limits"]
+
+
+def test_recreate_leaves_no_setting_of_a_rolling_update(chart: helm.Chart) -> None:
+    objects = render(chart, {"strategy": {"type": "Recreate"}})
+    strategy = objects["Deployment/defects-offpath"]["spec"]["strategy"]
+    assert strategy == {"type": "Recreate"}
 
 
 def without_files(arguments: list[str]) -> list[str]:
@@ -161,6 +277,12 @@ def test_the_bodies_have_the_room_that_the_door_asks_for(chart: helm.Chart) -> N
     assert parse_bytes(shm["emptyDir"]["sizeLimit"]) >= LEAST_BODIES * largest
 
 
+@pytest.mark.parametrize("enough", ["512Mi", "537M", "1G", "2048Mi", "16Gi"])
+def test_enough_shared_memory_is_accepted(chart: helm.Chart, enough: str) -> None:
+    volumes = find_pod(chart, {"sharedMemory": enough})["volumes"]
+    assert volumes[0]["emptyDir"]["sizeLimit"] == enough
+
+
 def parse_bytes(quantity: str) -> int:
     number, unit = re.fullmatch(r"(\d+)([KMG])i", quantity).groups()  # type: ignore
     return int(number) << {"K": 10, "M": 20, "G": 30}[unit]
@@ -169,16 +291,180 @@ def parse_bytes(quantity: str) -> int:
 def test_the_grace_period_holds_every_part_of_the_end(chart: helm.Chart) -> None:
     timing = {"preStop": 7, "drain": 100, "ship": 50}
     pod = find_pod(chart, {"timing": timing})
-    assert pod["terminationGracePeriodSeconds"] > sum(timing.values())
-    (server,) = pod["containers"]
-    assert server["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
-    assert "--drain-s=100" in server["args"]
+    rest_s = pod["terminationGracePeriodSeconds"] - sum(timing.values())
+    assert rest_s > SHUTDOWN_S
+    (container,) = pod["containers"]
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
+    assert "--drain-s=100" in container["args"]
 
 
 def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
     values = {"networkPolicy": {"from": [], "metricsFrom": []}}
     policy = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]
     assert not policy["ingress"] and "Ingress" in policy["policyTypes"]
+
+
+@pytest.mark.parametrize(
+    ("peers", "count"), [([], 0), ([{"podSelector": {}}], 1)], ids=["nobody", "some"]
+)
+def test_traces_may_leave_to_the_collector(
+    chart: helm.Chart, peers: list[dict[str, Any]], count: int
+) -> None:
+    values = {"networkPolicy": {"tracesTo": peers}}
+    egress = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]["egress"]
+    rules = [
+        rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]
+    ]
+    assert [rule["to"] for rule in rules] == [peers] * count
+
+
+@pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])
+def test_every_name_fits_also_with_a_long_release(
+    chart: helm.Chart, release: str
+) -> None:
+    for key, one in render(chart, EVERYTHING, release).items():
+        kind, _, name = key.partition("/")
+        # A Service's name is a label of DNS, which begins with a letter.
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), key
+        if kind == "ScaledObject":
+            assert len(f"keda-hpa-{name}") <= 63
+        for value in one["metadata"]["labels"].values():
+            assert len(value) <= 63
+
+
+def test_a_release_that_begins_with_a_digit_is_refused(chart: helm.Chart) -> None:
+    with pytest.raises(helm.HelmRenderError, match="must begin with a letter"):
+        render(chart, {}, "2nd")
+
+
+def test_the_autoscaler_keeps_the_pods_while_prometheus_is_away(
+    chart: helm.Chart,
+) -> None:
+    spec = render(chart, EVERYTHING)["ScaledObject/defects-offpath"]["spec"]
+    assert spec["fallback"]["behavior"] == "currentReplicas"
+
+
+class Cluster(BaseHTTPRequestHandler):
+    """The little of Kubernetes' API that Helm asks before an upgrade; seven pods run."""
+
+    KINDS = {
+        "v1": ("Service", "ServiceAccount"),
+        "apps/v1": ("Deployment",),
+        "policy/v1": ("PodDisruptionBudget",),
+        "networking.k8s.io/v1": ("NetworkPolicy",),
+        "keda.sh/v1alpha1": ("ScaledObject",),
+    }
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        answer = self.find_answers().get(path)
+        body = b"" if answer is None else json.dumps(answer).encode()
+        # No body is an empty message of protobuf: the schemas of version 2.
+        self.send_response(200 if body or path == "/openapi/v2" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def find_answers(self) -> dict[str, Any]:
+        groups = [version.split("/") for version in self.KINDS if "/" in version]
+        release = {f"meta.helm.sh/release-{k}": v for k, v in RELEASE.items()}
+        answers: dict[str, Any] = {
+            "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
+            "/openapi/v3": {"paths": {}},
+            "/api": {"versions": ["v1"]},
+            "/apis": {
+                "groups": [
+                    {"name": name, "versions": [self.describe(name, version)]}
+                    for name, version in groups
+                ]
+            },
+            "/apis/apps/v1/namespaces/vision/deployments/defects-offpath": {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {
+                    "labels": {"app.kubernetes.io/managed-by": "Helm"},
+                    "annotations": release,
+                },
+                "spec": {"replicas": 7},
+            },
+        }
+        for version, kinds in self.KINDS.items():
+            answers[f"/api{'s' if '/' in version else ''}/{version}"] = {
+                "groupVersion": version,
+                "resources": [
+                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True}
+                    for kind in kinds
+                ],
+            }
+        return answers
+
+    def describe(self, group: str, version: str) -> dict[str, str]:
+        return {"groupVersion": f"{group}/{version}", "version": version}
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keeps the requests out of the tests' output."""
+
+
+INSTALL = """
+import json, sys
+import helm_python as helm
+chart, url, values = sys.argv[1:]
+config = "apiVersion: v1\\nkind: Config\\n"
+with helm.Config(
+    namespace="vision", kubeconfig_content=config, kube_apiserver=url
+) as cluster:
+    done = cluster.install(chart, "defects", json.loads(values), dry_run="server")
+print(done["manifest"])
+"""
+
+
+@pytest.mark.parametrize(("enabled", "replicas"), [(True, 7), (False, 2)])
+def test_switching_the_autoscaler_on_keeps_the_pods_that_run(
+    enabled: bool, replicas: int, tmp_path: Path
+) -> None:
+    values = json.dumps({"autoscaling": {"enabled": enabled}})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cluster) as api:
+        Thread(target=api.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{api.server_port}"
+        try:
+            # Helm reads the place of its cache when the library is loaded.
+            manifest = subprocess.check_output(
+                [sys.executable, "-c", INSTALL, CHART, url, values],
+                env={**os.environ, "KUBECACHEDIR": str(tmp_path)},
+                text=True,
+            )
+        finally:
+            api.shutdown()
+    spec = by_name(manifest)["Deployment/defects-offpath"]["spec"]
+    assert spec["replicas"] == replicas
+
+
+def test_without_a_cluster_the_autoscaler_alone_has_the_number(
+    chart: helm.Chart,
+) -> None:
+    assert (
+        "replicas"
+        not in render(chart, EVERYTHING)["Deployment/defects-offpath"]["spec"]
+    )
+
+
+def test_the_alerts_are_those_of_prometheus_for_one_release(
+    chart: helm.Chart, tmp_path: Path
+) -> None:
+    rule = render(chart, EVERYTHING)["PrometheusRule/defects-offpath"]
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    ours = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    (group,), (own,) = rule["spec"]["groups"], ours["groups"]
+    labels = 'job="offpath", namespace="vision", service="defects-offpath-metrics"'
+    for alert, expected in zip(group["rules"], own["rules"], strict=True):
+        selected = alert["expr"].count("{" + labels + "}")
+        assert selected == expected["expr"].count('{job="offpath"}') > 0
+        assert alert["annotations"] == expected["annotations"]
+    if shutil.which("promtool"):
+        rules = tmp_path / "rules.yml"
+        rules.write_text(yaml.safe_dump(rule["spec"]))
+        subprocess.run(["promtool", "check", "rules", rules], check=True)
 
 
 def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
@@ -205,6 +491,11 @@ def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
         ({"replicas": -1}, "at '/replicas': minimum"),
         ({"predictionLog": {"uri": "bucket"}}, "at '/predictionLog/uri'"),
         ({"sharedMemory": "1 GB"}, "at '/sharedMemory'"),
+        ({"sharedMemory": "64Mi"}, "at '/sharedMemory'"),
+        ({"sharedMemory": "511Mi"}, "at '/sharedMemory'"),
+        ({"sharedMemory": "536M"}, "at '/sharedMemory'"),
+        ({"strategy": {"type": "OnDelete"}}, "at '/strategy/type'"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest'"),
         ({"extraArgs": ["allow-cpu"]}, "at '/extraArgs/0'"),
         ({"modelStore": {"a": {}, "b": {}}}, "at '/modelStore'"),
         ({"autoscaling": {"prometheusAddress": "host:9090"}}, "prometheusAddress"),

@@ -119,8 +119,10 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
         wait_for_others(server, set(before))
         prometheus.wait_until("increase(offpath_worker_starts_total[1m]) > 0")
     prometheus.wait_until('ALERTS{alertname="OffpathWorkerRestarts"}')
+    # What OffpathCrashLoop counts.
+    prometheus.wait_until("changes(WorkerLoadTime[2m]) >= 2")
     (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == 8
+    assert len(group["rules"]) == 10
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     firing = {rule["name"] for rule in group["rules"] if rule["state"] == "firing"}
     # Half of the requests were no pictures; that one waits for its five minutes.

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import ssl
 import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
 
 from offpath.commands.serve import command as serve
+from offpath.profiling.servers.front import write_certificate
+from offpath.serving.front import nginx
+from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.torchserve import server
 from tests.support.monitoring import DEPLOY
 
 CONTAINER = DEPLOY / "container"
 UNIT = DEPLOY / "systemd" / "offpath.service"
 ROOT = DEPLOY.parent
+HEALTH_CHECK = CONTAINER / "healthcheck"
+# How long an end may take: the drain, and then TorchServe and nginx.
+END_S = sum(
+    [
+        FrontSettings().drain_s,
+        *(nginx.SHUTDOWN_SLACK_S, server.STOP_TIMEOUT_S, nginx.STOP_TIMEOUT_S),
+    ]
+)
 
 
 def read_containerfile() -> str:
@@ -60,9 +77,23 @@ def test_compose_mounts_what_is_there_and_opens_ports_to_this_host_alone() -> No
     assert f"AS {target}\n" in read_containerfile()
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def need_systemd() -> None:
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd-analyze here")
+        pytest.skip("no systemd-analyze here: apt install systemd brings it")
+
+
+def test_the_unit_exposes_little_of_the_host() -> None:
+    need_systemd()
+    # The score is 0 (nothing exposed) to 100 here; 10 times what is printed.
+    subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=29", UNIT],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    need_systemd()
     # It looks whether the program is there.
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/offpath/bin/offpath", "/bin/true"))
@@ -70,3 +101,58 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", unit], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_end_is_given_the_time_that_it_may_take() -> None:
+    compose = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
+    in_compose = compose["services"]["offpath"]["stop_grace_period"]
+    (in_unit,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    (in_guide,) = re.findall(
+        r"--stop-timeout (\d+)", (ROOT / "docs" / "containers.md").read_text()
+    )
+    assert min(int(in_compose.removesuffix("s")), int(in_unit), int(in_guide)) > END_S
+
+
+def test_process_1_reaps_what_others_leave() -> None:
+    final = read_containerfile().partition("AS base\n")[2]
+    assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
+    assert "install -y --no-install-recommends tini" in final
+
+
+class Ping(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/ping" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keeps the requests out of the tests' output."""
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+def test_the_health_check_asks_a_door_with_and_without_tls(
+    is_encrypted: bool, tmp_path: Path
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ping) as door:
+        if is_encrypted:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*write_certificate(tmp_path))
+            door.socket = context.wrap_socket(door.socket, server_side=True)
+        Thread(target=door.serve_forever, daemon=True).start()
+        try:
+            assert check_health(door.server_port) == 0
+        finally:
+            door.shutdown()
+    assert check_health(door.server_port) == 1
+
+
+def check_health(port: int) -> int:
+    # A proxy of the container must not be asked for its own port.
+    environment = {"SAGEMAKER_BIND_TO_PORT": str(port), "http_proxy": "http://[::1]:9"}
+    return subprocess.run(
+        [sys.executable, HEALTH_CHECK], env={**os.environ, **environment}
+    ).returncode
+
+
+def test_the_containers_health_check_is_that_script() -> None:
+    assert 'CMD ["healthcheck"]' in read_containerfile()
+    assert os.access(HEALTH_CHECK, os.X_OK)

@@ -1,5 +1,15 @@
+{{- /* A Service's name begins with a letter and has 63 characters and no dot. 54 leave room for "-metrics"
+and for KEDA's "keda-hpa-". Helm's limit for a release is 53, so no two releases get the same name. */ -}}
 {{- define "offpath.name" -}}
-{{ if eq .Release.Name .Chart.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- if not (regexMatch "^[a-z]" .Release.Name) }}
+{{- fail (printf "the release's name must begin with a letter, as the name of its Service does: %s" .Release.Name) }}
+{{- end }}
+{{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (eq .Release.Name .Chart.Name) -}}
+{{ $name | replace "." "-" | trunc 54 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "offpath.image" -}}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag }}{{ end }}
 {{- end }}
 
 {{- define "offpath.selector" -}}
@@ -36,12 +46,20 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "offpath.environment" -}}
+env:
 - {name: OFFPATH_SPOOL_DIR, value: /spool}
 {{- with .Values.predictionLog.uri }}
 - {name: OFFPATH_PREDICTION_LOG, value: {{ . | quote }}}
 {{- end }}
 {{- range $name, $value := .Values.env }}
+{{- if kindIs "string" $value }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
+{{- else }}
+- {name: {{ $name }}, valueFrom: {{ toJson $value }}}
+{{- end }}
+{{- end }}
+{{- with .Values.envFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
