@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from offpath.serving.client import IMAGE_CONTENT_TYPE, NPY_CONTENT_TYPE
-
 # The file as it is; or a uint8 [size, size, 3] npy that the client made of it: a thin client.
 JPEG, NPY = "jpeg", "npy"
-CONTENT_TYPES = {JPEG: IMAGE_CONTENT_TYPE, NPY: NPY_CONTENT_TYPE}
 
 
 def read_labels(reply: bytes) -> dict[str, float]:
@@ -45,5 +42,9 @@ class Call:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """The request's headers, `Content-Type` among them."""
-        return {"Content-Type": CONTENT_TYPES[self.content], **self.headers}
+        """The request's headers with `Content-Type`."""
+        # Imported here: programs of servers under test import this module and must stay small.
+        from offpath.serving.client import IMAGE_CONTENT_TYPE, NPY_CONTENT_TYPE
+
+        content_types = {JPEG: IMAGE_CONTENT_TYPE, NPY: NPY_CONTENT_TYPE}
+        return {"Content-Type": content_types[self.content], **self.headers}

@@ -1,8 +1,9 @@
 """A server under test as a benchmark sees it: built once, started once per round.
 
 To add a server, write a module here with an `Adapter` and add its line to `registry.py`. mosec.py
-is the shortest example of a server from PyPI; such a server needs only a `PackagedAdapter` and, if
-it is a library, a program in `services/`.
+is the shortest example of a server from PyPI: a `PackagedAdapter` and, below `if is_service():`,
+the program that runs in the server's own environment. Such a program imports this module too, so
+that nothing large may be imported here.
 """
 
 from __future__ import annotations
@@ -14,13 +15,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from offpath.profiling.load.call import Call
-from offpath.profiling.load.limits import OwnForward
-from offpath.profiling.load.model_under_test import ModelUnderTest
-from offpath.profiling.load.running_server import RunningServer
-from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import (
     LOOPBACK,
@@ -30,16 +27,20 @@ from offpath.profiling.servers.server_process import (
     on_free_ports,
     start_process,
 )
-from offpath.profiling.servers.services.settings import ServiceSettings
+from offpath.profiling.servers.service_settings import ServiceSettings
 from offpath.serving.process.ports import resolve_ports
+
+if TYPE_CHECKING:
+    from offpath.profiling.load.limits import OwnForward
+    from offpath.profiling.load.model_under_test import ModelUnderTest
+    from offpath.profiling.load.running_server import RunningServer
+    from offpath.profiling.load.sampling import Groups
 
 # As in archive/presets/cpu.yaml; every server under test has the same.
 BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
 # Threads of each worker; there are as many workers as cores.
 THREADS = 1
-SERVICES = "offpath.profiling.servers.services"
-SERVICES_DIR = Path(__file__).parent / "services"
 
 
 class Adapter(ABC):
@@ -124,9 +125,9 @@ class Start:
         """Returns an address on the port of this index."""
         return f"http://{LOOPBACK}:{self.ports[port]}{path}"
 
-    def run_service(self, name: str, *arguments: str) -> list[str]:
-        """Returns the command that runs a program of `services/`."""
-        return [str(self.python), "-m", f"{SERVICES}.{name}", *arguments]
+    def run_module(self, name: str, *arguments: str) -> list[str]:
+        """Returns the command that runs a module as a program in the server's environment."""
+        return [str(self.python), "-m", name, *arguments]
 
 
 class PackagedAdapter(Adapter):
@@ -139,7 +140,7 @@ class PackagedAdapter(Adapter):
         ready_line: line in the log that each worker has printed by then; empty where none does.
         worker_mark: part of the command line of each process that runs the model.
         port_count: number of ports that it binds.
-        kind: what a worker does with a photograph, see `services.classifiers`.
+        kind: what a worker does with a photograph, see `classifiers`.
     """
 
     environment: ClassVar[Environment]

@@ -1,13 +1,17 @@
 """LitServe: uvicorn processes in front, worker processes behind queues."""
 
-from __future__ import annotations
+# No `annotations` from __future__: LitServe reads the types from the signatures themselves.
+
+from typing import Annotated
 
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.profiling.servers.service_settings import ServiceSettings, is_service
 
 
 class LitServe(PackagedAdapter):
-    """One worker a core, and as many HTTP processes, which is its default."""
+    """LitServe with one worker per core, and as many HTTP processes, which is its default."""
 
     name = "litserve"
     environment = Environment(
@@ -21,11 +25,66 @@ class LitServe(PackagedAdapter):
         ),
         size_mb=50,
     )
-    # The latter is 200 when all workers have run `setup`.
+    # /health is 200 when all workers have run `setup`.
     predict_path, ready_path = "/predict", "/health"
     # Its workers are spawned, its HTTP processes forked.
     worker_mark = "spawn_main"
 
     def make_command(self, start: Start) -> list[str]:
-        """Its program takes the port from the settings."""
-        return start.run_service("litserve_service")
+        return start.run_module(__name__)
+
+
+if is_service():
+    import litserve
+    from fastapi import Depends, Request
+
+    SETTINGS = ServiceSettings.from_environment()
+
+    async def read_body(request: Request) -> bytes:
+        """Returns the raw body: LitServe itself takes only JSON and forms."""
+        body: bytes = await request.body()
+        return body
+
+    class ClassifierAPI(litserve.LitAPI):
+        """The steps as LitServe names them; all run in the worker process."""
+
+        def setup(self, device: str) -> None:
+            """Loads the model, once per worker."""
+            self.classify = SETTINGS.load_classifier()
+
+        def decode_request(
+            self, request: Annotated[bytes, Depends(read_body)]
+        ) -> bytes:
+            """Returns one photograph."""
+            return request
+
+        def batch(self, inputs: list[bytes]) -> list[bytes]:
+            """Returns a list: the photographs differ in size."""
+            return inputs
+
+        def predict(self, x: list[bytes]) -> list[dict[str, float]]:
+            """Answers a batch."""
+            return self.classify(x)
+
+        def unbatch(self, output: list[dict[str, float]]) -> list[dict[str, float]]:
+            """Returns one answer per photograph."""
+            return output
+
+
+if __name__ == "__main__":
+    api = ClassifierAPI(
+        max_batch_size=SETTINGS.batch_size,
+        batch_timeout=SETTINGS.max_batch_delay_ms / 1000,
+    )
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",
+        workers_per_device=SETTINGS.workers,
+        timeout=SETTINGS.timeout_s,
+    )
+    server.run(
+        host=LOOPBACK,
+        port=SETTINGS.port,
+        log_level="warning",
+        generate_client_file=False,
+    )

@@ -1,17 +1,19 @@
-"""Multi Model Server: TorchServe's ancestor, with batching by its management API."""
+"""Multi Model Server: TorchServe's ancestor, with batching set through its management API.
+
+Its custom service is this module's `handle`, see
+https://github.com/awslabs/multi-model-server/blob/master/docs/custom_service.md
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from pathlib import Path
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
-    SERVICES_DIR,
     PackagedAdapter,
     Start,
 )
@@ -21,25 +23,32 @@ from offpath.profiling.servers.server_process import (
     choose_low_ports,
     server_environment,
 )
+from offpath.profiling.servers.service_settings import ServiceSettings
 from offpath.serving.process.processes import WORKER_SCRIPT
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.properties import format_properties
 
+if TYPE_CHECKING:
+    from offpath.profiling.servers.classifiers import Classify, Labels
+
 MODEL = "classifier"
-SERVICE_FILE = SERVICES_DIR / "mms_service.py"
-# Importing torch in the workers.
+# The module's name in the archive; `mms` would hide the server's own package.
+SERVICE = "service"
+# The workers import torch meanwhile.
 REGISTER_TIMEOUT_S = 180.0
+
+_classify: Classify | None = None
 
 
 class Mms(PackagedAdapter):
-    """One worker a core, with Pillow preprocessing as its examples have it."""
+    """MMS with one worker per core, and Pillow preprocessing as its examples have it."""
 
     name = "mms"
     environment = Environment(
         "mms",
         (
             # Its other requirements (future, enum-compat) are for Python 2; psutil and Pillow are
-            # ours.
+            # shared with ours.
             "--no-deps",
             # The last release of each.
             "multi-model-server==1.1.11",
@@ -49,11 +58,10 @@ class Mms(PackagedAdapter):
     )
     predict_path, ready_path = f"/predictions/{MODEL}", "/ping"
     worker_mark = WORKER_SCRIPT
-    # The other is management's.
+    # The second port is the management API's.
     port_count = 2
 
     def why_not(self) -> str | None:
-        """Not set up, or no Java."""
         try:
             find_java()
         except ExpectedError as error:
@@ -61,15 +69,15 @@ class Mms(PackagedAdapter):
         return super().why_not()
 
     def build(self, folder: Path) -> None:
-        """Packs the model archive by MMS's own archiver."""
+        # By MMS's own archiver.
         source, store = folder / "source", folder / "store"
         source.mkdir()
         store.mkdir()
-        shutil.copy(SERVICE_FILE, source)
+        shutil.copy(__file__, source / f"{SERVICE}.py")
         command = [
             *(str(self.find_python()), "-m", "model_archiver.model_packaging"),
             *("--model-name", MODEL, "--model-path", str(source)),
-            *("--handler", f"{SERVICE_FILE.stem}:handle", "--runtime", "python"),
+            *("--handler", f"{SERVICE}:handle", "--runtime", "python"),
             *("--export-path", str(store), "--force"),
         ]
         environ = server_environment({})
@@ -78,11 +86,10 @@ class Mms(PackagedAdapter):
             raise ExpectedError(f"model-archiver failed:\n{done.stderr.strip()}")
 
     def choose_ports(self) -> list[int]:
-        """Connector.java: a port is at most Short.MAX_VALUE; the kernel's own lie above."""
+        # Connector.java: a port is at most Short.MAX_VALUE; the kernel's own lie above.
         return choose_low_ports(self.port_count)
 
     def make_command(self, start: Start) -> list[str]:
-        """Writes its configuration, the addresses alone."""
         addresses = {
             "inference_address": start.url(),
             "management_address": start.url(port=1),
@@ -96,17 +103,20 @@ class Mms(PackagedAdapter):
         ]
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """Its pid file, unpacked models and the workers' sockets: two MMS would meet in /tmp."""
+        # For its pid file, unpacked models and the workers' sockets: two MMS would meet in /tmp.
         return super().make_environment(start) | {
             "JAVA_HOME": str(find_java().home),
             "TEMP": str(start.scratch),
         }
 
     def finish_start(self, start: Start, process: ServerProcess) -> None:
-        """Registers the model: batching is set there and nowhere else.
+        """Registers the model, which is the only place where batching is set.
 
         https://github.com/awslabs/multi-model-server/blob/master/docs/batch_inference_with_mms.md
         """
+        # Imported here: the workers do not need it.
+        import httpx
+
         reply = httpx.post(
             start.url("/models", port=1),
             params={
@@ -124,3 +134,13 @@ class Mms(PackagedAdapter):
                 f"server {self.name!r} refused the model with {reply.status_code}:"
                 f" {reply.text[:300]}{process.quote_log()}"
             )
+
+
+def handle(data: list[dict[str, Any]] | None, context: Any) -> list[Labels]:
+    """Classifies a batch in an MMS worker; the first call, with None, is for loading."""
+    global _classify
+    if _classify is None:
+        _classify = ServiceSettings.from_environment().load_classifier()
+    if data is None:
+        return []
+    return _classify([bytes(row.get("data") or row["body"]) for row in data])

@@ -1,20 +1,32 @@
 """Ray Serve: a proxy and replicas as Ray actors, in a network namespace of their own.
 
-Ray's control ports (GCS, raylet, object manager, agents, each actor) listen on all addresses, also
-with 127.0.0.1 as the node's; only where a machine has no other address do they keep to it.
+Ray's control ports (GCS, raylet, object manager, agents, each actor) listen on all addresses, even
+where 127.0.0.1 is the node's address. They keep to it only where a machine has no other address.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
+import signal
+from typing import TYPE_CHECKING
 
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.services.settings import READY
+from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.profiling.servers.service_settings import (
+    READY,
+    ServiceSettings,
+    is_service,
+)
 
-# Of its throughput-optimised flags those that hold for whoever computes on the event loop.
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+# Those of Ray's throughput-optimised flags that suit an application which computes on the event
+# loop.
 LOGGING = {
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -22,17 +34,17 @@ LOGGING = {
 # docs.ray.io/en/latest/serve/advanced-guides/performance.html: HAProxy in the place of Ray's Python
 # proxy, gRPC within, the application on the event loop of the requests.
 FAST = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-# Set to 1 by who runs on a machine that nobody else reaches and that permits no namespace.
+# Set it to 1 on a machine that nobody else reaches and that permits no namespace.
 ALLOW_VARIABLE = "OFFPATH_RAY_ALL_ADDRESSES"
 
 
 def may_listen_everywhere() -> bool:
-    """Whether the user allows Ray without a namespace."""
+    """Returns whether the user allows Ray without a namespace."""
     return os.environ.get(ALLOW_VARIABLE) == "1"
 
 
 class RayServe(PackagedAdapter):
-    """One replica a core."""
+    """Ray Serve with one replica per core."""
 
     name = "ray-serve"
     environment = Environment(
@@ -51,7 +63,6 @@ class RayServe(PackagedAdapter):
     worker_mark = "ray::ServeReplica"
 
     def why_not(self) -> str | None:
-        """Not set up, or nowhere to confine it."""
         reason = None if may_listen_everywhere() else why_no_namespace()
         if reason is None:
             return super().why_not()
@@ -61,14 +72,14 @@ class RayServe(PackagedAdapter):
         )
 
     def make_command(self, start: Start) -> list[str]:
-        """Confined wherever that is possible; the port inside is the one outside."""
-        command = start.run_service("ray_serve_service")
+        command = start.run_module(__name__)
         if may_listen_everywhere() and why_no_namespace() is not None:
             return command
+        # The port inside is the one outside.
         return confine(start.python, start.port, start.port, command)
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """No usage reports, no files in the user's home, a token of this run's own."""
+        # No usage reports, no files in the user's home, a token for this run alone.
         return super().make_environment(start) | {
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": str(start.scratch),
@@ -78,24 +89,66 @@ class RayServe(PackagedAdapter):
         }
 
     def is_ready(self, start: Start) -> bool:
-        """Its proxy answers before the replicas are there; the service prints a line then."""
+        # Its proxy answers before the replicas are there; the program prints a line then.
         return READY in start.log.read_text(errors="replace")
 
     def is_frontend(self, command_line: str) -> bool:
-        """All of Ray; the relay into the namespace is ours."""
+        # The relay into the namespace is ours.
         return MODULE not in command_line
 
 
 class RayServeFast(RayServe):
-    """The same program in the mode that Ray's documentation has for throughput."""
+    """The same program in the mode that Ray's documentation recommends for throughput."""
 
     name = "ray-serve-fast"
     ready_path = "/-/healthz"
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """With its flags."""
         return super().make_environment(start) | FAST
 
     def is_ready(self, start: Start) -> bool:
-        """The replicas are there, and HAProxy knows of them."""
+        # The replicas are there, and HAProxy knows of them.
         return super().is_ready(start) and PackagedAdapter.is_ready(self, start)
+
+
+if is_service():
+    import ray
+    from ray import serve
+
+    SETTINGS = ServiceSettings.from_environment()
+
+    @serve.deployment(
+        num_replicas=SETTINGS.workers,
+        ray_actor_options={"num_cpus": 1},
+        # The default of 5 would never fill a batch: Ray's documentation asks for more than the
+        # batch.
+        max_ongoing_requests=4 * SETTINGS.batch_size,
+    )
+    class Classifier:
+        """A replica."""
+
+        def __init__(self) -> None:
+            self.classify_batch = SETTINGS.load_classifier()
+
+        @serve.batch(  # type: ignore[untyped-decorator]
+            max_batch_size=SETTINGS.batch_size,
+            batch_wait_timeout_s=SETTINGS.max_batch_delay_ms / 1000,
+        )
+        async def classify(self, pictures: list[bytes]) -> list[dict[str, float]]:
+            """Answers concurrent calls in a thread, as Ray asks of what computes."""
+            return await asyncio.to_thread(self.classify_batch, pictures)
+
+        async def __call__(self, request: Request) -> dict[str, float]:
+            """Answers one request."""
+            labels: dict[str, float] = await self.classify(await request.body())
+            return labels
+
+
+if __name__ == "__main__":
+    # Without the dashboard's pages; log lines stay in Ray's own files.
+    ray.init(include_dashboard=False, num_cpus=SETTINGS.workers, log_to_driver=False)
+    serve.start(http_options={"host": LOOPBACK, "port": SETTINGS.port})
+    # Returns when all replicas are healthy.
+    serve.run(Classifier.bind())  # type: ignore[attr-defined]
+    print(READY, flush=True)
+    signal.pause()

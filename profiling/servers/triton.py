@@ -1,5 +1,8 @@
 """Triton Inference Server: the real binary, from NVIDIA's wheel, with its python backend.
 
+A copy of this module is the backend's model.py, see
+https://github.com/triton-inference-server/python_backend
+
 The `nvidia-pytriton` wheel bundles tritonserver 2.51 (release 24.10) with the python backend and
 its stubs, and none of the other backends; PyTriton's own Python layer is not used.
 """
@@ -12,7 +15,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,20 +23,21 @@ from offpath.handler.request.npy import read_npy
 from offpath.profiling.load.call import JPEG, NPY, Call
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
-    SERVICES_DIR,
     PackagedAdapter,
     Start,
 )
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
+from offpath.profiling.servers.service_settings import ServiceSettings, is_service
+
+if TYPE_CHECKING:
+    from offpath.profiling.servers.classifiers import Labels
 
 MODEL = "classifier"
-# Not imported: only the server has what it imports.
-MODEL_FILE = SERVICES_DIR / "triton_service.py"
-# Of the stub.
+# Version of Python that the backend's stub must be for.
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARIES = str(sysconfig.get_config_var("LIBDIR"))
-# A body without the protocol's JSON before it: the bytes are the one input, whatever its type.
+# Announces a body without the protocol's JSON: its bytes are the one input, whatever its type.
 # https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
 RAW_BODY = {"Inference-Header-Content-Length": "0"}
 
@@ -52,7 +56,7 @@ dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
 
 
 def read_outputs(reply: bytes) -> dict[str, float]:
-    """Triton's answer to a raw body, JSON and then the outputs' bytes: label -> probability."""
+    """Reads Triton's answer to a raw body: JSON, then the outputs' bytes."""
     # latin-1 keeps one character a byte, so that the JSON's end is an offset into the bytes.
     content, offset = json.JSONDecoder().raw_decode(reply.decode("latin-1"))
     tensors = {}
@@ -65,7 +69,7 @@ def read_outputs(reply: bytes) -> dict[str, float]:
 
 
 def read_strings(tensor: bytes) -> list[str]:
-    """The elements of a BYTES tensor; each has its length before it."""
+    """Returns the elements of a BYTES tensor; each has its length before it."""
     strings, offset = [], 0
     while offset < len(tensor):
         end = offset + 4 + int.from_bytes(tensor[offset : offset + 4], "little")
@@ -75,17 +79,17 @@ def read_strings(tensor: bytes) -> list[str]:
 
 
 class Triton(PackagedAdapter):
-    """Decode and preprocessing in model.py as in its examples: Pillow and torchvision."""
+    """Triton with decode and preprocessing in model.py as in its examples: Pillow, torchvision."""
 
     name = "triton"
     environment = Environment(
         "triton",
         (
-            # Of the wheel the binary alone is used, not PyTriton with its dependencies.
+            # Only the wheel's binary is used, not PyTriton with its dependencies.
             "--no-deps",
             # The last release; it bundles Triton 2.51 with stubs for Python 3.8 to 3.13.
             "nvidia-pytriton==0.7.0",
-            # The stub's pybind11 knows numpy 1 alone: with 2 it reads each byte of an input as the
+            # The stub's pybind11 knows only numpy 1: with 2 it reads each byte of an input as the
             # first.
             "numpy==1.26.4",
         ),
@@ -93,7 +97,7 @@ class Triton(PackagedAdapter):
     )
     predict_path, ready_path = f"/v2/models/{MODEL}/infer", "/v2/health/ready"
     worker_mark = "triton_python_backend_stub"
-    # The other is the metrics'.
+    # The second port is the metrics'.
     port_count = 2
 
     @property
@@ -101,15 +105,13 @@ class Triton(PackagedAdapter):
         return super().settings | {"version": "tritonserver 2.51, python backend"}
 
     def make_call(self) -> Call:
-        """The photograph's bytes and nothing else."""
         return Call(JPEG, RAW_BODY, read_reply=read_outputs)
 
     def describe_image(self) -> str:
-        """Its input, for config.pbtxt."""
+        """Returns the input's type and shape for config.pbtxt."""
         return "data_type: TYPE_STRING, dims: [ 1 ]"
 
     def why_not(self) -> str | None:
-        """Not set up, or its stub does not fit this Python."""
         reason = super().why_not()
         if reason is not None:
             return reason
@@ -125,7 +127,7 @@ class Triton(PackagedAdapter):
 
     @property
     def bundled(self) -> Path:
-        """What the wheel has of Triton."""
+        """The wheel's folder with Triton."""
         return self.environment.packages / "pytriton" / "tritonserver"
 
     @property
@@ -139,21 +141,21 @@ class Triton(PackagedAdapter):
         )
 
     def build(self, folder: Path) -> None:
-        """Writes the model repository, and what `--backend-directory` expects."""
+        # What `--backend-directory` expects stands beside the model repository.
         self.write_models(folder)
         backend = folder / "backends" / "python"
         shutil.copytree(self.bundled / "backends" / "python", backend)
         shutil.copy(self.bundled_stub, backend)
 
     def write_models(self, folder: Path) -> None:
-        """The model repository."""
+        """Writes the model repository."""
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
-        shutil.copy(MODEL_FILE, version / "model.py")
+        shutil.copy(__file__, version / "model.py")
         (version.parent / "config.pbtxt").write_text(self.make_config())
 
     def make_config(self) -> str:
-        """The model's config.pbtxt."""
+        """Returns the model's config.pbtxt."""
         return CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
@@ -163,7 +165,7 @@ class Triton(PackagedAdapter):
         )
 
     def make_command(self, start: Start) -> list[str]:
-        """tritonserver on loopback; everything not named here is its default."""
+        # Everything not named here is its default.
         port, metrics_port = start.ports
         return [
             str(self.bundled / "bin" / "tritonserver"),
@@ -175,13 +177,13 @@ class Triton(PackagedAdapter):
             "--allow-grpc=false",
             f"--metrics-address={LOOPBACK}",
             f"--metrics-port={metrics_port}",
-            # Of 30 s: a client that is still connected holds up its end.
+            # By default 30 s: a client that is still connected delays its end.
             "--exit-timeout-secs=3",
         ]
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """The stub is an isolated Python that ignores PYTHONPATH: its packages are those of the
-        first python3 on PATH."""
+        # The stub is an isolated Python that ignores PYTHONPATH. It has the packages of the first
+        # python3 on PATH.
         bundled = self.environment.packages / "nvidia_pytriton.libs"
         # Ours before the system's: the stub must load the same Python that it finds on PATH.
         libraries = f"{bundled}:{LIBRARIES}"
@@ -189,18 +191,17 @@ class Triton(PackagedAdapter):
 
 
 class TritonOffpathDecode(Triton):
-    """Our decode and engine in model.py: what is left of the difference is the server's."""
+    """The same with our decode and engine in model.py, so that only the servers differ."""
 
     name, kind = "triton-offpath-decode", "offpath-decode"
 
 
 class TritonThin(Triton):
-    """The client sends the model's uint8 pixels, as Triton's own image clients do."""
+    """The same with thin clients: they send uint8 pixels, as Triton's own image clients do."""
 
     name, kind = "triton-thin", "thin"
 
     def make_call(self) -> Call:
-        """The pixels alone."""
         size = self.model.config.image_size
         return Call(
             NPY,
@@ -210,15 +211,52 @@ class TritonThin(Triton):
         )
 
     def describe_image(self) -> str:
-        """See `Triton`."""
         size = self.model.config.image_size
         return f"data_type: TYPE_UINT8, dims: [ {size}, {size}, 3 ]"
 
 
 def has_libpython() -> bool:
-    """Whether the shared library is there that the stub loads; the wheel bundles 3.13's alone."""
+    """Returns whether the library that the stub loads is there; the wheel bundles only 3.13's."""
     if sys.version_info >= (3, 13):
         return True
     if Path(LIBRARIES, f"libpython{PYTHON_VERSION}.so.1.0").exists():
         return True
     return ctypes.util.find_library(f"python{PYTHON_VERSION}") is not None
+
+
+if is_service():
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        """Classifies photographs, or a thin client's pixels, inside Triton."""
+
+        def initialize(self, args: dict[str, str]) -> None:
+            """Loads the model, once for each instance."""
+            self._classify = ServiceSettings.from_environment().load_classifier()
+
+        def execute(self, requests: list[Any]) -> list[Any]:
+            """Answers a batch; each request holds one photograph."""
+            inputs = [
+                pb_utils.get_input_tensor_by_name(request, "IMAGE")
+                for request in requests
+            ]
+            images = [read_image(tensor.as_numpy()) for tensor in inputs]
+            return [make_response(answer) for answer in self._classify(images)]
+
+
+def read_image(array: Any) -> bytes:
+    """Returns the file of a BYTES tensor [1, 1], or the pixels of a UINT8 tensor [1, h, w, 3]."""
+    image: bytes = array[0, 0] if array.dtype == np.object_ else array.tobytes()
+    return image
+
+
+def make_response(answer: Labels) -> Any:
+    """Returns labels and probabilities, best first."""
+    labels = np.array([[label.encode() for label in answer]], dtype=np.object_)
+    probabilities = np.array([list(answer.values())], dtype=np.float32)
+    return pb_utils.InferenceResponse(
+        [
+            pb_utils.Tensor("LABEL", labels),
+            pb_utils.Tensor("PROBABILITY", probabilities),
+        ]
+    )

@@ -20,7 +20,7 @@ from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import Start
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
-from offpath.profiling.servers.services.settings import VARIABLE, ServiceSettings
+from offpath.profiling.servers.service_settings import VARIABLE, ServiceSettings
 from offpath.serving.process.processes import is_running
 
 SERVICES = ("bentoml", "ray-serve", "litserve", "mosec")
@@ -154,10 +154,11 @@ def test_a_server_that_does_not_start_says_why_and_leaves_no_process(
     server = make(name)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
-    monkeypatch.setattr(ServiceSettings, "to_environment", lambda self: {})
+    told = {VARIABLE: "{}"}
+    monkeypatch.setattr(ServiceSettings, "to_environment", lambda self: told)
     server.prepare(tmp_path / server.name)
     before = set(psutil.pids())
-    with pytest.raises(ExpectedError, match="(?s)ended while starting.*KeyError"):
+    with pytest.raises(ExpectedError, match="(?s)ended while starting.*TypeError"):
         with server.running():
             pass
     # Of this server alone: others may be tested at the same time.
