@@ -1,9 +1,9 @@
-"""The handler that everybody writes first, as a baseline: all of its work is on the request's path.
+"""A typical first handler, as a baseline: all of its work is on the request's path.
 
 The configuration is read and parsed for every request, the payload takes a detour through a
-temporary file, the transforms are built anew for each picture, and each prediction is put into S3
-by a call of its own before the reply leaves. Bucket and endpoint: OFFPATH_NAIVE_BUCKET and
-OFFPATH_NAIVE_ENDPOINT (optional); without a bucket nothing is put.
+temporary file, the transforms are built again for each image, and each prediction is put into S3
+before the reply is sent. OFFPATH_NAIVE_BUCKET names the bucket and OFFPATH_NAIVE_ENDPOINT an
+optional endpoint. Without a bucket, nothing is put.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 
 class NaiveClassifier(ImageClassifier):
-    """Classifies as the stock handler does."""
+    """A handler that classifies as the stock handler does."""
 
     def initialize(self, context: Any) -> None:
         super().initialize(context)

@@ -1,10 +1,10 @@
 """Entry of an archive whose handler is profiled with cProfile inside TorchServe's worker.
 
-`profiling.profiled_archive` puts this file into a copy of any archive, with the two modules of
-ours that it imports; it loads the archive's own handler by TorchServe's own rules and passes every
-call on. It records from the moment the file `start` appears in $OFFPATH_PROFILE_DIR until `stop`
-does, and then writes `<pid>.prof` once: a worker is only ever killed, so "at the end" has to be
-said to it. Until `start` a batch costs one `if` more.
+`experiments/profiled_server.py` puts this file into a copy of any archive, with the two modules of
+ours that it imports. The entry loads the archive's own handler by TorchServe's rules and passes
+every call on. It records while $OFFPATH_PROFILE_DIR has the file `start` but not yet `stop`, and
+then writes `<pid>.prof`. Control files are needed because a worker is always killed, so it cannot
+write at its end. Before `start`, a batch costs one more `if`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_S = 0.1
 
 
 class ProfiledHandler:
-    """Stands in front of the archive's own handler."""
+    """A handler that stands in front of the archive's own handler."""
 
     def initialize(self, context: Any) -> None:
         """Loads the archive's handler and starts waiting for the control files."""
@@ -36,7 +36,7 @@ class ProfiledHandler:
         settings = Path(self._model_dir, ENTRY_SETTINGS)
         handler = json.loads(settings.read_text())["handler"]
         self._recording = False
-        # Held while a batch runs, so that what is written is of whole batches.
+        # Held while a batch runs, so that profiles contain whole batches.
         self._batch = threading.Lock()
         self._profiler = call_profiler.CallProfiler()
         self._entry, initialize = load_entry(handler)
@@ -44,14 +44,14 @@ class ProfiledHandler:
         threading.Thread(target=self._obey, args=(folder,), daemon=True).start()
 
     def handle(self, data: Any, context: Any) -> Any:
-        """One batch; profiled while recording."""
+        """Handles one batch, which is profiled while recording."""
         if not self._recording:
             return self._entry(data, context)
         with self._batch, self._profiler.watching():
             return self._entry(data, context)
 
     def _obey(self, folder: Path) -> None:
-        """Waits for `start`, then for `stop`, then writes."""
+        """Waits for `start`, then for `stop`, then writes the profile."""
         wait_for(folder / "start")
         with worker_threads.watching_threads(self._profiler.watching):
             self._recording = True
@@ -62,7 +62,7 @@ class ProfiledHandler:
 
 
 def load_entry(handler: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(handle, initialize) of a manifest's handler, as ts/model_loader.py finds them."""
+    """Returns handle and initialize of a manifest's handler, found as ts/model_loader.py does."""
     loader = TsModelLoader()
     function: str | None = None
     try:
@@ -78,15 +78,15 @@ def load_entry(handler: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def wait_for(path: Path) -> None:
-    """Returns when the file is there."""
+    """Waits until the file exists."""
     while not path.exists():
         time.sleep(POLL_S)
 
 
 def write_profile(profiler: Any, folder: Path, model_dir: str) -> None:
-    """`<pid>.prof`, whole or not at all; then `<pid>.done`, which holds the model's folder.
+    """Writes `<pid>.prof` as a whole, then `<pid>.done` with the path of the model's folder.
 
-    A worker that had no batch writes only the latter: pstats reads no empty file.
+    A worker without a batch writes only the latter, because pstats reads no empty file.
     """
     partial = folder / f"{os.getpid()}.partial"
     stats = profiler.merge()

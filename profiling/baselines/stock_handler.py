@@ -10,7 +10,7 @@ SETTINGS = json.loads((Path(__file__).parent / "stock_settings.json").read_text(
 
 
 class StockClassifier(ImageClassifier):
-    """The stock handler, whose preprocessing is ResNet's, and who answers five classes or fails."""
+    """The stock handler, which prepares images for ResNet and answers five classes or fails."""
 
     topk = SETTINGS["top_k"]
     image_processing = transforms.Compose(

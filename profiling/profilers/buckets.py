@@ -1,4 +1,4 @@
-"""Sorts functions into kinds of work: file I/O, S3, decode, resize, tensor, forward, and others.
+"""Sorts functions into kinds of work: file I/O, S3, decode, resize, tensor, forward and others.
 
 Rules match the function's file and name, and the first match wins. Functions of general use (dict
 methods, `re`, `isinstance`) match no rule and count to the bucket of the caller that spends most

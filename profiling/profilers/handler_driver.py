@@ -172,7 +172,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 class Driver:
-    """Sends batches to one handler.
+    """A sender of batches to one handler.
 
     Args:
         handler: loaded and initialised.

@@ -46,7 +46,7 @@ ROOT = Path(offpath.__file__).parents[1]
 
 @dataclass(frozen=True)
 class Watch:
-    """How a handler is watched.
+    """The way in which a handler is watched.
 
     Attributes:
         kind: STAGES, CPROFILE, LINES or FLAME.

@@ -1,4 +1,4 @@
-"""What collectors find in a handler's process: batches, functions, lines. No statistics."""
+"""Batches, functions and lines that collectors find in a handler's process. No statistics."""
 
 from __future__ import annotations
 

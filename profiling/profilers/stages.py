@@ -123,7 +123,7 @@ class ClockedStages(StageCollector):
 
 
 class OwnStages(StageCollector):
-    """What our handler's StageTimer measured, taken where the handler passes it to its metrics."""
+    """The times of our handler's StageTimer, taken where the handler passes them to its metrics."""
 
     def __init__(self, instance: Any) -> None:
         from offpath.handler import stages

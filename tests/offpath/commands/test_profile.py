@@ -1,4 +1,4 @@
-"""`offpath profile` as a user calls it, on handlers without a server."""
+"""`offpath profile` as a user calls it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from offpath.profiling.profilers.profile_figures import (
     read_profile,
 )
 from tests.offpath.conftest import Run
+from tests.support.answering_server import answering_server
 from tests.support.echo_archive import MakeMar
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -51,6 +53,13 @@ def profile(run: Run, images: Path, tmp_path: Path):
         return load_run(path, f"profile-{kind}"), done
 
     return call
+
+
+def end(argv: list[str], capsys) -> tuple[int, Any]:
+    """Returns exit code and output, which may hold a traceback of a handler or test server."""
+    with pytest.raises(SystemExit) as ended:
+        cli.run(["profile", *argv])
+    return int(ended.value.code or 0), capsys.readouterr()
 
 
 def share(handler: Profiled, *stages: str) -> float:
@@ -86,54 +95,47 @@ def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(
     assert "<html" in page.read_text(encoding="utf-8")
 
 
-def test_cprofile_finds_the_planted_mistakes_by_name(profile, tmp_path):
-    argv = ("--handler", f"{PLANTED}:Planted", "--requests", 8, "--output", tmp_path)
-    saved, done = profile("cprofile", *argv)
-    names = {row["name"] for row in saved.details["functions"]["Planted"]}
-    assert {"write_audit", "<built-in method time.sleep>"} <= names
-    assert (tmp_path / "Planted.prof").stat().st_size > 100
-    assert saved.details["files"] == {"Planted": ["Planted.prof"]}
-    assert "write_audit" in done.out and "time.sleep" in done.out
-
-
 def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar):
     argv = ("--mar", make_mar("echo"), "--requests", 4, "--batch-size", 2)
     (handler,) = read_profile(profile("stages", *argv)[0])
     assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
 
 
-@pytest.mark.parametrize(
-    ("others", "kept"),
-    [
-        pytest.param(["Planted"], {"Planted"}, id="one"),
-        pytest.param([], None, id="all"),
-    ],
-)
-def test_a_handler_that_fails_is_left_out_with_a_message(
-    others, kept, images, tmp_path, capsys
+def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(
+    images, tmp_path, capsys
 ):
-    argv = ["profile", "stages", f"--images={images}", "--warm-up=2", "--requests=8"]
-    argv += [f"--handler={PLANTED}:{name}" for name in ("Raising", *others)]
-    # Not the fixture `run`, because the handler's own traceback is printed.
-    with pytest.raises(SystemExit) as ended:
-        cli.run([*argv, f"--json={tmp_path / 'a.json'}"])
-    said = capsys.readouterr()
-    assert ended.value.code == 1
-    assert "raised in handle: ValueError: planted" in said.err
-    if kept:
-        assert "left out after a failure, see above: Raising" in said.err
-        assert "write_audit" in said.out
-        assert {row.variant for row in load_run(tmp_path / "a.json").rows} == kept
+    handlers = [f"--handler={PLANTED}:{name}" for name in ("Raising", "Planted")]
+    argv = [f"--images={images}", "--warm-up=2", "--requests=8", f"--output={tmp_path}"]
+    result = tmp_path / "a.json"
+    code, printed = end(["cprofile", *handlers, *argv, f"--json={result}"], capsys)
+    assert code == 1
+    assert "raised in handle: ValueError: planted" in printed.err
+    assert "left out after a failure, see above: Raising" in printed.err
+    assert "write_audit" in printed.out and "time.sleep" in printed.out
+    saved = load_run(result, "profile-cprofile")
+    assert {row.variant for row in saved.rows} == {"Planted"}
+    names = {row["name"] for row in saved.details["functions"]["Planted"]}
+    assert {"write_audit", "<built-in method time.sleep>"} <= names
+    assert (tmp_path / "Planted.prof").stat().st_size > 100
+    assert saved.details["files"] == {"Planted": ["Planted.prof"]}
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
+def test_a_profile_without_any_result_is_an_error(images, capsys):
+    argv = ["stages", f"--images={images}", "--warm-up=2", "--requests=8"]
+    code, printed = end([*argv, f"--handler={PLANTED}:Raising"], capsys)
+    assert code == 1 and "raised in handle: ValueError: planted" in printed.err
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(images, make_mar: MakeMar, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     command = [sys.executable, "-m", "offpath", "profile", "stages", "--images"]
-    command += [str(images), "--requests", "1000000"]
+    command += [str(images), "--requests", "1000000", "--mar", str(make_mar("echo"))]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         # A step is one line, however long the folder of images is called.
-        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "400"},
+        env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "400"},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -147,4 +149,24 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, tmp_path):
     assert process.wait(30) == 130
     process.stderr.close()
     assert not [child for child in children if child.is_running()]
-    assert not list(tmp_path.iterdir())
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        pytest.param(500, b"broken", "answered 500 to /ping: broken", id="not-well"),
+        pytest.param(200, b"", "no ts_inference_requests_total", id="no-torchserve"),
+    ],
+)
+def test_a_server_without_the_counters_is_an_error(
+    status, body, message, images, capsys
+):
+    with answering_server() as server:
+        server.status, server.body = status, body
+        server.ping = None
+        ports = ("--url", "--metrics-url", "--management-url")
+        argv = [f"{port}={server.url}" for port in ports]
+        argv += ["--served-as=m", "--duration=2", "--warm-up=0", f"--images={images}"]
+        code, printed = end(["server", *argv], capsys)
+    assert code == 1 and message in printed.err

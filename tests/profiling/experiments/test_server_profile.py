@@ -25,7 +25,6 @@ from offpath.profiling.experiments.profiled_server import (
     start_server,
     wrap_archive,
 )
-from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.profilers.profile_figures import ACCOUNT, Profiled
 from offpath.profiling.profilers.samples import (
     FUNCTIONS,
@@ -33,9 +32,9 @@ from offpath.profiling.profilers.samples import (
     list_files,
     read_samples,
 )
-from offpath.profiling.servers import archives
 from offpath.serving.mar_file import MANIFEST, read_mar
 from offpath.serving.process.processes import find_session_members
+from tests.support.echo_archive import write_mar
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -95,19 +94,15 @@ def read_account(run: Run) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def stock_archive(tmp_path_factory) -> Path:
-    """Builds the stock handler with the near-free model and one worker."""
-    model = load_model("near-free")
-    config = archives.offpath_config(model, cores=1)
-    del config["handler"]
-    return archives.build_stock(model, config, tmp_path_factory.mktemp("store"))
+def archive(tmp_path_factory) -> Path:
+    """Builds an archive whose handler has no counters and no stages."""
+    return write_mar(tmp_path_factory.mktemp("store"), "echo")
 
 
 @pytest.fixture(scope="module")
-def stock_server(stock_archive, tmp_path_factory):
+def other_server(archive, tmp_path_factory):
     """Yields a running server that the command did not start."""
-    folder = tmp_path_factory.mktemp("stock")
-    with start_server(stock_archive, folder, {"OMP_NUM_THREADS": "1"}) as server:
+    with start_server(archive, tmp_path_factory.mktemp("other"), {}) as server:
         yield server
 
 
@@ -153,36 +148,36 @@ def test_the_workers_wrote_one_profile_each_at_the_end(profiled):
 
 @pytest.mark.server
 def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
-    stock_server, tmp_path
+    other_server, tmp_path
 ):
     path = tmp_path / "result.json"
     argv = ["--duration", "2", "--warm-up", "0", "--clients", "1", "--json", str(path)]
-    out = profile(*attach_options(stock_server), *argv)
+    out = profile(*attach_options(other_server), *argv)
     assert "With one client, no request waits for another" in " ".join(out.split())
     run = load_run(path, "profile-server")
     assert read_account(run)["handler"] > 0
-    in_force = {"batch_size": 8, "max_batch_delay_ms": 1, "workers": 1}
+    in_force = {"batch_size": 4, "max_batch_delay_ms": 5, "workers": 1}
     assert run.details["in_force"] == in_force
     # The CPU time of a server that we did not start is not known.
     assert not [row.metric for row in run.rows if row.metric.startswith("cpu_s")]
     # The server was left running.
-    assert stock_server.is_running()
+    assert other_server.is_running()
 
 
 @pytest.mark.server
-def test_ctrl_c_under_load_leaves_no_generator(stock_server):
+def test_ctrl_c_under_load_leaves_no_generator(other_server):
     # Its own session, in which processes that are left can be found.
-    argv = [*attach_options(stock_server), "--duration", "60", "--warm-up", "1"]
+    argv = [*attach_options(other_server), "--duration", "60", "--warm-up", "1"]
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)
     assert find_session_members(command.pid) == []
-    assert stock_server.is_running()
+    assert other_server.is_running()
 
 
 @pytest.mark.server
-def test_ctrl_c_while_the_server_starts_leaves_nothing(stock_archive, tmp_path):
+def test_ctrl_c_while_the_server_starts_leaves_nothing(archive, tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = start_until("start", "--mar", str(stock_archive), env=env)
+    command = start_until("start", "--mar", str(archive), env=env)
     java = []
     while not java and command.poll() is None:
         java = [c for c in psutil.Process(command.pid).children() if c.name() == "java"]

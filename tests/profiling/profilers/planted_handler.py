@@ -1,4 +1,4 @@
-"""A user's handler with two planted mistakes: a file opened for each request, and a sleep."""
+"""A user's handler with two planted mistakes: it opens a file for each request, and sleeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Planted:
-    """Answers with the length of each body."""
+    """A handler that answers with the length of each body."""
 
     def initialize(self, context):
         self.path = os.path.join(context.system_properties["model_dir"], "audit.txt")
@@ -39,18 +39,26 @@ class Planted:
 
 
 class Raising(Planted):
-    """Fails in `handle`."""
+    """A handler that fails in `handle`."""
 
     def inference(self, bodies):
         raise ValueError("planted")
 
 
 class Short(Planted):
-    """Forgets a reply."""
+    """A handler that forgets a reply."""
 
     def postprocess(self, sizes):
         return ["one"]
 
 
+class Refusing(Planted):
+    """A handler that answers the first request of each batch with 400."""
+
+    def handle(self, data, context):
+        context.set_response_status(code=400, idx=0)
+        return self.inference(self.preprocess(data))
+
+
 class NoHandler:
-    """Has nothing that TorchServe could call."""
+    """A class without a method that TorchServe could call."""

@@ -40,7 +40,7 @@ def make_batch(
 
 
 def make_batches(factor: float = 1) -> list[BatchSample]:
-    """Means of 12.5 and 5 ms, 1 ms left over, 18.5 in all; all but the last times `factor`."""
+    """Makes batches: means of 12.5 ms and 5 ms times `factor`, 1 ms that no stage covers."""
     return [make_batch(factor * (n % 10 + 8), 5 * factor) for n in range(100)]
 
 
@@ -53,7 +53,7 @@ def add_handler(
     files: Sequence[str] = (),
     size: int = 8,
 ) -> Run:
-    """Adds a handler, in two rounds."""
+    """Adds a handler with two rounds."""
     batches = make_batches() if batches is None else batches
     run.variants[name] = {"model": "near-free", "threads": 1, "batch_size": size}
     cell, half = Cell("photos", 0, size), len(batches) // 2
@@ -96,9 +96,9 @@ def make_line(line: int, time_s: float, source: str, **changes: Any) -> LineSamp
     return LineSample(**(values | changes))
 
 
-def make_server(queue_ms: float = 12.0, name: str = "offpath") -> Run:
-    """A server's account of 7.5 ms and the queue."""
-    run = make_run("server", variants={name: {"model": "near-free"}})
+def make_server(queue_ms: float = 12.0, clients: int = 32) -> Run:
+    """Makes a server's account with 7.5 ms plus the queue."""
+    run = make_run("server", variants={"offpath": {"model": "near-free"}})
     account = {
         "client, socket and front end": 3.0,
         "queue": queue_ms,
@@ -115,7 +115,7 @@ def make_server(queue_ms: float = 12.0, name: str = "offpath") -> Run:
         "mean_batch_size": 6.25,
         **{f"account_ms.{part}": ms for part, ms in account.items()},
     }
-    run.add(0, name, Cell("photos", 32), figures)
+    run.add(0, "offpath", Cell("photos", clients), figures)
     run.details = {
         "in_force": {"batch_size": 8},
         "gpu": {"devices": [], "readings": [], "absent": "no NVIDIA driver"},

@@ -1,4 +1,4 @@
-"""Functions of the real libraries and the bucket that each counts to."""
+"""Functions of real libraries, and the bucket to which each one counts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_function_counts_to_its_bucket(function: Any, bucket: str):
         ),
     ],
 )
-def test_a_helper_counts_to_who_calls_it(helper: str, caller: str, bucket: str):
+def test_a_helper_counts_to_its_callers_bucket(helper: str, caller: str, bucket: str):
     below, above = builtin(helper), python(*caller.split(":"))
     stats: Any = {
         above: (1, 1, 0.1, 1.1, {}),
@@ -95,7 +95,7 @@ def test_a_helper_counts_to_who_calls_it(helper: str, caller: str, bucket: str):
     assert find_buckets(stats)[below] == bucket
 
 
-def test_a_helper_of_several_counts_to_the_one_with_most_of_its_time():
+def test_a_helper_with_several_callers_counts_to_the_one_with_most_of_its_time():
     s3, log = python("botocore/auth.py", "sign"), python("logging/__init__.py", "info")
     helper = builtin("<built-in method builtins.isinstance>")
     edges = {s3: (9, 9, 0.2, 0.2), log: (1, 1, 0.3, 0.3)}

@@ -1,4 +1,4 @@
-"""Calls of all threads: both profilers say the same, and pstats reads them."""
+"""Calls of all threads: both profilers give the same figures, and pstats reads them."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_a_pools_thread_counts_while_it_works_and_not_while_it_waits(make):
     clock = Clock()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(clock.pass_s, 1).result()
-        clock.pass_s(100)  # the thread waits for work; nobody is watching
+        clock.pass_s(100)  # The thread waits for work and is not watched.
         stats = collect(make, lambda: pool.submit(clock.pass_s, 1).result(), clock)
     assert find(stats, "pass_s")[:4] == pytest.approx((1, 1, 1.0, 1.0))
-    # The nap on the thread and the wait for it: own times add up to the whole.
+    # Own times add up: the work on the thread, and the wait for it.
     assert sum(figures[2] for figures in stats.values()) == pytest.approx(2.0)
 
 

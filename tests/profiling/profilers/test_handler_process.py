@@ -1,4 +1,4 @@
-"""A user's handler in a process of its own: its planted mistakes are found by name."""
+"""A user's handler in a process of its own, whose planted mistakes are found by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH_SIZE = 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unzipped archive without a model, and two pictures beside it."""
+    """Makes an unzipped archive without a model, and two images beside it."""
     folder = tmp_path_factory.mktemp("profiled")
     (folder / "model" / "MAR-INF").mkdir(parents=True)
     manifest = {"model": {"modelName": "planted", "handler": PLANTED.name}}
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def process(folder: Path) -> Iterator[HandlerProcess]:
-    """One process for all tests: each loads its handler's file anew."""
+    """Yields one process for all tests; each test loads its handler's file again."""
     with HandlerProcess("mine", {}, folder / "log.txt") as process:
         yield process
 
@@ -56,8 +56,8 @@ def load(
         class_name=class_name,
         batch_size=BATCH_SIZE,
     )
-    pictures = sorted(folder.glob("*.jpg"))
-    process.load(spec, pictures, 1, watch=Watch(kind), file=file)
+    images = sorted(folder.glob("*.jpg"))
+    process.load(spec, images, 1, watch=Watch(kind), file=file)
 
 
 def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
@@ -68,7 +68,7 @@ def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
         stages = batch.stages_s
         assert list(stages) == ["preprocess", "inference", "postprocess", "write_audit"]
         assert stages["write_audit"] > BATCH_SIZE * 0.002
-        # Without what it called: its own sleep alone.
+        # Its own sleep, without the functions that it called.
         assert 0.005 < stages["postprocess"] < stages["write_audit"] + 0.005
         assert 0.98 * batch.total_s < sum(stages.values()) <= batch.total_s
 
@@ -139,16 +139,19 @@ def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path)
         pytest.param(
             "Short", "answered 3 requests with 1 replies", id="forgets-a-reply"
         ),
+        pytest.param("Refusing", "refused 1 images of the warm-up", id="refuses"),
         pytest.param("Absent", "found: Planted, Raising, Short", id="class-missing"),
         pytest.param("NoHandler", "no method handle", id="no-handler"),
     ],
 )
-def test_a_handler_that_cannot_be_driven_is_said(process, folder, class_name, said):
+def test_a_handler_that_cannot_be_profiled_is_an_error(
+    process, folder, class_name, said
+):
     with pytest.raises(ExpectedError, match=said):
         load(process, folder, "stages", class_name)
 
 
-def test_a_process_that_dies_is_said_with_what_it_printed(folder):
+def test_a_process_that_dies_is_an_error_with_its_exit_code(folder):
     with HandlerProcess("mine", {}, folder / "other.txt") as process:
         process._process.kill()
         with pytest.raises(ExpectedError, match="its process ended with -9"):

@@ -1,4 +1,4 @@
-"""Which handlers may be profiled, and what is said of those that may not."""
+"""Handlers that can be profiled, and messages for those that cannot."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def write_manifest(folder: Path, model: dict[str, str]) -> Path:
 
 def test_a_class_and_an_archive_are_called_by_their_own_names(tmp_path):
     (tmp_path / "mine.py").write_text("")
-    # Its handler is one of TorchServe's own.
+    # The handler of the second is one of TorchServe's own.
     mars = (
         write_mar(tmp_path / "store", "echo"),
         write_manifest(tmp_path, {"handler": "image_classifier"}),
     )
     choices = choose_handlers((f"{tmp_path}/mine.py:Mine", "stock"), mars)
     assert [choice.name for choice in choices] == ["Mine", "stock", "echo", "a"]
-    # Ours where nothing is named.
+    # Our handler is the default.
     assert [choice.name for choice in choose_handlers((), ())] == ["offpath"]
 
 
@@ -48,7 +48,7 @@ def test_a_class_and_an_archive_are_called_by_their_own_names(tmp_path):
         ),
     ],
 )
-def test_handlers_that_cannot_be_profiled_are_said(names, said):
+def test_handlers_that_cannot_be_profiled_are_refused(names, said):
     with pytest.raises(ExpectedError, match=said):
         choose_handlers(tuple(names), ())
 
@@ -61,6 +61,6 @@ def test_handlers_that_cannot_be_profiled_are_said(names, said):
         pytest.param({"handler": "gone.py"}, "neither in it nor", id="not-inside"),
     ],
 )
-def test_an_archive_without_a_handler_is_said(tmp_path, model, said):
+def test_an_archive_without_a_handler_is_refused(tmp_path, model, said):
     with pytest.raises(ExpectedError, match=said):
         choose_handlers((), (write_manifest(tmp_path, model),))

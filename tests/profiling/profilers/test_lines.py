@@ -1,4 +1,4 @@
-"""Which functions line_profiler is given."""
+"""The choice of functions for line_profiler."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_named_function_is_found_through_its_class():
         pytest.param(f"{DRIVER}:Driver", "a Python function", id="a-class"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_said(name, said):
+def test_a_name_that_leads_nowhere_is_refused(name, said):
     with pytest.raises(ExpectedError, match=said):
         choose(ImageClassifier, name)
 

@@ -58,7 +58,7 @@ def test_batches_without_stages_are_one_line():
     assert "other" not in shown
 
 
-def test_handlers_of_one_run_are_set_against_the_first(both):
+def test_handlers_of_one_run_are_compared_with_the_first(both):
     shown = show(both)
     assert find_cells(shown, "naive")[-1] == "0.105"
     assert "speed per image relative to offpath" in shown
@@ -157,8 +157,14 @@ def test_markup_in_names_and_sources_is_shown_as_it_is():
     assert "[b]x" in shown and "[red]f[/]" in shown and "a[/]" in shown
 
 
-@pytest.mark.parametrize("kind", ["stages", "cprofile", "lines", "flame", "server"])
-def test_every_kind_has_a_page_that_says_what_was_run_where_and_on_what(kind):
+def test_a_lone_requests_account_says_what_its_queue_is():
+    lone = " ".join(show(make_server(clients=1)).split())
+    assert "With one client, no request waits for another" in lone
+    assert "With one client" not in show(make_server())
+
+
+@pytest.mark.parametrize("kind", ["flame", "server"])
+def test_a_page_names_command_host_images_time_and_versions(kind):
     run = make_server() if kind == "server" else add_handler(make_run(kind))
     page = render_page(document_of(run, None))
     for said in (

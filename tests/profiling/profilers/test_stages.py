@@ -1,4 +1,4 @@
-"""Stages are disjoint and add up, exactly: with a clock that only moves when told."""
+"""Stages are disjoint and add up exactly, on a clock that only moves when told."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_functions_of_the_handlers_module_are_stages_and_those_of_others_are_not
     assert list(stages.take_batch()[0]) == ["decode"]
 
 
-def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
+def test_our_handlers_own_timer_is_read_and_its_device_times_are_separate():
     from offpath.handler.classifier import OffpathClassifier
     from offpath.handler.stages import BatchTimings, Stage, StageTimer
 
@@ -130,7 +130,7 @@ def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
         collector = collect_stages(handler)
         shares: dict[Stage, float] = {}
         with StageTimer().shared(shares):
-            # As handler/model/batch_runner.py does on CUDA: milliseconds by its events.
+            # handler/model/batch_runner.py does this on CUDA, with milliseconds of its events.
             shares.update({Stage.TRANSFER: 2.0, Stage.INFERENCE: 6.0})
         timings = BatchTimings({Stage.DECODE: 0.5, Stage.INFERENCE: 0.25}, 1.0)
         instance._metrics.count_batch(timings, 8, [])
@@ -143,7 +143,7 @@ def test_our_own_timer_is_asked_and_its_device_times_are_kept_apart():
     assert instance._metrics.batches == 1
 
 
-def test_requests_are_as_torchserve_gives_them_and_the_same_for_each_handler():
+def test_requests_have_torchserves_form_and_are_the_same_for_each_handler():
     pictures = [bytes([number]) for number in range(5)]
     first, again = make_requests(pictures, seed=3), make_requests(pictures, seed=3)
     requests = [next(first) for _ in range(10)]
@@ -155,7 +155,7 @@ def test_requests_are_as_torchserve_gives_them_and_the_same_for_each_handler():
     assert len({request["requestId"] for request in requests}) == 10
 
 
-def test_replies_that_are_no_list_are_an_error():
+def test_replies_that_are_not_a_list_are_an_error():
     clock = Clock()
     handler = make_handler(clock)
     handler.entry = lambda rows, context: "all"
