@@ -73,7 +73,7 @@ def name_baseline(view: View) -> str:
 
 
 class AllowedRates(NamedTuple):
-    """What the cores allow on one workload with one engine, in images per second."""
+    """The limits of the cores on one workload with one engine, in images per second."""
 
     workload: str
     engine: str

@@ -184,7 +184,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class LogShape:
-    """How the prediction log is kept.
+    """The way in which the prediction log is kept.
 
     Attributes:
         record_bytes: size of one record, uncompressed.
@@ -338,7 +338,7 @@ def cost_all(
 
 @dataclass(frozen=True)
 class ImageCost:
-    """What one image takes.
+    """The CPU and GPU time of one image.
 
     Attributes:
         gpu_per_s: images per second that one GPU answers when nothing else limits it.

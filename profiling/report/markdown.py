@@ -1,4 +1,4 @@
-"""A document as Markdown: tables for a README or an issue."""
+"""Renders a document as Markdown: tables for a README or an issue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from offpath.profiling.report.document import Document, Table
 
 
 def format_markdown(document: Document) -> str:
-    """Headings, tables and warnings; the command first, so that a figure can be made again."""
+    """Returns command, headings, tables and warnings; the command allows to repeat the run."""
     blocks = [f"    {document.command}"] if document.command else []
     for section in document.sections:
         tables = [part for part in section.parts if isinstance(part, Table)]
@@ -21,12 +21,12 @@ def format_markdown(document: Document) -> str:
 
 
 def format_blocks(table: Table) -> list[str]:
-    """A table with its title before it and its note after it."""
+    """Returns a table with its title before it and its note after it."""
     return [text for text in (table.title, format_table(table), table.note) if text]
 
 
 def format_table(table: Table) -> str:
-    """Words at the left, figures at the right."""
+    """Returns a table with words aligned left and figures aligned right."""
     is_word = [n < table.words or n == table.code for n in range(len(table.columns))]
     lines = [
         table.columns,

@@ -1,4 +1,4 @@
-"""A document as one self-contained HTML page.
+"""Renders a document as one self-contained HTML page.
 
 It loads nothing from elsewhere, follows light and dark mode, and is readable at a width of 390
 pixels.

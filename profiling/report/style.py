@@ -1,4 +1,4 @@
-"""The charts' colours and type: the light palette, and which work has which colour.
+"""Colours and type of the charts: the light palette, and the colour of each kind of work.
 
 `templates/palette.css` has the same palette, with its dark mode.
 """
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from itertools import cycle
 from typing import Any
 
-# Of templates/palette.css in the light; each is replaced by its variable in an SVG.
+# The light palette of templates/palette.css. In an SVG each colour becomes a CSS variable.
 PALETTE = {
     **{"s0": "#0072b2", "s1": "#e69f00", "s2": "#009e73", "s3": "#d55e00"},
     **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
     **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
-    # Letters on a colour; on the dark ones of PALE_ON white, in the light.
+    # Letters on a colour: dark, and white on the dark colours of PALE_ON.
     **{"on": "#16191d", "on-s0": "#fffffe"},
 }
 
@@ -28,7 +28,7 @@ SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
 OURS, OTHERS, LIMIT = "s0", "grey", "s3"
 
 
-# The same work has the same colour in every chart, whether a stage or a bucket names it.
+# The same work has the same colour in every chart, under the name of a stage or of a bucket.
 COLOUR_OF = {
     **dict.fromkeys(("inference", "forward", "workers", "worker and handler"), "s0"),
     **dict.fromkeys(("read", "config", "file I/O", "front end"), "s1"),
@@ -46,7 +46,7 @@ COLOUR_OF = {
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "svg.fonttype": "none",
-    # A name with two dollars is a name.
+    # A name with two dollars is not a formula.
     "text.parse_math": False,
     "svg.hashsalt": "offpath",
     "font.family": "sans-serif",
@@ -67,7 +67,7 @@ STYLE: dict[Any, Any] = {
 
 
 def assign_colours(parts: Iterable[str]) -> dict[str, str]:
-    """Part -> colour: the known ones keep theirs, the others take what is left, in turn."""
+    """Returns part -> colour: known parts keep their colour, the others take the free ones."""
     names = list(dict.fromkeys(parts))
     colours: dict[str, str] = {}
     for name in names:
@@ -75,7 +75,7 @@ def assign_colours(parts: Iterable[str]) -> dict[str, str]:
         if own is not None and (own == "grey" or own not in colours.values()):
             colours[name] = own
     free = [colour for colour in SERIES if colour not in colours.values()]
-    # Of those whose colour is another's here: as long as there are free ones.
+    # Known parts whose colour is taken get a free one as long as there is one.
     for name in [name for name in names if name in COLOUR_OF and name not in colours]:
         colours[name] = free.pop() if free else COLOUR_OF[name]
     left = cycle(free or SERIES)

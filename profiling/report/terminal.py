@@ -1,4 +1,4 @@
-"""A document for the terminal: its tables, within 80 columns, then what makes it doubtful."""
+"""Prints a document in a terminal: its tables within 80 columns, then its warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def print_document(document: Document, console: Console) -> None:
 
 
 def print_section(section: Section, console: Console) -> None:
-    """A heading, its tables, its note; sections of charts alone are for the page."""
+    """Prints heading, tables and note; a section without tables is for the page alone."""
     tables = [
         part
         for part in section.parts
@@ -38,7 +38,7 @@ def print_section(section: Section, console: Console) -> None:
 
 
 def make_table(table: Table) -> RichTable:
-    """Words at the left fold where they must, figures never."""
+    """Returns the table for rich; words fold where they must, figures never."""
     drawn = RichTable(
         title=Text(table.title) if table.title else None,
         title_justify="left",

@@ -70,7 +70,7 @@ class QuickServer:
 
 
 class QuickGenerator:
-    """A hundred answers a second, 10 ms each."""
+    """A hundred replies per second, 10 ms each."""
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         watcher.on_window()
