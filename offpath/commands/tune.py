@@ -180,6 +180,6 @@ def finish(run: Run, outputs: Outputs, output: Path) -> None:
 def describe_next_step(result: Result, preset: Path) -> str:
     """Tells what to do with the winner, whose settings the file `preset` holds."""
     winner = result.describe_winner()
-    if result.verdict is not None and result.verdict.is_better:
+    if result.is_better:
         return f"winner: {winner}; build with: offpath archive --preset {preset}"
     return f"keep the preset: {winner}; nothing to rebuild, {preset} holds the same settings"

@@ -17,14 +17,14 @@ from offpath.profiling.report.measured import (
     RATE,
     Measured,
     View,
-    bars,
+    bar_charts,
     draw_latencies,
-    figure,
-    figures,
+    figure_column,
+    figure_table,
     make_run_document,
-    ratio,
-    spread,
-    stacks,
+    range_column,
+    ratio_column,
+    stacked_charts,
 )
 
 BASELINE = "torchserve-stock"
@@ -103,61 +103,72 @@ def allowed(title: str, place: int) -> Column[AllowedRates]:
     return Column(title, show)
 
 
-RATES = bars("rate", "Requests per second", "good replies per second", find_limit)
+RATES = bar_charts("rate", "Requests per second", "good replies per second", find_limit)
 CPU = (
     ("cpu_ms.frontend", "front end"),
     ("cpu_ms.workers", "workers"),
     ("cpu_ms.generator", "load"),
 )
-SPEED_TABLE = figures(
+SPEED_TABLE = figure_table(
     lambda view: f"good replies per second{name_baseline(view)}",
     (
-        *(RATE, spread("rate"), ratio("rate")),
-        figure("goodput"),
-        figure("decode_percent", decimals=0),
-        figure("limit_percent", decimals=0),
-        figure("answer_difference", "difference", decimals=4),
+        *(RATE, range_column("rate"), ratio_column("rate")),
+        figure_column("goodput"),
+        figure_column("decode_percent", decimals=0),
+        figure_column("limit_percent", decimals=0),
+        figure_column("answer_difference", "difference", decimals=4),
         FAILED,
     ),
 )
-COST_TABLE = figures(
+COST_TABLE = figure_table(
     "CPU ms per reply | memory MB",
     (
-        *(figure(metric, decimals=2) for metric, _ in CPU),
-        figure("cpu_ms.nginx", decimals=2),
-        figure("cpu_ms", decimals=2),
-        figure("rss_mb", "RSS", decimals=0),
-        figure("pss_mb", "PSS", decimals=0),
-        figure("gpu_percent", decimals=0),
-        figure("gpu_mb", decimals=0),
+        *(figure_column(metric, decimals=2) for metric, _ in CPU),
+        figure_column("cpu_ms.nginx", decimals=2),
+        figure_column("cpu_ms", decimals=2),
+        figure_column("rss_mb", "RSS", decimals=0),
+        figure_column("pss_mb", "PSS", decimals=0),
+        figure_column("gpu_percent", decimals=0),
+        figure_column("gpu_mb", decimals=0),
     ),
 )
-MEMORY_TABLE = figures(
+MEMORY_TABLE = figure_table(
     "MB after load; team: the workers and the process that forks them",
     (
         Column("processes", show_processes),
-        figure("team_pss_mb", decimals=0),
+        figure_column("team_pss_mb", decimals=0),
         Column("N x one", show_separate),
-        figure("team_unique_mb", decimals=0),
+        figure_column("team_unique_mb", decimals=0),
     ),
 )
-KINDS_TABLE = figures(
+KINDS_TABLE = figure_table(
     "team PSS by kind of page, MB",
-    [figure(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0) for kind in KINDS],
+    [
+        figure_column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0)
+        for kind in KINDS
+    ],
 )
-READY_TABLE = figures(
+READY_TABLE = figure_table(
     lambda view: "seconds to the first reply, ms of the first requests"
     + name_baseline(view),
     (
-        *(figure("ready_s", "s"), spread("ready_s"), ratio("ready_s")),
-        figure("first_ms", "first"),
-        figure("steady_ms", "next"),
-        figure("first_ratio", "ratio"),
+        *(
+            figure_column("ready_s", "s"),
+            range_column("ready_s"),
+            ratio_column("ready_s"),
+        ),
+        figure_column("first_ms", "first"),
+        figure_column("steady_ms", "next"),
+        figure_column("first_ratio", "ratio"),
     ),
 )
-WORKER_TABLE = figures(
+WORKER_TABLE = figure_table(
     lambda view: f"seconds until a further worker is READY{name_baseline(view)}",
-    (figure("worker_s", "s"), spread("worker_s"), ratio("worker_s")),
+    (
+        figure_column("worker_s", "s"),
+        range_column("worker_s"),
+        ratio_column("worker_s"),
+    ),
 )
 LIMITS_TABLE: TableSpec[View, AllowedRates] = TableSpec(
     "images per second",
@@ -178,10 +189,15 @@ REPORT: Report[View] = Report(
             "x: median of the rounds' ratios. Difference: the largest difference of a probability"
             " in the answers from the reference.",
         ),
-        Part("latency", (draw_latencies, figures("", LATENCIES))),
+        Part("latency", (draw_latencies, figure_table("", LATENCIES))),
         Part(
             "CPU and memory",
-            (stacks(CPU, "CPU per reply", "ms"), COST_TABLE, MEMORY_TABLE, KINDS_TABLE),
+            (
+                stacked_charts(CPU, "CPU per reply", "ms"),
+                COST_TABLE,
+                MEMORY_TABLE,
+                KINDS_TABLE,
+            ),
             "CPU: milliseconds per reply. Load: the load generator's own CPU.",
         ),
     ),
@@ -191,8 +207,8 @@ WHOLE_RUN: tuple[Part[View], ...] = (
     Part(
         "Starts",
         (
-            bars("ready_s", "Time to the first reply", "s"),
-            bars("worker_s", "Time to a further worker", "s"),
+            bar_charts("ready_s", "Time to the first reply", "s"),
+            bar_charts("worker_s", "Time to a further worker", "s"),
             READY_TABLE,
             WORKER_TABLE,
         ),

@@ -11,14 +11,14 @@ from offpath.profiling.report.measured import (
     FAILED,
     RATE,
     View,
-    figure,
-    figures,
-    lines,
+    figure_column,
+    figure_table,
+    line_chart,
     make_run_document,
 )
 
 P50, P95 = f"{LATENCY}.p50", f"{LATENCY}.p95"
-RATES = lines("rate", "Requests per second", "good replies per second")
+RATES = line_chart("rate", "Requests per second", "good replies per second")
 REPORT: Report[View] = Report(
     "Servers against the number of clients",
     (
@@ -26,11 +26,17 @@ REPORT: Report[View] = Report(
             "against the number of clients",
             (
                 RATES,
-                lines(P50, "Median latency", "ms", log_y=True),
-                lines(P95, "p95 latency", "ms", log_y=True),
-                lines("failed", "Failed responses", "not 200"),
-                figures(
-                    "", (RATE, figure(P50, "p50 ms"), figure(P95, "p95 ms"), FAILED)
+                line_chart(P50, "Median latency", "ms", log_y=True),
+                line_chart(P95, "p95 latency", "ms", log_y=True),
+                line_chart("failed", "Failed responses", "not 200"),
+                figure_table(
+                    "",
+                    (
+                        RATE,
+                        figure_column(P50, "p50 ms"),
+                        figure_column(P95, "p95 ms"),
+                        FAILED,
+                    ),
                 ),
             ),
         ),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpath.archive.model_config import format_model_config, make_model_config
 from offpath.profiling.core.doubts import find_doubts
@@ -243,18 +243,15 @@ def read_finals(run: Run) -> list[Finalist]:
     ]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The conclusion from the fresh rounds.
 
     Attributes:
         winner: None where no finalist was within the bound.
-        is_better: the winner is not the preset.
         text: one or two sentences.
     """
 
     winner: Setting | None
-    is_better: bool
     text: str
 
 
@@ -266,28 +263,24 @@ def judge(finals: Sequence[Finalist], reference: Setting, p95_ms: float) -> Verd
     if not within:
         return Verdict(
             None,
-            False,
             f"no finalist kept p95 within {p95_ms:g} ms in the fresh rounds ({measured}): search"
             " again with a larger bound, longer windows or fewer clients",
         )
     if not others:
         return Verdict(
             reference,
-            False,
             "The search confirms the preset: no other candidate was within the bound.",
         )
     (other,) = others
     if other not in within:
         return Verdict(
             reference,
-            False,
             "The search confirms the preset: in the fresh rounds the best other candidate was not"
             f" within the bound ({measured}).",
         )
     if len(within) == 1:
         return Verdict(
             other.setting,
-            True,
             f"{other.setting} beats the preset, which does not keep p95 within {p95_ms:g} ms"
             f" ({measured}).",
         )
@@ -306,14 +299,12 @@ def compare(preset: Finalist, challenger: Finalist) -> Verdict:
     if won == len(ratios) >= LEAST_ROUNDS and gain >= LEAST_GAIN:
         return Verdict(
             challenger.setting,
-            True,
             f"{challenger.setting} beats the preset by {format_gain(gain)} ({spread}; won {won} of"
             f" {len(ratios)}, which happens by chance {100 * 0.5**won:.0f} % of the time where two"
             " settings are equal).",
         )
     return Verdict(
         preset.setting,
-        False,
         f"The search confirms the preset: the best other candidate ({challenger.setting}) differs"
         f" by {format_gain(gain)} ({spread}; won {won} of {len(ratios)}), which is no gain beyond"
         " the noise."
@@ -343,6 +334,12 @@ class Result:
     ranked: Sequence[Outcome]
     finals: Sequence[Finalist]
     verdict: Verdict | None
+
+    @property
+    def is_better(self) -> bool:
+        """True where another setting than the preset won."""
+        winner = self.verdict and self.verdict.winner
+        return winner not in (None, self.reference)
 
     def describe_winner(self) -> str:
         """Describes the winner by the figures of its fresh rounds."""
@@ -379,8 +376,7 @@ def read_result(run: Run) -> Result:
     return Result(run, reference, bound_ms, ranked, finals, verdict)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of a table of settings."""
 
     note: str

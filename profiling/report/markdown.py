@@ -6,7 +6,7 @@ from offpath.profiling.report.document import Document, Table
 
 
 def format_markdown(document: Document) -> str:
-    """Returns command, headings, tables and warnings; the command allows to repeat the run."""
+    """Returns the command line, the sections with tables, and the warnings."""
     blocks = [f"    {document.command}"] if document.command else []
     for section in document.sections:
         tables = [part for part in section.parts if isinstance(part, Table)]

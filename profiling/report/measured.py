@@ -106,7 +106,7 @@ class Measured(NamedTuple):
         value = summary.value(self.variant, self.cell, metric)
         return summary.value(self.variant, Cell(), metric) if value is None else value
 
-    def spread(self, metric: str) -> Spread | None:
+    def range_column(self, metric: str) -> Spread | None:
         """Returns median, lowest and highest value over the rounds."""
         return self.view.summary.spread(self.variant, self.cell, metric)
 
@@ -120,7 +120,7 @@ class Measured(NamedTuple):
         return "" if ratio is None else format_figure(ratio)
 
 
-def figure(
+def figure_column(
     metric: str,
     title: str | None = None,
     scale: float = 1.0,
@@ -145,7 +145,7 @@ def figure(
     return Column(TITLES.get(metric, metric) if title is None else title, show)
 
 
-def spread(metric: str) -> Column[Measured]:
+def range_column(metric: str) -> Column[Measured]:
     """Declares a column with the lowest and the highest of the rounds: `64-80`."""
 
     def show(row: Measured) -> str:
@@ -157,7 +157,7 @@ def spread(metric: str) -> Column[Measured]:
     return Column("range", show)
 
 
-def ratio(metric: str) -> Column[Measured]:
+def ratio_column(metric: str) -> Column[Measured]:
     """Declares a column with the ratio to the baseline."""
     return Column("x", lambda row: row.format_ratio(metric))
 
@@ -170,9 +170,10 @@ def format_failures(row: Measured) -> str:
     return ", ".join(f"{n} x {status}" for status, n in failures.items()) or "0"
 
 
-RATE, FAILED = figure("rate"), Column("failed", format_failures)
+RATE, FAILED = figure_column("rate"), Column("failed", format_failures)
 LATENCIES = tuple(
-    figure(f"{LATENCY}.p{percent:g}", f"p{percent:g} ms") for percent in PERCENTILES
+    figure_column(f"{LATENCY}.p{percent:g}", f"p{percent:g} ms")
+    for percent in PERCENTILES
 )
 ROW = (
     Column[Measured]("", lambda row: row.variant),
@@ -183,14 +184,14 @@ ROW = (
 )
 
 
-def figures(
+def figure_table(
     title: Text[View], columns: Sequence[Column[Measured]], is_wide: bool = False
 ) -> TableSpec[View, Measured]:
     """Declares a table with a row for each variant and cell."""
     return TableSpec(title, View.list_measured, (*ROW, *columns), is_wide=is_wide)
 
 
-def bars(
+def bar_charts(
     metric: str,
     title: str,
     unit: str,
@@ -209,7 +210,7 @@ def bars(
                     row.variant,
                     found.median,
                     format_figure(found.median)
-                    + (f" ({ratio} x)" if (ratio := row.format_ratio(metric)) else ""),
+                    + (f" ({times} x)" if (times := row.format_ratio(metric)) else ""),
                     is_ours(row.variant),
                     found.low,
                     found.high,
@@ -224,7 +225,9 @@ def bars(
     return draw
 
 
-def stacks(parts: Sequence[tuple[str, str]], title: str, unit: str) -> Draw[View]:
+def stacked_charts(
+    parts: Sequence[tuple[str, str]], title: str, unit: str
+) -> Draw[View]:
     """Declares a chart for each cell: a bar for each variant, stacked of (metric, name) parts."""
 
     def draw(view: View) -> Iterator[StackedChart]:
@@ -245,7 +248,7 @@ def stacks(parts: Sequence[tuple[str, str]], title: str, unit: str) -> Draw[View
     return draw
 
 
-def lines(metric: str, title: str, unit: str, log_y: bool = False) -> Draw[View]:
+def line_chart(metric: str, title: str, unit: str, log_y: bool = False) -> Draw[View]:
     """Declares a line chart: a line for each variant against the number of clients."""
 
     def draw(view: View) -> Iterator[LineChart]:
@@ -291,8 +294,10 @@ def is_ours(variant: str) -> bool:
 EVERYTHING: Part[View] = Part(
     "every figure",
     (
-        figures(
-            "medians of the rounds", [figure(m.name) for m in METRICS], is_wide=True
+        figure_table(
+            "medians of the rounds",
+            [figure_column(m.name) for m in METRICS],
+            is_wide=True,
         ),
     ),
 )

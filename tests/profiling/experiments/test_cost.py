@@ -239,7 +239,7 @@ def test_the_plain_question_needs_neither_torch_nor_polars():
 
 # GPU hosts alone, or with CPU hosts that decode
 
-# 20 ms of the GPU host's 4 vCPUs are 200 a second; 2 ms leave the GPU's own 1500.
+# 20 ms of the GPU host's 4 vCPUs are 200 per second; 2 ms leave the GPU's own 1500.
 LARGE = ImageCost(gpu_per_s=1500, cpu_ms=20, decode_cpu_ms=20, model_cpu_ms=2)
 SMALL = ImageCost(gpu_per_s=1500, cpu_ms=2, decode_cpu_ms=4, model_cpu_ms=2)
 

@@ -41,10 +41,6 @@ from tests.profiling.experiments.tuned import (
 )
 
 
-def read_verdict(run):
-    return read_result(run).verdict
-
-
 def outcome(rate: float, ms: float, failures: int = 0) -> Outcome:
     return Outcome(SMALL, rate, rate, rate, ms, ms, failures, 100)
 
@@ -149,10 +145,10 @@ def test_a_search_is_hopeless_when_several_are_all_far_beyond_the_bound():
 
 
 def test_one_that_wins_every_round_beats_the_preset_with_its_spread():
-    verdict = read_verdict(make_run([100, 100, 100], [110, 112, 130]))
-    assert verdict.winner == OTHER and verdict.is_better
-    assert "beats the preset by +12.0 %" in verdict.text
-    assert "rounds: +10.0 % to +30.0 %; won 3 of 3" in verdict.text
+    result = read_result(make_run([100, 100, 100], [110, 112, 130]))
+    assert result.verdict.winner == OTHER and result.is_better
+    assert "beats the preset by +12.0 %" in result.verdict.text
+    assert "rounds: +10.0 % to +30.0 %; won 3 of 3" in result.verdict.text
 
 
 @pytest.mark.parametrize(
@@ -165,14 +161,17 @@ def test_one_that_wins_every_round_beats_the_preset_with_its_spread():
     ],
 )
 def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
-    verdict = read_verdict(make_run(preset, other))
-    assert verdict.winner == PRESET and not verdict.is_better
-    assert "confirms the preset" in verdict.text
+    result = read_result(make_run(preset, other))
+    assert result.verdict.winner == PRESET and not result.is_better
+    assert "confirms the preset" in result.verdict.text
 
 
 def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
-    verdict = read_verdict(make_run([100, 50, 200], [110, 55, 220]))
-    assert verdict.winner == OTHER and "rounds: +10.0 % to +10.0 %" in verdict.text
+    result = read_result(make_run([100, 50, 200], [110, 55, 220]))
+    assert (
+        result.verdict.winner == OTHER
+        and "rounds: +10.0 % to +10.0 %" in result.verdict.text
+    )
 
 
 def finalist(setting: Setting, ms: float) -> Finalist:
