@@ -106,7 +106,7 @@ class Measured(NamedTuple):
         value = summary.value(self.variant, self.cell, metric)
         return summary.value(self.variant, Cell(), metric) if value is None else value
 
-    def range_column(self, metric: str) -> Spread | None:
+    def spread(self, metric: str) -> Spread | None:
         """Returns median, lowest and highest value over the rounds."""
         return self.view.summary.spread(self.variant, self.cell, metric)
 
