@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from offpath.commands.bench_options import fail_if_left_out
+from offpath.commands.bench_options import MODELS, fail_if_left_out
 from offpath.commands.load_options import load_options
 from offpath.commands.showing import (
     FILE,
@@ -24,16 +24,12 @@ Command = Callable[..., None]
 
 model_option = click.option(
     "--model", default="near-free", show_default=True,
-    type=click.Choice(["near-free", "resnet50", "efficientnet-lite0"]),
+    type=click.Choice(MODELS),
     help="Model to load. near-free (pool + linear) stands in for an accelerator.",
 )  # fmt: skip
 images_option = click.option(
     "--images", default="photos-55k", show_default=True,
     help="Images to send: photos-55k, photos-1200k or a folder.",
-)  # fmt: skip
-seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True,
-    help="Seed for choosing and ordering the images.",
 )  # fmt: skip
 output_option = click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False),
@@ -61,7 +57,8 @@ HANDLER_OPTIONS = (
                  help="Requests per handler before measuring starts."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
                  show_default=True, help="auto uses CUDA where torch finds it."),
-    seed_option,
+    click.option("--seed", type=int, default=0, show_default=True,
+                 help="Seed for choosing and ordering the images."),
 )  # fmt: skip
 
 

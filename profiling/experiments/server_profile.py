@@ -135,7 +135,7 @@ def run_server_profile(
             profiler.folder.mkdir()
         target = stack.enter_context(open_target(choices, folder, profiler, observer))
         check_answers(target, workload.paths[0].read_bytes())
-        loaded = LoadedServer(choices, target, workload, run, observer)
+        loaded = ServerUnderLoad(choices, target, workload, run, observer)
         loaded.account()
         save(run)
         if profiler is not None and choices.profile_dir is not None:
@@ -215,7 +215,7 @@ class SnapshotWatcher(WindowWatcher):
             self.snapshots.append(read_metrics(self._metrics_url))
 
 
-class LoadedServer:
+class ServerUnderLoad:
     """The server under load, and the run that receives its figures."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """A handler in a process of its own: the profiler's end of a pipe, and the program behind it.
 
-A message is the name of a method of `ProfiledHandler` with its arguments. The answer is what the
+A message is the name of a method of `DrivenHandler` with its arguments. The answer is what the
 method returned, or an error. Whatever the handler prints goes to a log file, and the end of that
 log is quoted when the process dies.
 """
@@ -152,7 +152,7 @@ class HandlerProcess:
         return answer
 
 
-class ProfiledHandler:
+class DrivenHandler:
     """The handler in its process, from loading to results."""
 
     def load(
@@ -217,7 +217,7 @@ def make_collector(watch: Watch, handler: LoadedHandler, name: str) -> Collector
 
 def serve(pipe: Connection) -> None:
     """Answers messages until the profiler closes the pipe, then ends the process."""
-    handler = ProfiledHandler()
+    handler = DrivenHandler()
     while True:
         try:
             method, arguments = pipe.recv()

@@ -13,11 +13,11 @@ from concurrent.futures import thread as pool_module
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-Watch = Callable[[], AbstractContextManager[None]]
+Watching = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def watching_threads(watch: Watch) -> Iterator[None]:
+def watching_threads(watch: Watching) -> Iterator[None]:
     """Enters `watch()` on every worker thread around its work, while the block runs."""
     # Any: mypy forbids assigning to a method.
     item_class: Any = pool_module._WorkItem
