@@ -5,9 +5,9 @@ from __future__ import annotations
 from offpath.serving.client import (
     Client,
     ModelNotNamed,
+    Prediction,
     ServerError,
     ServerUnreachable,
 )
-from offpath.serving.prediction import Prediction
 
 __all__ = ["Client", "ModelNotNamed", "Prediction", "ServerError", "ServerUnreachable"]

@@ -15,7 +15,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.torchserve import server as torchserve_server
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.warm_up import warm_up
+from offpath.serving.torchserve.session import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")

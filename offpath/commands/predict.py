@@ -20,8 +20,7 @@ from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
-from offpath.serving.client import Client, ModelNotNamed, ServerUnreachable
-from offpath.serving.prediction import Prediction
+from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}

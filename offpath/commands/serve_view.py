@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from offpath.serving.prediction import Prediction
+from offpath.serving.client import Prediction
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogLine

@@ -34,7 +34,7 @@ from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.warm_up import warm_up
+from offpath.serving.torchserve.session import warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"

@@ -27,8 +27,12 @@ from offpath.serving.front.state import DoorState
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import SHOWN_LEVELS, View, list_unchecked
-from offpath.serving.torchserve.warm_up import PHOTOGRAPH
+from offpath.serving.torchserve.session import (
+    PHOTOGRAPH,
+    SHOWN_LEVELS,
+    View,
+    list_unchecked,
+)
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0

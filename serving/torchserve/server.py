@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.warmup import WARM_UP_VARIABLE
@@ -46,10 +47,18 @@ from offpath.serving.torchserve.server_settings import (
     socket_path,
 )
 
+T = TypeVar("T")
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 # A dying worker takes some milliseconds to write its traceback.
 TRACEBACK_S = 0.5
+
+
+def _once_started(value: T | None) -> T:
+    """Returns a value that exists only after the start."""
+    if value is None:
+        raise RuntimeError("the server is not started")
+    return value
 
 
 class TorchServe:
@@ -91,9 +100,7 @@ class TorchServe:
         Raises:
             RuntimeError: the server is not started.
         """
-        if self._ports is None:
-            raise RuntimeError("not started")
-        return self._ports
+        return _once_started(self._ports)
 
     @property
     def inference_url(self) -> str:
@@ -117,23 +124,17 @@ class TorchServe:
         """Returns the socket of `inference`, `management` or `metrics`; None if that has a port."""
         if kind not in socket_kinds(self.settings):
             return None
-        if self._tmp_dir is None:
-            raise RuntimeError("not started")
-        return socket_path(self._tmp_dir, kind)
+        return socket_path(_once_started(self._tmp_dir), kind)
 
     @property
     def java_pid(self) -> int:
         """Process id of Java, the leader of the session of the server and its workers."""
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process.pid
+        return _once_started(self._process).pid
 
     @property
     def log_dir(self) -> Path:
         """Folder of the log files."""
-        if self._log_dir is None:
-            raise RuntimeError("not started")
-        return self._log_dir
+        return _once_started(self._log_dir)
 
     @property
     def log_path(self) -> Path:
@@ -225,9 +226,7 @@ class TorchServe:
     @property
     def _key_file(self) -> Path:
         # TokenAuthorization.java writes it to Java's working folder.
-        if self._tmp_dir is None:
-            raise RuntimeError("not started")
-        return self._tmp_dir / "key_file.json"
+        return _once_started(self._tmp_dir) / "key_file.json"
 
     def _launch(self) -> None:
         self._tmp_dir = make_short_tmp_dir()

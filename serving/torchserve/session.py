@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import ExpectedError
-from offpath.serving.client import Client
-from offpath.serving.prediction import Prediction
+from offpath.handler.process.warmup import WARM_UP_HEADER
+from offpath.serving.client import Client, Prediction
 from offpath.serving.process.in_flight import wait_until_answered
 from offpath.serving.torchserve.in_force import check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
@@ -18,10 +22,14 @@ from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
 from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings
-from offpath.serving.torchserve.warm_up import PHOTOGRAPH, warm_up
 
 WATCH_S = 0.5
 SHOWN_LEVELS = ("ERROR", "FATAL")
+PHOTOGRAPH = BUNDLED / "espresso.jpg"
+# After this many, the first request after READY costs the same as later ones.
+WARM_UP_PER_WORKER = 20
+WARM_UP_CLIENTS = 8
+WARM_UP_TIMEOUT_S = 60.0
 
 
 class View:
@@ -121,6 +129,42 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
                 key=server.warm_up_key,
             )
     return statuses
+
+
+def warm_up(
+    inference_url: str,
+    model_name: str,
+    workers: int,
+    token: str | None = None,
+    socket: Path | None = None,
+    key: str | None = None,
+) -> None:
+    """Sends a model photographs, several at a time so that batches form and all workers run.
+
+    The workers warm up their models themselves. At READY, Java's request path is still cold,
+    because it runs interpreted for its first requests, and no worker has had a real batch yet.
+    The metrics count these requests. The prediction log leaves out those that carry the server's
+    `key` (`TorchServe.warm_up_key`). Failures are not reported: the first real request shows them.
+    """
+    headers = {WARM_UP_HEADER: key} if key else {}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    body = PHOTOGRAPH.read_bytes()
+    path = f"/predictions/{model_name}"
+    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
+    with httpx.Client(
+        base_url=inference_url,
+        headers=headers,
+        timeout=WARM_UP_TIMEOUT_S,
+        trust_env=False,
+        transport=transport,
+    ) as client, ThreadPoolExecutor(WARM_UP_CLIENTS) as pool:
+        list(
+            pool.map(
+                lambda _: client.post(path, content=body),
+                range(workers * WARM_UP_PER_WORKER),
+            )
+        )
 
 
 def list_unchecked(server: TorchServe) -> list[str]:

@@ -21,7 +21,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import Record
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
-from offpath.serving.prediction import parse_server_timing
+from offpath.serving.client import parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from offpath.handler.stages import BatchTimings, Stage, StageTimer, format_server_timing
-from offpath.serving.prediction import parse_server_timing
+from offpath.serving.client import parse_server_timing
 from tests.support.clock import Clock
 
 

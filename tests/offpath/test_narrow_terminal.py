@@ -9,7 +9,7 @@ import pytest
 
 from offpath.commands.serve_view import ServeView
 from offpath.handler.stages import Stage
-from offpath.serving.prediction import Prediction
+from offpath.serving.client import Prediction
 from offpath.serving.torchserve.management import ModelStatus
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server

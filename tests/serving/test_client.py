@@ -21,8 +21,8 @@ from offpath.serving.client import (
     ServerError,
     ServerUnreachable,
     make_npy,
+    parse_server_timing,
 )
-from offpath.serving.prediction import parse_server_timing
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.answering_server import Answers, answering_server
 from tests.support.photographs import encode, find_photograph

@@ -14,6 +14,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server
+BASE64 = base64.b64encode(jpeg()).decode()
 
 
 @pytest.fixture
@@ -32,16 +33,16 @@ def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> Non
     assert top_label(response) == "espresso"
 
 
-def test_a_multipart_field_named_data_is_taken(http: httpx.Client) -> None:
-    files = {"data": ("photo.jpg", jpeg(), "image/jpeg")}
-    assert top_label(http.post("/predictions/classifier", files=files)) == "espresso"
-
-
-@pytest.mark.parametrize("wrap", [lambda text: {"data": text}, lambda text: text])
-def test_json_with_base64_is_taken(http: httpx.Client, wrap: object) -> None:
-    text = base64.b64encode(jpeg()).decode()
-    response = http.post("/predictions/classifier", json=wrap(text))  # type: ignore
-    assert top_label(response) == "espresso"
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"files": {"data": ("p.jpg", jpeg(), "image/jpeg")}}, id="form"),
+        pytest.param({"json": {"data": BASE64}}, id="json"),
+        pytest.param({"json": BASE64}, id="json-text"),
+    ],
+)
+def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
+    assert top_label(http.post("/predictions/classifier", **body)) == "espresso"
 
 
 def test_a_thin_client_gets_the_same_answer(server: TorchServe) -> None:

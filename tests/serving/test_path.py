@@ -18,7 +18,7 @@ import pytest
 from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.warm_up import warm_up
+from offpath.serving.torchserve.session import warm_up
 from tests.support.pictures import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
