@@ -116,7 +116,7 @@ SPEED_TABLE = figure_table(
         figure_column("goodput"),
         figure_column("decode_percent", decimals=0),
         figure_column("limit_percent", decimals=0),
-        figure_column("answer_difference", "difference", decimals=4),
+        figure_column("answer_difference", "diff", decimals=4),
         FAILED,
     ),
 )
@@ -186,7 +186,7 @@ REPORT: Report[View] = Report(
         Part(
             "requests per second",
             (RATES, SPEED_TABLE),
-            "x: median of the rounds' ratios. Difference: the largest difference of a probability"
+            "x: median of the rounds' ratios. diff: the largest difference of a probability"
             " in the answers from the reference.",
         ),
         Part("latency", (draw_latencies, figure_table("", LATENCIES))),

@@ -234,7 +234,7 @@ def test_the_tables_have_ratios_shares_and_failures():
     window = make_window(1210, replies_503=7, answer_difference=0.00123)
     run.add(3, "offpath", PHOTOS, window)
     (speed,) = tables_of(run, "photos: requests per second")
-    figures = ["req/s", "range", "x", "% decode", "% limit", "difference"]
+    figures = ["req/s", "range", "x", "% decode", "% limit", "diff"]
     assert list(speed.columns) == ["", *figures, "failed"]
     assert "torchserve-stock" in speed.title
     assert speed.rows == [
