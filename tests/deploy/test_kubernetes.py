@@ -32,7 +32,7 @@ CHART = DEPLOY / "kubernetes"
 CONFIG = DEPLOY.parent / "config.properties"
 # The oldest that the chart names, and the newest that has schemas.
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
-# No schemas of theirs are in Kubernetes'.
+# Kinds of others, without a schema in Kubernetes.
 CUSTOM = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}
 SECRET = {"secretKeyRef": {"name": "hub", "key": "token"}}
 EVERYTHING: dict[str, Any] = {
@@ -160,7 +160,7 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes(
         assert security["readOnlyRootFilesystem"] is True
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
-        # What a trial of the image needed to write: scripts/image.sh.
+        # The folders that a trial of the image wrote to: scripts/image.sh.
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
         wanted = {"ship": {"/tmp", "/spool"}, "logs": {"/logs"}}
         wanted["server"] = {"/tmp", "/spool", "/logs", "/dev/shm"}

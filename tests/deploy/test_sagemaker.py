@@ -48,7 +48,7 @@ class Endpoint:
 def endpoint(
     request: pytest.FixtureRequest, model_store: Path, tmp_path: Path
 ) -> Iterator[Endpoint]:
-    """The model as SageMaker lays it there."""
+    """A container's processes, with the model in the place where SageMaker puts it."""
     model = tmp_path / "model"
     model.mkdir()
     archive = model_store / "near-free.mar"

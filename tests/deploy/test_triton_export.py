@@ -1,4 +1,4 @@
-"""`offpath export triton`: what it writes and refuses; in a real Triton where one is set up."""
+"""`offpath export triton`: its files and refusals; a real Triton answers where one is set up."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def running(tmp_path_factory):
 
 
 def make_request(pictures: list[bytes]) -> dict:
-    """A request of the protocol's JSON and binary parts, as tritonclient sends it."""
+    """Makes a request of the protocol's JSON and binary parts, as tritonclient sends it."""
     data = b"".join(len(one).to_bytes(4, "little") + one for one in pictures)
     head = json.dumps(
         {

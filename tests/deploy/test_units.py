@@ -94,7 +94,7 @@ def test_the_unit_exposes_little_of_the_host() -> None:
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     need_systemd()
-    # It looks whether the program is there.
+    # systemd-analyze checks that the program exists.
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/offpath/bin/offpath", "/bin/true"))
     done = subprocess.run(

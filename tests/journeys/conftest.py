@@ -1,4 +1,4 @@
-"""A fresh environment with the built wheel, and a user's folder: none of it knows the clone."""
+"""A fresh environment with the built wheel, and a user's folder, both apart from the clone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ wheel, python = built.wheel, built.python
 
 @pytest.fixture(scope="module")
 def shell(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """In a folder with a user's files: models, weights, labels, photographs and a handler.py."""
+    """A shell in a folder with a user's models, weights, labels, photographs and handler.py."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "net.py").write_text(NET)
     (folder / "nets.py").write_text(NETS)
@@ -29,7 +29,7 @@ def shell(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
     (folder / "part.jpg").write_bytes(jpeg(size=(640, 480)))
     (folder / "photographs").mkdir()
     (folder / "photographs" / "one.jpg").write_bytes(jpeg("astronaut", (320, 240)))
-    # Every TorchServe user has one.
+    # Every TorchServe user has a handler.py.
     (folder / "handler.py").write_text("raise ImportError('not this one')")
     tmp_dir = make_short_tmp_dir()
     yield Shell(python, folder, tmp_dir)

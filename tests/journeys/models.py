@@ -1,4 +1,4 @@
-"""Models as users have them, and what plain PyTorch and torchvision say of a photograph."""
+"""Models as users have them, and the answers of plain PyTorch and torchvision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 LABELS = ["bent", "crack", "dent", "fine", "rust", "scratch"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# A user's file; what the tests compare with is made from the same text.
+# A user's file. The models to compare with are made from the same text.
 NETS = """
 import torch
 from torch import nn
@@ -49,17 +49,17 @@ def softmax(outputs: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Journey:
-    """One model, how its archive is asked for, and how it is run without us.
+    """One model, the options for its archive, and how to run it without offpath.
 
     Attributes:
-        make: the model; its weights are random.
-        archive: options of `offpath archive`, beside those that all have.
-        save: what lies in the weights' file.
-        said: what the builder must say of it.
-        pixels: a photograph as the model wants it, by torchvision.
-        score: the head.
-        spread: of the last layer's weights, so that answers tell pictures, and mistakes with
-            them, apart.
+        make: makes the model, with random weights.
+        archive: options of `offpath archive`, besides those that all models have.
+        save: makes the content of the weights file from the state dict.
+        said: text that the builder must print.
+        pixels: torchvision's preprocessing for the model.
+        score: turns outputs into scores.
+        spread: scale of the last layer's weights, large enough that images differ in their
+            answers and mistakes show.
     """
 
     make: Callable[[], nn.Module]
@@ -74,7 +74,7 @@ class Journey:
 def preprocess(
     resize: nn.Module, size: int, mean: tuple[float, ...] = MEAN, channels: int = 3
 ) -> v2.Compose:
-    """As training does it."""
+    """Preprocesses as training does."""
     steps: list[nn.Module] = [v2.Grayscale()] if channels == 1 else []
     steps += [resize, v2.CenterCrop(size), v2.PILToTensor()]
     std = STD if channels == 3 else mean
@@ -83,7 +83,7 @@ def preprocess(
 
 
 def take(name: str) -> Callable[[], nn.Module]:
-    """A class or a function of the user's file."""
+    """Returns a class or a function of the user's file."""
     scope: dict[str, Callable[[], nn.Module]] = {"__name__": "nets"}
     exec(NETS, scope)
     return scope[name]
@@ -132,7 +132,7 @@ JOURNEYS = {
 
 
 def make_model(name: str, journey: Journey) -> nn.Module:
-    """With the same random weights each time."""
+    """Makes a model, with the same random weights each time."""
     torch.manual_seed(sorted(JOURNEYS).index(name))
     model = journey.make().eval()
     last = [it for it in model.modules() if isinstance(it, nn.Linear)][-1]
@@ -142,13 +142,13 @@ def make_model(name: str, journey: Journey) -> nn.Module:
 
 
 def write_weights(name: str, file: Path) -> None:
-    """What training left of a journey's model."""
+    """Writes the file that training would have left."""
     journey = JOURNEYS[name]
     torch.save(journey.save(make_model(name, journey).state_dict()), file)
 
 
 def ask_torch(name: str, photograph: bytes) -> dict[str, float]:
-    """Plain PyTorch's answer: label -> score, best first."""
+    """Asks plain PyTorch; returns label -> score, best first."""
     journey = JOURNEYS[name]
     picture = Image.open(io.BytesIO(photograph)).convert("RGB")
     with torch.inference_mode():

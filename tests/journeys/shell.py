@@ -13,6 +13,21 @@ from typing import Any
 
 from offpath.serving.process.processes import end_session
 
+# Runs several commands in one process; prints the standard error of each as JSON.
+SEVERAL = """
+import contextlib, io, json, sys
+from offpath import cli
+said = []
+for command in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        try:
+            cli.run(command)
+        except SystemExit as end:
+            assert not end.code, stderr.getvalue()
+    said.append(stderr.getvalue())
+print(json.dumps(said))
+"""
+
 
 class Shell:
     """Runs the environment's commands in one folder."""
@@ -24,26 +39,36 @@ class Shell:
             for name in ("PATH", "JAVA_HOME")
             if name in os.environ
         }
-        # A plain TorchServe's workers listen in $TMPDIR, on names that every other one takes too.
+        # The workers of a plain TorchServe listen in $TMPDIR, under names that all servers share.
         self.env = {
             **keep,
             "TMPDIR": str(tmp_dir),
             "HOME": str(folder),
             "COLUMNS": "80",
-            # The other core has tests of its own.
+            # Other tests run on the other core.
             "OMP_NUM_THREADS": "1",
         }
 
     def run(self, *command: object, code: int = 0) -> str:
-        """`offpath COMMAND`; its standard output."""
+        """Runs `offpath COMMAND` and returns its standard output."""
         return self.execute(self.python.with_name("offpath"), *command, code=code)
 
+    def run_several(self, commands: list[list[str]]) -> list[str]:
+        """Runs `offpath` for each command in one process, which imports torch once.
+
+        Returns:
+            The standard error of each command.
+        """
+        out = self.execute(self.python, "-c", SEVERAL, json.dumps(commands))
+        said: list[str] = json.loads(out.splitlines()[-1])
+        return said
+
     def run_json(self, *command: object, code: int = 0) -> Any:
-        """The same with `--json`."""
+        """Runs `offpath COMMAND --json` and returns the parsed output."""
         return json.loads(self.run(*command, "--json", code=code))
 
     def execute(self, *command: object, code: int = 0) -> str:
-        """Any command; what it said on standard error is kept in `said`."""
+        """Runs any command, keeps its standard error in `said` and returns its standard output."""
         done = subprocess.run(
             list(map(str, command)), **self._where(), capture_output=True, timeout=300
         )
@@ -53,7 +78,7 @@ class Shell:
 
     @contextmanager
     def serve(self, *options: object) -> Iterator[dict[str, Any]]:
-        """`offpath serve` until the block ends; what it says when it is READY."""
+        """Runs `offpath serve` until the block ends; yields what it prints when it is READY."""
         ports = ("--port", 0, "--metrics-port", 0, "--json")
         command = [self.python.with_name("offpath"), "serve", *options, *ports]
         with self.started(*command) as process:
@@ -64,7 +89,7 @@ class Shell:
 
     @contextmanager
     def started(self, *command: object) -> Iterator[subprocess.Popen[str]]:
-        """A command that runs until the block ends."""
+        """Runs a command until the block ends."""
         process = subprocess.Popen(
             list(map(str, command)),
             **self._where(),

@@ -1,7 +1,7 @@
-"""What users do, as commands, from the built wheel: none of it knows the clone.
+"""Journeys of users with commands of the built wheel, which knows nothing of the clone.
 
 One server has all the models of `models.py`, another is a plain TorchServe, a third asks for keys.
-Each answer is compared with plain PyTorch's and torchvision's.
+Each answer is compared with that of plain PyTorch and torchvision.
 """
 
 from __future__ import annotations
@@ -76,35 +76,40 @@ def test_nothing_comes_from_the_clone(shell: Shell) -> None:
     assert shell.run("--version").startswith("offpath, version")
 
 
-def build(shell: Shell, name: str, *options: object) -> None:
+def make_command(name: str, *options: object) -> list[str]:
+    """The words of an `offpath archive`."""
     common = ("--labels", "classes.txt", "--name", name, *EXACT, *SHORT)
-    shell.run("archive", *common, *options)
+    return list(map(str, ("archive", *common, *options)))
 
 
 @pytest.fixture(scope="module")
 def log(shell: Shell) -> str:
-    """Where the own handler's predictions go."""
+    """The sink of the custom handler's predictions."""
     return f"file://{shell.folder}/log"
 
 
 @pytest.fixture(scope="module")
 def ready(shell: Shell, log: str) -> Iterator[dict[str, Any]]:
-    """`offpath serve A.mar B.mar ...` with every model and one's own handler."""
-    for name, journey in JOURNEYS.items():
-        build(shell, name, "--weights", f"{name}.pt", *journey.archive)
-        assert journey.said in shell.said
+    """`offpath serve A.mar B.mar ...` with every model and a custom handler."""
+    commands = [
+        make_command(name, "--weights", f"{name}.pt", *journey.archive)
+        for name, journey in JOURNEYS.items()
+    ]
+    for journey, said in zip(JOURNEYS.values(), shell.run_several(commands)):
+        assert journey.said in said
     code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
     (shell.folder / "my_handler.py").write_text(code)
     own = ("--handler", "my_handler.py", "--set", "own={reject_above: 0.0}")
-    build(
-        *(shell, "defects", "--model", "net.py", "--weights", "net.pt"),
+    command = make_command(
+        *("defects", "--model", "net.py", "--weights", "net.pt"),
         *(*own, "--prediction-log", log),
         *("--set", "prediction_log={segment_max_age_s: 1}"),
     )
+    shell.run(*command)
     assert shell.said == "", "nothing that a stranger must interpret"
     archives = sorted(f"store/{one.name}" for one in shell.folder.glob("store/*.mar"))
-    with shell.serve(*archives, "--grpc", "--management-port", 0) as said:
-        yield said
+    with shell.serve(*archives, "--grpc", "--management-port", 0) as ready:
+        yield ready
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from offpath.archive.build import build_archive
 from offpath.archive.sources.stock_archive import unpack
 from offpath.handler.errors import ExpectedError
+from tests.archive.conftest import MakeSpec
 from tests.support.stock_archive import make_stock
 
 LABELS = {"0": ["n01", "crane"], "1": ["n02", "crane"], "2": ["n03", "heron"]}
@@ -72,25 +74,21 @@ def test_an_archive_without_settings_gets_the_presets(
     assert any("classes are numbers" in change for change in old.changes)
 
 
-@pytest.mark.parametrize(
-    ("handler", "message"),
-    [("object_detector", "not image_classifier"), ("text_classifier", "not image")],
-)
-def test_another_handler_is_refused_with_what_to_do(
-    stock: Any, tmp_path: Path, handler: str, message: str
-) -> None:
-    with pytest.raises(ExpectedError, match=f"{message}.*--handler FILE.py"):
-        unpack(stock(handler=handler), tmp_path / "folder")
-    assert unpack(stock(handler=handler), tmp_path / "other", True).name == "stock"
+def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) -> None:
+    old = stock(handler="object_detector")
+    with pytest.raises(ExpectedError, match="not image_classifier.*--handler FILE.py"):
+        unpack(old, tmp_path / "folder")
+    assert unpack(old, tmp_path / "other", has_own_handler=True).name == "stock"
 
 
 def test_ours_and_what_is_no_archive_are_refused(
-    model_store: Path, tmp_path: Path
+    make_spec: MakeSpec, tmp_path: Path
 ) -> None:
+    ours = build_archive(make_spec(), tmp_path / "store").path
     with pytest.raises(
         ExpectedError, match="was built by offpath; there is nothing to convert"
     ):
-        unpack(model_store / "near-free.mar", tmp_path / "a")
+        unpack(ours, tmp_path / "a")
     (tmp_path / "b.mar").write_bytes(b"none")
     with pytest.raises(ExpectedError, match="not a TorchServe archive"):
         unpack(tmp_path / "b.mar", tmp_path / "b")
