@@ -63,7 +63,7 @@ class HandlerSpec:
 
 
 @dataclass(frozen=True)
-class Preparation:
+class SharedSettings:
     """The settings that all handlers of a run share.
 
     Attributes:
@@ -140,48 +140,48 @@ def check_archive(path: Path) -> None:
         )
 
 
-def batch_size_of(choice: HandlerChoice, common: Preparation) -> int:
+def batch_size_of(choice: HandlerChoice, shared: SharedSettings) -> int:
     """Returns the requests per batch: the chosen number, else what TorchServe would give."""
     default = 1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
-    return common.batch_size or default
+    return shared.batch_size or default
 
 
-def describe_handler(choice: HandlerChoice, common: Preparation) -> dict[str, Any]:
+def describe_handler(choice: HandlerChoice, shared: SharedSettings) -> dict[str, Any]:
     """Returns the facts about a handler that a result keeps."""
     facts: dict[str, Any] = {
-        "model": "the archive's own" if choice.is_archive else common.model,
-        "batch_size": batch_size_of(choice, common),
-        "threads": common.threads,
-        "device": "cpu" if common.gpu_id is None else f"cuda:{common.gpu_id}",
+        "model": "the archive's own" if choice.is_archive else shared.model,
+        "batch_size": batch_size_of(choice, shared),
+        "threads": shared.threads,
+        "device": "cpu" if shared.gpu_id is None else f"cuda:{shared.gpu_id}",
     }
     if choice.source == NAIVE:
         facts["s3_put_per_prediction"] = True
-        if common.batch_size is None:
+        if shared.batch_size is None:
             facts["batch_size_reason"] = (
                 "batch settings in config.properties are silently ignored: TorchServe gives"
                 " this handler one image at a time"
             )
     if choice.source == OFFPATH:
-        facts["prediction_log"] = "off" if common.prediction_log is None else "s3"
+        facts["prediction_log"] = "off" if shared.prediction_log is None else "s3"
     return facts
 
 
 def prepare_handler(
-    choice: HandlerChoice, common: Preparation, folder: Path
+    choice: HandlerChoice, shared: SharedSettings, folder: Path
 ) -> HandlerSpec:
     """Builds the handler's archive if it has none, and unzips it below `folder`.
 
     Takes some seconds, mostly in torch-model-archiver.
     """
     folder.mkdir(parents=True)
-    batch_size = batch_size_of(choice, common)
+    batch_size = batch_size_of(choice, shared)
     if choice.is_archive:
         archive = Path(choice.source)
     else:
-        log = dict(common.prediction_log or {"uri": "off"})
-        handler = {"threads": common.threads, "prediction_log": log}
+        log = dict(shared.prediction_log or {"uri": "off"})
+        handler = {"threads": shared.threads, "prediction_log": log}
         archive = build_handler(
-            choice.source, common.model, folder, 1, handler, batchSize=batch_size
+            choice.source, shared.model, folder, 1, handler, batchSize=batch_size
         )
     with zipfile.ZipFile(archive) as file:
         file.extractall(folder / "model")
@@ -195,9 +195,9 @@ def prepare_handler(
         class_file=class_file,
         class_name=class_name,
         batch_size=batch_size,
-        threads=common.threads,
-        gpu_id=common.gpu_id,
-        environ=make_environ(choice, common),
+        threads=shared.threads,
+        gpu_id=shared.gpu_id,
+        environ=make_environ(choice, shared),
     )
 
 
@@ -229,10 +229,10 @@ def build_handler(
     return archives.build_stock(model, config, folder)
 
 
-def make_environ(choice: HandlerChoice, common: Preparation) -> dict[str, str]:
+def make_environ(choice: HandlerChoice, shared: SharedSettings) -> dict[str, str]:
     """Returns environment variables for the handler's process."""
-    environ = {"OMP_NUM_THREADS": str(common.threads), **common.s3_environ}
-    if choice.source != OFFPATH or common.prediction_log is None:
+    environ = {"OMP_NUM_THREADS": str(shared.threads), **shared.s3_environ}
+    if choice.source != OFFPATH or shared.prediction_log is None:
         # A user's archive may name the user's bucket, and a profile must not write there.
         environ["OFFPATH_PREDICTION_LOG"] = "off"
     return environ

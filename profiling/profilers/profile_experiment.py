@@ -26,7 +26,7 @@ from offpath.profiling.profilers.handlers import (
     NAIVE,
     HandlerChoice,
     HandlerSpec,
-    Preparation,
+    SharedSettings,
     batch_size_of,
     choose_handlers,
     describe_handler,
@@ -114,20 +114,20 @@ class HandlerTurns:
         self,
         choices: ProfileChoices,
         handlers: Sequence[HandlerChoice],
-        common: Preparation,
+        shared: SharedSettings,
         workload: Workload,
         run: Run,
     ) -> None:
         self.name = run.experiment
-        self._choices, self._common, self._workload = choices, common, workload
+        self._choices, self._shared, self._workload = choices, shared, workload
         self._handlers = {choice.name: choice for choice in handlers}
         self._specs: dict[str, HandlerSpec] = {}
         self._run = run
         self.cells: Sequence[Cell] = ()
         self.variants: Sequence[Variant] = [
-            Variant(choice.name, describe_handler(choice, common), (cell,))
+            Variant(choice.name, describe_handler(choice, shared), (cell,))
             for choice in handlers
-            for cell in [Cell(workload.name, 0, batch_size_of(choice, common))]
+            for cell in [Cell(workload.name, 0, batch_size_of(choice, shared))]
         ]
         self.rounds = min(ROUNDS, *map(self._count_batches, self.variants))
 
@@ -138,7 +138,7 @@ class HandlerTurns:
     def prepare(self, variant: Variant, folder: Path) -> None:
         """Builds and unzips the handler's archive."""
         choice = self._handlers[variant.name]
-        self._specs[variant.name] = prepare_handler(choice, self._common, folder)
+        self._specs[variant.name] = prepare_handler(choice, self._shared, folder)
 
     @contextlib.contextmanager
     def opened(self, turn: Turn) -> Iterator[tuple[HandlerProcess, Figures]]:
@@ -204,8 +204,8 @@ def run_profile(
     with contextlib.ExitStack() as stack:
         name = tempfile.TemporaryDirectory(prefix="offpath-profile-")
         folder = Path(stack.enter_context(name))
-        common = stack.enter_context(preparing(choices, handlers, observer))
-        turns = HandlerTurns(choices, handlers, common, workload, run)
+        shared = stack.enter_context(preparing(choices, handlers, observer))
+        turns = HandlerTurns(choices, handlers, shared, workload, run)
         run.variants = {one.name: dict(one.facts) for one in turns.variants}
         schedule = Schedule(turns.rounds, side_by_side=True)
         runner = Runner(turns, run, schedule, observer, lambda: save(run))
@@ -221,22 +221,22 @@ def run_profile(
 @contextlib.contextmanager
 def preparing(
     choices: ProfileChoices, handlers: Sequence[HandlerChoice], observer: Observer
-) -> Iterator[Preparation]:
+) -> Iterator[SharedSettings]:
     """Yields what the handlers share. For the naive handler, a slow S3 server runs meanwhile.
 
     Our handler then ships its prediction log to the same server: both keep each prediction in S3.
     """
-    common = Preparation(
+    shared = SharedSettings(
         choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
     )
     if not any(choice.source == NAIVE for choice in handlers):
-        yield common
+        yield shared
         return
     from offpath.profiling.servers.s3_store import PREDICTION_LOG, run_store
 
     observer.on_step("an S3 server")
     with run_store(choices.s3_latency_ms) as store:
-        yield replace(common, prediction_log=PREDICTION_LOG, s3_environ=store.env)
+        yield replace(shared, prediction_log=PREDICTION_LOG, s3_environ=store.env)
 
 
 def find_gpu(device: str) -> int | None:
