@@ -15,12 +15,10 @@ import httpx
 import pytest
 
 from offpath.serving.client import Client
-from tests.support.echo_archive import MakeMar
 from tests.support.front import (
     FrontProcess,
     Seen,
     front,
-    is_alive,
     load,
     log_variables,
     read_event_ids,
@@ -170,15 +168,3 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     assert seen.refused > 0
     assert not victim.bodies.exists() and not victim.run.exists()
     check_log(log_folder, answered + seen.answered)
-
-
-def test_sigkill_of_the_command_leaves_no_process_and_no_folder(
-    make_mar: MakeMar, tmp_path: Path
-) -> None:
-    with front(make_mar().parent, tmp_path / "logs") as door:
-        pids = door.children("java") + door.children("nginx") + door.nginx_workers()
-        kill(door.process.pid)
-        door.process.wait()
-        wait_until(lambda: not any(map(is_alive, pids)), 30)
-        wait_until(lambda: not door.run.exists() and not door.bodies.exists(), 30)
-        assert not any(map(is_alive, pids))

@@ -1,4 +1,4 @@
-"""TLS, HTTP/2, tokens, limits and clients' ids."""
+"""A door with TLS, HTTP/2, tokens, limits and clients' ids, and its end by SIGKILL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from offpath.profiling.servers.front import write_certificate
 from tests.support.echo_archive import write_mar
-from tests.support.front import FrontProcess, front, wait_until
+from tests.support.front import FrontProcess, front, is_alive, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -143,3 +143,14 @@ def is_trusted(door: FrontProcess, certificate: Path) -> bool:
     except httpx.ConnectError:
         return False
     return True
+
+
+def test_sigkill_of_the_command_leaves_no_process_and_no_folder(
+    door: FrontProcess,
+) -> None:
+    """Runs last: it ends this module's door."""
+    pids = door.children("java") + door.children("nginx") + door.nginx_workers()
+    door.process.kill()
+    door.process.wait()
+    wait_until(lambda: not any(map(is_alive, pids)), 30)
+    wait_until(lambda: not door.run.exists() and not door.bodies.exists(), 30)

@@ -32,37 +32,47 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """Starts a second server, with token authorization and a log line per request."""
+    mar = write_mar(tmp_path_factory.mktemp("guarded") / "store", "echo")
+    with TorchServe(make_settings(mar, token_auth=True, verbose=True)) as server:
+        yield server
+
+
 def post(server: TorchServe, body: bytes = b"abc") -> str:
     url = f"{server.inference_url}/predictions/echo"
-    return httpx.post(url, content=body, trust_env=False).text
+    token = server.read_token("inference")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.post(url, content=body, headers=headers, trust_env=False).text
 
 
-def test_two_servers_serve_side_by_side_and_leave_nothing(closed: TorchServe) -> None:
-    with TorchServe(closed.settings) as other:
-        assert (post(closed), post(other, b"four")) == ("3", "4")
-        socket_file = Path(other.management_url.removeprefix("unix:"))
-        assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
-        assert not {*closed.worker_pids()} & {*other.worker_pids()}
-    assert not other.log_dir.parent.exists()
-    assert find_session_members(other.java_pid) == []
-    assert post(closed) == "3"
+def test_calls_without_a_token_are_refused_with_token_auth(guarded: TorchServe) -> None:
+    url = f"{guarded.inference_url}/predictions/echo"
+    assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
+    assert post(guarded) == "3"
 
 
-def test_token_auth_closes_the_door_and_verbose_logs_requests(
-    make_mar: MakeMar,
+def test_verbose_logs_every_request(guarded: TorchServe) -> None:
+    before = count_log_lines(guarded)
+    assert {post(guarded) for _ in range(REQUESTS)} == {"3"}
+    # Without it there are no lines: test_path.py.
+    assert count_log_lines(guarded) - before > REQUESTS
+
+
+def test_two_servers_run_side_by_side_and_a_stopped_one_leaves_nothing(
+    closed: TorchServe, guarded: TorchServe
 ) -> None:
-    settings = make_settings(make_mar(), token_auth=True, verbose=True)
-    with TorchServe(settings) as server:
-        url = f"{server.inference_url}/predictions/echo"
-        token = {"Authorization": f"Bearer {server.read_token('inference')}"}
-        assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
-        before = count_log_lines(server)
-        with httpx.Client(headers=token, trust_env=False) as client:
-            replies = {client.post(url, content=b"abc").text for _ in range(REQUESTS)}
-        assert replies == {"3"}
-        # Without it there are none: test_path.py.
-        assert count_log_lines(server) - before > REQUESTS
+    """Stops `guarded`: no test after this one may use it."""
+    assert (post(closed), post(guarded, b"four")) == ("3", "4")
+    socket_file = Path(guarded.management_url.removeprefix("unix:"))
+    assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
+    assert not {*closed.worker_pids()} & {*guarded.worker_pids()}
+    guarded.stop()
+    assert not guarded.log_dir.parent.exists()
+    assert find_session_members(guarded.java_pid) == []
+    assert post(closed) == "3"
 
 
 @pytest.mark.parametrize(
