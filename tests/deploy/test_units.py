@@ -18,7 +18,7 @@ import yaml
 from offpath.commands.serve import command as serve
 from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front import nginx
-from offpath.serving.front.door_settings import FrontSettings
+from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.torchserve import server
 from tests.support.monitoring import DEPLOY
 
@@ -29,7 +29,7 @@ HEALTH_CHECK = CONTAINER / "healthcheck"
 # How long an end may take: the drain, and then TorchServe and nginx.
 END_S = sum(
     [
-        FrontSettings().drain_s,
+        DoorSettings().drain_s,
         *(nginx.SHUTDOWN_SLACK_S, server.STOP_TIMEOUT_S, nginx.STOP_TIMEOUT_S),
     ]
 )
