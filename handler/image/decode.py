@@ -7,6 +7,7 @@ a full decode.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from offpath.handler.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from offpath.handler.image import decode_cost
 from offpath.handler.image.decode_cost import (
     BudgetedBytes,
     check_jpeg_cost,
@@ -127,12 +129,15 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
         UndecodableImage: the data is truncated or broken.
         ImageTooCostly: the picture was made to cost far more than its size justifies.
     """
+    begin_s = time.thread_time()
     if payload[:3] == JPEG_MAGIC:
-        check_jpeg_cost(payload)
-        decoded = _decode_jpeg(payload, options)
-        if decoded is not None:
-            return decoded
-    return _decode_with_pillow(payload, options)
+        frame = check_jpeg_cost(payload)
+        # libjpeg-turbo does not scale a lossless JPEG: it would write past simplejpeg's buffer.
+        if frame is not None and frame.is_common:
+            decoded = _decode_jpeg(payload, options)
+            if decoded is not None:
+                return decoded
+    return _decode_with_pillow(payload, options, time.thread_time() - begin_s)
 
 
 def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
@@ -240,11 +245,17 @@ def read_orientation(payload: Payload) -> object:
         return None
 
 
-def _decode_with_pillow(payload: Payload, options: DecodeOptions) -> DecodedImage:
+def _decode_with_pillow(
+    payload: Payload, options: DecodeOptions, spent_s: float
+) -> DecodedImage:
+    # Pillow takes at least as long as libjpeg-turbo did, often in one call.
+    if spent_s > decode_cost.BUDGET_S / 2:
+        raise ImageTooCostly("the image is damaged and takes too long to decode")
     if payload[:2] in TIFF_MAGIC:
         check_tiff_cost(payload)
     try:
-        with Image.open(BudgetedBytes(payload), formats=tuple(FORMATS)) as image:
+        file = BudgetedBytes(payload, spent_s)
+        with Image.open(file, formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
             _check_tiff(image, payload, options.max_pixels)
             turned = _turn(image) if options.exif_orientation else image

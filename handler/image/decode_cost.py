@@ -33,6 +33,11 @@ QUANTISATION_TABLES = 0xDB
 # SOF0 to SOF15, without DHT, JPG and DAC in between.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
+ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
+# Arithmetic coding costs up to 240 ns per byte, and a scan of it up to eight times another scan.
+MAX_ARITHMETIC_BYTES = 4 * 2**20
+ARITHMETIC_SCANS = 8
 # TEM and RST0 to RST7, which no length follows.
 STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 APP1, EXIF = 0xE1, b"Exif\0\0"
@@ -55,25 +60,33 @@ class Frame(NamedTuple):
         pixels: height x width.
         is_one_scan: the first scan holds the whole picture.
         has_tables: quantisation tables come before the first scan.
+        kind: the marker that began the frame.
     """
 
     pixels: int
     is_one_scan: bool
     has_tables: bool
+    kind: int
+
+    @property
+    def is_common(self) -> bool:
+        """Whether the frame is of the kind that cameras and browsers write."""
+        return self.kind not in LOSSLESS | ARITHMETIC
 
 
 class BudgetedBytes(io.BytesIO):
     """A picture that stops being readable when the decoding thread has used its CPU budget.
 
-    Pillow reads a picture piece by piece, so this ends the decoding.
+    Pillow reads a picture piece by piece, so this ends the decoding. `spent_s` is a part of the
+    budget that is used already.
 
     Raises:
         ImageTooCostly: from `read`, after the budget is used.
     """
 
-    def __init__(self, payload: Payload, budget_s: float = BUDGET_S) -> None:
+    def __init__(self, payload: Payload, spent_s: float = 0.0) -> None:
         super().__init__(payload)
-        self._end_s = time.thread_time() + budget_s
+        self._end_s = time.thread_time() + BUDGET_S - spent_s
 
     def read(self, size: int | None = -1, /) -> bytes:
         if time.thread_time() > self._end_s:
@@ -94,9 +107,17 @@ def check_jpeg_cost(payload: Payload) -> Frame | None:
         ImageTooCostly: the picture exceeds a limit.
     """
     frame = find_frame(payload)
-    if frame is None or frame.is_one_scan:
+    if frame is None:
+        return None
+    is_arithmetic = frame.kind in ARITHMETIC
+    if is_arithmetic and len(payload) > MAX_ARITHMETIC_BYTES:
+        raise ImageTooCostly(
+            f"the JPEG has more than {MAX_ARITHMETIC_BYTES} bytes of arithmetic coding"
+        )
+    if frame.is_one_scan:
         return frame
-    if check_scans(payload, frame.pixels) > MAX_SCANS:
+    weight = ARITHMETIC_SCANS if is_arithmetic else 1
+    if check_scans(payload, frame.pixels * weight) > MAX_SCANS:
         raise ImageTooCostly(f"the JPEG has more than {MAX_SCANS} scans")
     return frame
 
@@ -122,8 +143,8 @@ def find_frame(payload: Payload) -> Frame | None:
         ImageTooCostly: too many segments or stray bytes come before the first scan.
     """
     at, end, segments, stray, exif = 2, len(payload), 0, 0, 0
-    pixels = components = 0
-    is_progressive = has_tables = False
+    pixels = components = kind = 0
+    has_tables = False
     while at + 4 <= end:
         if segments > MAX_SEGMENTS or stray > MAX_STRAY_BYTES or exif > MAX_EXIF_BYTES:
             raise ImageTooCostly("the JPEG has too much data before its first scan")
@@ -138,12 +159,12 @@ def find_frame(payload: Payload) -> Frame | None:
             return None
         if marker == START_OF_SCAN:
             is_whole = at + 2 < end and payload[at + 2] == components
-            is_one_scan = is_whole and not is_progressive
-            return Frame(pixels, is_one_scan, has_tables) if pixels else None
+            is_one_scan = is_whole and kind not in PROGRESSIVE
+            return Frame(pixels, is_one_scan, has_tables, kind) if pixels else None
         if marker in FRAMES and at + 8 <= end:
             height, width = (read_short(payload, at + n) for n in (3, 5))
             pixels, components = height * width, payload[at + 7]
-            is_progressive = marker in PROGRESSIVE
+            kind = marker
         has_tables |= marker == QUANTISATION_TABLES
         if marker == APP1 and payload[at + 2 : at + 8] == EXIF:
             exif += read_short(payload, at)

@@ -19,7 +19,9 @@ from PIL import Image
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART
 from tests.support.costly import (
     bmp_of_runs,
+    damaged_jpeg,
     gif_of_comments,
+    lossless_jpeg,
     png_of_chunks,
     progressive_jpeg,
     save,
@@ -160,6 +162,11 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "CMYK progressive": lambda: save(
             noise(900, SIDE).convert("CMYK"), "JPEG", progressive=True, quality=40
         ),
+        "damaged": lambda: damaged_jpeg(
+            save(noise(900, SIDE), "JPEG", progressive=True, quality=40, subsampling=0)
+        ),
+        "damaged, many scans": lambda: damaged_jpeg(progressive_jpeg(2600, 88)),
+        "lossless": partial(lossless_jpeg, SIDE),
         "EXIF": partial(jpeg_of_exif, 5, 30_000),
         "EXIF of megabytes": partial(jpeg_of_exif, 5, 2_000_000),
     },

@@ -24,6 +24,29 @@ def progressive_jpeg(side: int, more_scans: int = 0) -> bytes:
     return jpeg[:-2] + jpeg[begin:-2] * more_scans + jpeg[-2:]
 
 
+def damaged_jpeg(jpeg: bytes) -> bytes:
+    """Puts stray bytes before a JPEG's end, at which libjpeg-turbo's fast interface gives up."""
+    return jpeg[:-2] + bytes(range(1, 17)) + jpeg[-2:]
+
+
+def lossless_jpeg(side: int, frame: int = 0xC3) -> bytes:
+    """Makes a lossless RGB JPEG of three bits per pixel; another frame marker breaks it."""
+
+    def segment(marker: int, data: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+    frame_components = bytes([1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0])
+    # One Huffman code of one bit, for a difference of zero; predictor 1.
+    return (
+        b"\xff\xd8"
+        + segment(frame, struct.pack(">BHHB", 8, side, side, 3) + frame_components)
+        + segment(0xC4, b"\0\1" + bytes(16))
+        + segment(0xDA, bytes([3, 1, 0, 2, 0, 3, 0, 1, 0, 0]))
+        + bytes(3 * side * side // 8 + 1)
+        + b"\xff\xd9"
+    )
+
+
 def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
     """Makes a TIFF whose strips all point to the same JPEG."""
     entries = 10

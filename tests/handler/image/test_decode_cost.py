@@ -15,6 +15,7 @@ from offpath.handler.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.decode_cost import (
     BUDGET_S,
@@ -26,7 +27,9 @@ from offpath.handler.image.decode_cost import (
 from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
 from tests.support.costly import (
     bmp_of_runs,
+    damaged_jpeg,
     gif_of_comments,
+    lossless_jpeg,
     png_of_chunks,
     progressive_jpeg,
     save,
@@ -59,6 +62,11 @@ NOISE = Image.fromarray(
             id="segments",
         ),
         pytest.param(lambda: jpeg_of_exif(5, 2_000_000), id="exif-of-megabytes"),
+        pytest.param(lambda: lossless_jpeg(7000, 0xC9), id="arithmetic-bytes"),
+        pytest.param(
+            lambda: progressive_jpeg(3000, 20).replace(b"\xff\xc2", b"\xff\xca", 1),
+            id="arithmetic-scans",
+        ),
         pytest.param(
             lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
             id="tiff-of-a-million-strips",
@@ -92,7 +100,7 @@ def test_what_no_marker_says_ends_with_the_budget(
     make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fifth of the real budget, for a test that is quick.
-    monkeypatch.setattr(BudgetedBytes.__init__, "__defaults__", (BUDGET_S / 5,))
+    monkeypatch.setattr(decode_cost, "BUDGET_S", BUDGET_S / 5)
     body = make()
     assert len(body) <= MOST_BYTES
     begin_s = time.thread_time()
@@ -118,6 +126,25 @@ def test_what_no_marker_says_ends_with_the_budget(
 )
 def test_real_pictures_are_decoded(body: bytes) -> None:
     assert decode_image(body, OPTIONS).pixels.size
+
+
+def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = save(NOISE, "JPEG", quality=95)
+    damaged = damaged_jpeg(body)
+    assert decode_image(damaged, DecodeOptions()).pixels.shape == (600, 800, 3)
+    # Less than twice what libjpeg-turbo takes for it.
+    monkeypatch.setattr(decode_cost, "BUDGET_S", 0.002)
+    assert decode_image(body, DecodeOptions()).pixels.size
+    with pytest.raises(ImageTooCostly):
+        decode_image(damaged, DecodeOptions())
+
+
+def test_a_lossless_jpeg_is_not_scaled() -> None:
+    for _ in range(5):
+        image = decode_image(lossless_jpeg(3000), OPTIONS)
+        assert image.pixels.shape == (3000, 3000, 3) and image.denominator == 1
 
 
 def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
@@ -149,6 +176,6 @@ def test_the_check_costs_a_baseline_picture_nothing() -> None:
 
 
 def test_reading_within_the_budget_is_bytesios() -> None:
-    file = BudgetedBytes(b"abc", 10.0)
+    file = BudgetedBytes(b"abc")
     assert file.read(2) == b"ab" and file.read() == b"c"
     assert isinstance(file, io.BytesIO)
