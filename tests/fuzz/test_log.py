@@ -28,7 +28,7 @@ def test_every_byte_is_kept_or_set_aside_and_complete_lines_stay(data: bytes) ->
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_once_is_repaired(name: str) -> None:
+def test_known_log_is_repaired(name: str) -> None:
     for end in range(len(FOUND[name]) + 1)[-100:]:
         check_repair(FOUND[name][:end])
 
@@ -68,7 +68,7 @@ def test_a_record_is_one_line_that_survives_a_repair(
 @example("99999999T99-9999999999999999999999.jsonl.spool")
 @example("２０２６１１２１T03-000017.jsonl.spool")
 @example("20261121T03-000017.jsonl.gz.spool\n")
-def test_a_name_is_a_segments_only_if_that_segment_has_it(name: str) -> None:
+def test_file_name_is_parsed_only_if_its_segment_has_that_name(name: str) -> None:
     parsed = parse_segment_name("node-1-1x0", name)
 
     assert parsed is None or parsed.file_name == name
@@ -81,7 +81,7 @@ def test_a_name_is_a_segments_only_if_that_segment_has_it(name: str) -> None:
     st.integers(1, 10**12),
     st.sampled_from(["gzip", "zstd", "none"]),
 )
-def test_a_segments_name_says_all_of_it(
+def test_segment_name_holds_the_whole_identity(
     day: int, hour: int, sequence: int, compression: str
 ) -> None:
     name = SegmentName("node-1-1x0", f"{day:08d}T{hour:02d}", sequence, compression)
@@ -103,7 +103,7 @@ def test_a_segments_name_says_all_of_it(
     )
 )
 @example(b'{"uri": "s3://b", "s3": {"timeout_s": 1e999}}')
-def test_a_spools_notes_are_read_or_refused(content: bytes) -> None:
+def test_notes_of_a_spool_are_read_or_refused(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         for name in ("sink.json", "last-error.json"):
             (Path(folder) / name).write_bytes(content)

@@ -61,14 +61,14 @@ def silent() -> None:
 
 
 @given(st.sampled_from(SEEDS), CHANGES)
-def test_a_changed_file_is_a_picture_or_an_error_of_its_own(
+def test_changed_file_is_decoded_or_fails_alone(
     seed: bytes, changes: list[Change]
 ) -> None:
     check(change(seed, changes))
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_once_stays_a_picture_or_an_error_of_its_own(name: str) -> None:
+def test_known_file_is_decoded_or_fails_alone(name: str) -> None:
     check(FOUND[name])
     check(FOUND[name][: len(FOUND[name]) // 2])
 

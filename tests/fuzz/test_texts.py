@@ -33,7 +33,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("kind", ["", FORM, f"{MULTIPART}; boundary=x", MULTIPART])
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_once_is_bytes_or_a_4xx(name: str, kind: str) -> None:
+def test_known_text_is_bytes_or_a_4xx(name: str, kind: str) -> None:
     try:
         payload = read_payload(parse_body(FOUND[name], kind), LIMIT)
     except ItemError as error:
@@ -62,7 +62,7 @@ def test_any_body_is_bytes_or_a_4xx(body: bytes, name: str) -> None:
 
 
 @given(JSON)
-def test_what_a_server_has_parsed_is_bytes_or_a_4xx(value: Any) -> None:
+def test_parsed_value_of_any_kind_is_bytes_or_a_4xx(value: Any) -> None:
     try:
         assert read_payload({"body": value}, LIMIT)
     except ItemError as error:
@@ -90,7 +90,9 @@ PIECES = st.sampled_from(
     st.sampled_from(["multipart/form-data; boundary=x", "multipart/form-data"])
     | st.text(max_size=40),
 )
-def test_any_form_is_fields_of_itself_or_an_error(body: bytes, kind: str) -> None:
+def test_any_form_is_parsed_into_parts_of_itself_or_refused(
+    body: bytes, kind: str
+) -> None:
     try:
         fields = parse_multipart(body, kind)
     except BadEnvelope:

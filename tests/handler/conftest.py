@@ -1,4 +1,4 @@
-"""A pipeline over a model that costs next to nothing; photographs encoded in every format."""
+"""A pipeline over a trivial model, and a photograph encoded in every format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakePipeline = Callable[..., Pipeline]
 def make_runner(
     config: HandlerConfig, max_batch: int = 8, device: str = "cpu"
 ) -> BatchRunner:
-    """NearFree with seeded weights, large enough that pictures differ in their answers."""
+    """Runs NearFree with seeded weights, large enough that pictures get different answers."""
     torch.manual_seed(0)
     model = NearFree().eval()
     with torch.no_grad():
@@ -34,7 +34,7 @@ def make_runner(
 
 @pytest.fixture
 def make_pipeline() -> MakePipeline:
-    """`make_pipeline(threads=1, **settings)`; classes are called by their index."""
+    """`make_pipeline(threads=1, **settings)`; classes are named by their index."""
 
     def make(threads: int = 1, max_batch: int = 8, **settings: Any) -> Pipeline:
         config = HandlerConfig.from_mapping(settings, environ={})

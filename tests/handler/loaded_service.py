@@ -1,4 +1,4 @@
-"""An archive loaded as TorchServe's worker does it, in this process, without a server."""
+"""Loads an archive as TorchServe's worker does, in this process and without a server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_service(mar: str, environ: dict[str, str] | None = None) -> Service:
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """A batch as the worker's protocol hands it over: every format, good and bad."""
+    """Makes a batch as the worker's protocol passes it, with good and bad items."""
     image = PHOTOGRAPHS[0].image
     payloads = [
         encode(image, "JPEG", quality=90),
@@ -62,5 +62,5 @@ def make_rows() -> list[dict[str, Any]]:
 
 
 def predict(service: Service, rows: list[dict[str, Any]]) -> bytes:
-    """One batch through ts/service.py; the encoded reply."""
+    """Sends one batch through ts/service.py; returns the encoded reply."""
     return bytes(service.predict(rows))

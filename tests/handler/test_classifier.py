@@ -30,7 +30,7 @@ CLASSES = 1000
 
 
 def make_context(folder: Path, **handler: Any) -> Context:
-    """What ts/model_loader.py hands to `initialize`."""
+    """Makes the context that ts/model_loader.py passes to `initialize`."""
     metrics = MetricsCacheYamlImpl(
         str(Path(ts.__file__).parent / "configs/metrics.yaml")
     )
@@ -50,7 +50,7 @@ def make_context(folder: Path, **handler: Any) -> Context:
 
 
 def request(context: Context, *headers: dict[str, str]) -> Context:
-    """The next batch's headers, one mapping per item."""
+    """Sets the headers of the next batch, one mapping per item."""
     context.request_processor = [RequestProcessor(dict(one)) for one in headers]
     context.request_ids = {idx: f"request-{idx}" for idx in range(len(headers))}
     return context
@@ -118,7 +118,7 @@ def test_batch_is_answered_with_labels_statuses_and_headers(
 
 @pytest.fixture
 def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Explanations one after the other, as no server with predictions to make answers them."""
+    """Lets explanations follow each other without a pause."""
     monkeypatch.setattr("offpath.handler.model.explanations.PAUSE_FACTOR", 0.0)
 
 
@@ -138,7 +138,7 @@ def test_explanations_and_predictions_share_a_batch(
         request(context, {}, explain, explain, explain),
     )
     assert [status(context, idx) for idx in range(4)] == [200, 200, 415, 200]
-    # Equal but for the rounding of another batch size's matrix product.
+    # Equal except for rounding: the matrix product of another batch size differs in the last bit.
     assert json.loads(bodies[0]) == pytest.approx(json.loads(alone[0]), abs=1e-5)
     for idx in (1, 3):
         attributions = torch.tensor(json.loads(bodies[idx]))
@@ -147,7 +147,7 @@ def test_explanations_and_predictions_share_a_batch(
 
 
 @pytest.mark.usefixtures("unpaused")
-def test_explanation_is_of_the_class_asked_for(
+def test_explanation_is_for_the_requested_class(
     classifier: OffpathClassifier, context: Context
 ) -> None:
     rows: list[dict[str, Any]] = [
@@ -166,7 +166,7 @@ def test_explanation_is_of_the_class_asked_for(
     [b"1000", b"-1", b"cat", b"1.5", b"\xff", b"9" * 10_000, "1e3", [1], {"a": 1}],
     ids=lambda target: repr(target)[:12],
 )
-def test_wrong_target_is_that_items_400(
+def test_wrong_target_is_a_400_of_its_item(
     classifier: OffpathClassifier, context: Context, target: object
 ) -> None:
     for value in (target, bytearray(target) if isinstance(target, bytes) else target):
@@ -179,7 +179,7 @@ def test_wrong_target_is_that_items_400(
         assert len(json.loads(bodies[1])) == 5
 
 
-def test_description_says_what_the_worker_runs_with(
+def test_description_holds_classes_and_settings(
     classifier: OffpathClassifier, context: Context
 ) -> None:
     bodies = classifier.handle([{}], request(context, {"describe": "True"}))
@@ -201,7 +201,7 @@ def test_a_client_that_asks_to_describe_a_prediction_gets_its_answer(
     assert len(json.loads(bodies[1])) == 5
 
 
-def test_a_batch_of_explanations_is_one_and_many_429(
+def test_one_explanation_of_a_batch_is_made_and_others_get_429(
     classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier.__dict__.pop("_explainer", None)
@@ -259,7 +259,7 @@ def test_answered_requests_cause_no_line_on_the_log(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_record_has_the_timings_that_the_client_was_told(
+def test_record_has_the_timings_that_the_client_received(
     classifier: OffpathClassifier,
     context: Context,
     monkeypatch: pytest.MonkeyPatch,
@@ -308,11 +308,8 @@ def test_wrong_setting_refuses_to_load_and_names_it(model_dir: Path) -> None:
     ],
     ids=str,
 )
-def test_threads_are_the_cores_shared_by_the_workers(
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, int],
-    cores: int,
-    threads: int,
+def test_threads_are_cores_divided_by_workers(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], cores: int, threads: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(host_limits, "CPU_LIMIT", Path("/no limit"))
@@ -328,7 +325,7 @@ def test_threads_are_the_cores_shared_by_the_workers(
         ("9900000 100000", 64),
     ],
 )
-def test_a_containers_limit_counts_as_its_cores(
+def test_container_limit_bounds_the_number_of_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, cores: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))

@@ -12,6 +12,29 @@ from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import DecodeOptions
 
 NAN, INF = math.nan, math.inf
+WRONG: dict[str, list[Any]] = {
+    "image_size": [15, 2049, 224.0, "224", True, None],
+    "resize_size": [0, [256]],
+    "top_k": [0, False, 1001],
+    "mean": [
+        *[None, "0.5", "abc", [], [0.5, 0.5], [0.5] * 4, [0.5, 0.5, "0.5"]],
+        *[[0.5, 0.5, None], [0.5, 0.5, True], [0.5, 0.5, NAN], [0.5, 0.5, -0.1]],
+        *[[123.7, 116.3, 103.5], {"r": 1, "g": 1, "b": 1}],
+    ],
+    "std": [[0.2, 0.2, 0], [0.2, 0.2, INF], [0.2, 0.2, NAN], [[0.2], 0.2, 0.2]],
+    "channels": [2, True, "3"],
+    "resize": ["crop"],
+    "interpolation": ["nearest"],
+    "fill": [256, [0, 0], 0.5],
+    "decode": ["fast", None, ["scaled"]],
+    "scale_margin": [0.9, NAN, INF, True],
+    "exif_orientation": [1, "true", None],
+    "max_pixels": [0, 10**9, 5e7],
+    "max_payload_bytes": [-1, 2**31],
+    "threads": [-1, True],
+    "server_timing": [0],
+    "metrics_interval_s": [0, NAN, "1"],
+}
 
 
 def read(mapping: Any, **environ: str) -> HandlerConfig:
@@ -37,65 +60,7 @@ def test_yaml_lists_become_tuples() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("image_size", 15),
-        ("image_size", 2049),
-        ("image_size", 224.0),
-        ("image_size", "224"),
-        ("image_size", True),
-        ("image_size", None),
-        ("resize_size", 0),
-        ("resize_size", [256]),
-        ("top_k", 0),
-        ("top_k", False),
-        ("top_k", 1001),
-        ("mean", None),
-        ("mean", "0.5"),
-        ("mean", "abc"),
-        ("mean", []),
-        ("mean", [0.5, 0.5]),
-        ("mean", [0.5] * 4),
-        ("mean", [0.5, 0.5, "0.5"]),
-        ("mean", [0.5, 0.5, None]),
-        ("mean", [0.5, 0.5, True]),
-        ("mean", [0.5, 0.5, NAN]),
-        ("mean", [0.5, 0.5, -0.1]),
-        ("mean", [123.7, 116.3, 103.5]),
-        ("mean", {"r": 1, "g": 1, "b": 1}),
-        ("std", [0.2, 0.2, 0]),
-        ("std", [0.2, 0.2, INF]),
-        ("std", [0.2, 0.2, NAN]),
-        ("std", [[0.2], 0.2, 0.2]),
-        ("channels", 2),
-        ("channels", True),
-        ("channels", "3"),
-        ("resize", "crop"),
-        ("interpolation", "nearest"),
-        ("fill", 256),
-        ("fill", [0, 0]),
-        ("fill", 0.5),
-        ("decode", "fast"),
-        ("decode", None),
-        ("decode", ["scaled"]),
-        ("scale_margin", 0.9),
-        ("scale_margin", NAN),
-        ("scale_margin", INF),
-        ("scale_margin", True),
-        ("exif_orientation", 1),
-        ("exif_orientation", "true"),
-        ("exif_orientation", None),
-        ("max_pixels", 0),
-        ("max_pixels", 10**9),
-        ("max_pixels", 5e7),
-        ("max_payload_bytes", -1),
-        ("max_payload_bytes", 2**31),
-        ("threads", -1),
-        ("threads", True),
-        ("server_timing", 0),
-        ("metrics_interval_s", 0),
-        ("metrics_interval_s", NAN),
-        ("metrics_interval_s", "1"),
-    ],
+    [(key, value) for key, values in WRONG.items() for value in values],
 )
 def test_wrong_value_names_key_value_and_what_is_accepted(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -116,7 +81,7 @@ def test_unknown_key_names_it_and_the_accepted_ones(key: Any) -> None:
 
 
 @pytest.mark.parametrize("section", [[], [1], "scaled", 3, True])
-def test_section_that_is_no_mapping_is_refused(section: Any) -> None:
+def test_section_that_is_not_a_mapping_is_refused(section: Any) -> None:
     with pytest.raises(ConfigError, match="accepted: a mapping with image_size"):
         read(section)
 
@@ -145,12 +110,12 @@ def test_resize_follows_from_the_models_size(
     assert read(settings).resize_size == resize_size
 
 
-def test_letterbox_has_one_size() -> None:
+def test_letterbox_with_two_sizes_is_refused() -> None:
     with pytest.raises(ConfigError, match="a letterbox has only one size"):
         read({"resize": "letterbox", "resize_size": 256})
 
 
-def test_one_number_is_for_all_channels() -> None:
+def test_one_number_applies_to_all_channels() -> None:
     config = read({"mean": 0.5, "std": [0.25], "fill": 114})
     assert (config.mean, config.std) == ((0.5,) * 3, (0.25,) * 3)
     assert config.fill == (114,) * 3
@@ -178,7 +143,7 @@ def test_grey_needs_its_own_numbers(settings: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     "section", ["s3://bucket/prefix", 5, True, ["uri"], [["a", 1]]]
 )
-def test_prediction_log_that_is_no_mapping_is_named(section: Any) -> None:
+def test_prediction_log_that_is_not_a_mapping_is_refused(section: Any) -> None:
     with pytest.raises(ConfigError, match=r"handler\.prediction_log is .*accepted: "):
         read({"prediction_log": section})
 
@@ -186,10 +151,6 @@ def test_prediction_log_that_is_no_mapping_is_named(section: Any) -> None:
 def test_wrong_prediction_log_setting_is_named_with_its_section() -> None:
     with pytest.raises(ConfigError, match=r"handler\.prediction_log\.sync is 'maybe'"):
         read({"prediction_log": {"sync": "maybe"}})
-    with pytest.raises(
-        ConfigError, match="unknown key 'url' in handler.prediction_log"
-    ):
-        read({"prediction_log": {"url": "off"}})
 
 
 def test_environment_beats_the_file_for_the_prediction_log() -> None:
@@ -198,7 +159,7 @@ def test_environment_beats_the_file_for_the_prediction_log() -> None:
     assert read(settings, OFFPATH_PREDICTION_LOG="off").prediction_log.is_off
 
 
-def test_decode_options_keep_every_pixel_where_parity_is_asked_for():
+def test_exact_decoding_keeps_every_pixel():
     config = HandlerConfig(resize_size=100, scale_margin=1.5, max_pixels=7)
     assert config.decode_options == DecodeOptions(150, config.exif_orientation, 7)
     assert dataclasses.replace(config, decode="exact").decode_options.min_size == 0

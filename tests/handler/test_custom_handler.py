@@ -51,7 +51,7 @@ def encode(
     return CustomAnswers(Defects()).encode(batch, context), batch
 
 
-def test_the_body_is_what_the_method_returns_and_the_log_what_it_puts_there() -> None:
+def test_custom_handler_decides_the_body_and_the_log_entry() -> None:
     headers = {"X-Line": "7", "X-Offpath-Key": "secret"}
     (reply,), batch = encode("scratch", headers=headers)
     assert (reply.status, json.loads(reply.body)) == (
@@ -61,13 +61,13 @@ def test_the_body_is_what_the_method_returns_and_the_log_what_it_puts_there() ->
     assert batch.items[0].extra == {"verdict": "reject"}
 
 
-def test_the_doors_own_headers_are_not_handed_on() -> None:
+def test_headers_of_the_front_door_are_hidden_from_custom_handlers() -> None:
     (reply,), _ = encode("headers", headers={"X-Offpath-Key": "k", "A": "b"})
     assert json.loads(reply.body) == {"a": "b"}
 
 
 @pytest.mark.parametrize("label", ["fails", "no-json", "no-json-log", "hanging"])
-def test_what_fails_gets_a_500_alone_and_the_log_says_where(
+def test_failing_item_gets_a_500_and_the_log_names_the_line(
     label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -82,7 +82,7 @@ def test_what_fails_gets_a_500_alone_and_the_log_says_where(
     assert said.isascii()
 
 
-def test_a_refusal_of_theirs_has_its_own_status_and_type() -> None:
+def test_error_of_a_custom_handler_keeps_its_status_and_type() -> None:
     replies, batch = encode("unsure", "dent")
     assert [reply.status for reply in replies] == [422, 200]
     assert json.loads(replies[0].body) == {
@@ -94,7 +94,7 @@ def test_a_refusal_of_theirs_has_its_own_status_and_type() -> None:
     assert error is not None and error.__traceback__ is None  # holds no payload
 
 
-def test_a_refused_item_is_not_asked_about() -> None:
+def test_custom_handler_is_not_called_for_a_failed_item() -> None:
     batch = Batch([Item(error=Unsure("too late"))], StageTimer())
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor({})]

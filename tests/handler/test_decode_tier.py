@@ -1,4 +1,4 @@
-"""Pictures decoded without the model, and what the model's side makes of them."""
+"""Pictures decoded by a decode tier, and classified by the model's process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JPEG = encode(find_photograph("coffee").rgb, "JPEG")
 
 
 class Counted:
-    """A metrics cache that adds up."""
+    """A metrics cache that sums values."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
@@ -79,7 +79,7 @@ def test_a_decoded_picture_gets_the_answer_of_its_file(
     assert json.loads(mine.body) == pytest.approx(json.loads(theirs.body), abs=1e-6)
 
 
-def test_its_record_speaks_of_the_file_and_of_both_halves(
+def test_record_of_a_prepared_input_covers_its_file_and_both_tiers(
     tier, make_pipeline: MakePipeline
 ) -> None:
     decoded, before = tier[0].decode({"body": JPEG}, make_context("a"))
@@ -95,7 +95,7 @@ def test_its_record_speaks_of_the_file_and_of_both_halves(
     assert record.stage_ms["inference"] > 0
 
 
-def test_a_refusal_is_answered_recorded_and_counted_here_alone(
+def test_refusal_is_answered_recorded_and_counted_by_the_decode_tier_only(
     tier, make_pipeline: MakePipeline, tmp_path: Path
 ) -> None:
     decode_tier, metrics = tier
@@ -111,7 +111,7 @@ def test_a_refusal_is_answered_recorded_and_counted_here_alone(
     assert metrics.sums["offpath_stage_seconds_total decode"] > 0
 
 
-def test_a_square_of_another_model_is_refused_and_its_neighbour_answered(
+def test_input_of_another_size_is_refused_and_its_neighbour_answered(
     tier, make_pipeline: MakePipeline
 ) -> None:
     decoded, _ = tier[0].decode({"body": JPEG}, make_context("a"))

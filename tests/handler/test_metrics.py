@@ -68,10 +68,7 @@ def test_batch_is_counted_by_stage_size_and_error(
     [(1, 8), (2, 7), (8, 5), (9, 4), (64, 2), (65, 1), (1000, 1)],
 )
 def test_batch_size_buckets_are_cumulative(
-    emitter: MetricsEmitter,
-    caplog: pytest.LogCaptureFixture,
-    size: int,
-    buckets: int,
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture, size: int, buckets: int
 ) -> None:
     emitter.count_batch(ONE_SECOND, size, [])
     emitter.write()
@@ -133,7 +130,7 @@ def test_nothing_is_lost_or_doubled_between_threads(
     assert totals["offpath_stage_seconds_total", "Stage:decode"] == pytest.approx(375)
 
 
-def test_stopping_writes_what_is_left(
+def test_stopping_writes_the_last_differences(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:
     emitter.start()

@@ -30,7 +30,7 @@ BATCH = 128
 
 
 def check_reply(reply: Reply) -> str:
-    """What every reply keeps to, whatever was sent; returns the error's type or `ok`."""
+    """Checks the form of a reply; returns the type of its error, or `ok`."""
     assert reply.status == 200 or 400 <= reply.status < 500
     assert reply.phrase and reply.phrase.isascii() and "\n" not in reply.phrase
     body = json.loads(reply.body)
@@ -45,7 +45,7 @@ def check_reply(reply: Reply) -> str:
 
 
 def assert_same_answer(reply: Reply, alone: Reply) -> None:
-    """Equal but for the rounding of another batch size's matrix product."""
+    """Compares two replies, except for the rounding of another batch size's matrix product."""
     assert reply.status == alone.status
     assert json.loads(reply.body) == pytest.approx(json.loads(alone.body), abs=1e-5)
 
@@ -197,7 +197,7 @@ def test_random_bytes_are_refused_one_by_one(make_pipeline: MakePipeline) -> Non
 
 
 def corrupt(file: bytes, generator: np.random.Generator) -> bytes:
-    """Flips, cuts out, doubles or overwrites a few bytes; half of the time near the header."""
+    """Changes, removes, doubles or overwrites a few bytes, half of the time near the header."""
     broken = bytearray(file)
     for _ in range(int(generator.integers(1, 8))):
         reach = min(len(broken), 200) if generator.random() < 0.5 else len(broken)
@@ -236,10 +236,10 @@ def test_corrupted_files_of_every_format_are_answered_one_by_one(
     pipeline = make_pipeline(max_pixels=10**6, **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        silence_decoders()  # again: pytest has its own filters in a test
+        silence_decoders()  # again, because pytest sets its own filters in a test
         types = classify_beside_good_ones(pipeline, payloads)
-    assert caught == []  # each would be a line on the log, and open a file
-    assert capfd.readouterr() == ("", "")  # so would libtiff's own words be
+    assert caught == []  # each would be a line in the log, and open a file
+    assert capfd.readouterr() == ("", "")  # libtiff would write here
     assert types["ok"] > 0 and types["UndecodableImage"] > 0
 
 
@@ -282,10 +282,10 @@ def test_envelopes_of_junk_are_refused_one_by_one(make_pipeline: MakePipeline) -
     assert set(types) == {"BadEnvelope", "EmptyPayload", "UnsupportedFormat"}
 
 
-def test_error_inside_an_item_never_stops_its_neighbours_silently(
+def test_bug_in_the_decoder_raises_instead_of_becoming_a_4xx(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A bug of ours is not the client's fault: it must surface, not become a 4xx.
+    # A bug is not the client's fault, so it must not become a 4xx.
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -312,7 +312,7 @@ def test_bad_payload_is_freed_with_its_batch_without_the_garbage_collector(
         gc.enable()
 
 
-def test_a_batch_near_its_time_out_gives_up_what_has_not_begun(
+def test_batch_near_its_timeout_gives_up_items_that_are_not_decoded_yet(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = make_pipeline()

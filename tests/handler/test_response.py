@@ -9,11 +9,11 @@ import pytest
 from offpath.handler import errors
 from offpath.handler.response import encode_error, encode_json, encode_prediction
 
-# Ours alone: tests of others make some of their own.
+# Without the classes that other tests define.
 ITEM_ERRORS = [
     e for e in errors.ItemError.__subclasses__() if e.__module__ == errors.__name__
 ]
-# No fault of the client's: a file of the front door's, a handler of one's own, a batch too slow.
+# Errors that the client did not cause: the front door's file, a custom handler, a slow batch.
 SERVER_ERRORS = (errors.BodyUnreadable, errors.PostprocessFailed, errors.BatchOutOfTime)
 
 

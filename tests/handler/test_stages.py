@@ -66,7 +66,7 @@ def test_shared_time_of_a_block_that_raises_is_counted(clock: Clock) -> None:
     assert timer.seconds[Stage.DECODE] == 1.0
 
 
-def test_account_that_was_read_does_not_change_afterwards(clock: Clock) -> None:
+def test_timings_that_were_read_do_not_change(clock: Clock) -> None:
     timer = StageTimer(clock)
     timings = timer.read()
     with timer.stage(Stage.LOG):

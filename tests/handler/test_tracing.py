@@ -1,4 +1,4 @@
-"""Spans as a real OTLP collector gets them, and what tracing costs a request."""
+"""Spans as a real OTLP collector receives them, and the cost of tracing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def collector() -> Iterator[Collector]:
 
 
 class Requests:
-    """What the tracer asks a context."""
+    """A context with the attributes that the tracer uses."""
 
     model_name = "cats"
 
@@ -52,7 +52,7 @@ def trace(
     *headers: dict[str, str],
     items: list[Item] | None = None,
 ) -> list[Any]:
-    """The spans of one batch whose decoding took 3 s and whose inference took 2 s."""
+    """Returns the spans of one batch with 3 s of decoding and 2 s of inference."""
     ticks = iter((0.0, 6.0))
     timer = StageTimer(lambda: next(ticks))
     timer.seconds |= {Stage.DECODE: 3.0, Stage.INFERENCE: 2.0}
@@ -64,7 +64,7 @@ def trace(
     return collector.spans[before:]
 
 
-def test_a_request_has_its_stages_as_children_and_its_batch_as_a_link(
+def test_request_span_has_stages_as_children_and_a_link_to_its_batch(
     collector: Collector,
 ) -> None:
     batch, decode, inference, request = trace(collector, 1.0, {})
@@ -91,7 +91,7 @@ def test_a_request_has_its_stages_as_children_and_its_batch_as_a_link(
     assert collector.resources[-1]["offpath.model"] == "cats"
 
 
-def test_a_traceparent_is_continued_as_it_says(collector: Collector) -> None:
+def test_traceparent_is_continued_by_its_flags(collector: Collector) -> None:
     sampled = {"Traceparent": PARENT.format(flags="01"), "tracestate": "a=b"}
     not_sampled = {"traceparent": PARENT.format(flags="00")}
     broken = {"traceparent": "00-nonsense"}
@@ -104,7 +104,7 @@ def test_a_traceparent_is_continued_as_it_says(collector: Collector) -> None:
     assert len(trace(collector, 1.0, broken)) == 4
 
 
-def test_only_our_own_failures_are_errors_of_a_span(collector: Collector) -> None:
+def test_only_server_errors_mark_a_span_as_failed(collector: Collector) -> None:
     errors = [BadTensor("no"), PostprocessFailed("no")]
     items = [Item(b"", error=error) for error in errors]
     spans = trace(collector, 1.0, {}, {}, items=items)
@@ -148,12 +148,12 @@ def test_a_trace_goes_on_through_the_front_door(
 def test_one_request_in_a_hundred_traced_costs_under_two_percent(
     collector: Collector, tmp_path: Path
 ) -> None:
-    """CPU of the whole process, batches with and without in turn; `-s` prints the figures."""
+    """Compares the CPU of the whole process with and without tracing; `-s` prints it."""
     mar = build(tmp_path, "near-free", "near-free")
     off, on, all_traced = (
         statistics.median(times) for times in measure(mar, collector.url, 40)
     )
     print(
-        f"CPU ms a batch of 8: {off:.3f} off, {on:.3f} at 1 %, {all_traced:.3f} all traced"
+        f"CPU ms per batch of 8: {off:.3f} off, {on:.3f} at 1 %, {all_traced:.3f} all traced"
     )
     assert on < 1.02 * off

@@ -33,7 +33,7 @@ FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]
 
 
 def with_pillow(payload: bytes) -> Pixels:
-    """What the stock handler would see, in RGB."""
+    """Decodes as TorchServe's handler does, to RGB."""
     with Image.open(io.BytesIO(payload)) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -161,12 +161,12 @@ def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
     scaled = decode_image(payload, DecodeOptions(384, exif_orientation=True))
     assert scaled.denominator == 2
     assert (scaled.height, scaled.width) == (exact.height, exact.width)
-    squares = [
+    expected, made = (
         transform_image(image, InputGeometry()).astype(float)
         for image in (exact, scaled)
-    ]
-    # A shift by half a decoded pixel alone makes 0.5 here.
-    assert np.abs(squares[0] - squares[1]).mean() < 0.4
+    )
+    # A shift by half a decoded pixel would make a difference of 0.5.
+    assert np.abs(expected - made).mean() < 0.4
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
@@ -224,7 +224,7 @@ def test_scale_keeps_the_side_that_counts_above_the_minimum(
     [((1000, 872), 2), ((1601, 1537), 4), ((3100, 3099), 8), ((767, 769), 2)],
     ids=str,
 )
-def test_large_jpeg_is_decoded_smaller_and_says_so(
+def test_large_jpeg_is_decoded_at_a_smaller_scale(
     size: tuple[int, int], denominator: int
 ) -> None:
     payload = encode(find_photograph("hubble_deep_field").rgb.resize(size), "JPEG")
@@ -259,7 +259,7 @@ def test_truncated_file_of_every_format_is_refused(format: str) -> None:
         pytest.param(b"RIFF\x10\0\0\0WAVEfmt ", id="wav"),
     ],
 )
-def test_formats_that_are_not_ours_are_unsupported(payload: bytes) -> None:
+def test_other_formats_are_unsupported(payload: bytes) -> None:
     with pytest.raises(UnsupportedFormat):
         decode_image(payload, EXACT)
 
@@ -270,7 +270,7 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def claim_size(format: str, side: int) -> bytes:
-    """A file of the format whose header claims side x side pixels (WebP: what it can claim)."""
+    """Makes a file whose header claims side x side pixels (for WebP, its largest size)."""
     payload = bytearray(encode(Image.new("RGB", (16, 16)), format))
     if format == "PNG":
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)

@@ -79,7 +79,9 @@ NOISE = Image.fromarray(
         ),
     ],
 )
-def test_what_markers_say_is_refused_within_50_ms(make: Callable[[], bytes]) -> None:
+def test_cost_visible_in_markers_is_refused_within_50_ms(
+    make: Callable[[], bytes],
+) -> None:
     body = bytearray(make())
     assert len(body) <= MOST_BYTES
     begin_s = time.thread_time()
@@ -96,7 +98,7 @@ def test_what_markers_say_is_refused_within_50_ms(make: Callable[[], bytes]) -> 
         pytest.param(lambda: gif_of_comments(MOST_BYTES // 3 - 10), id="gif-comments"),
     ],
 )
-def test_what_no_marker_says_ends_with_the_budget(
+def test_cost_without_markers_ends_with_the_budget(
     make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A fifth of the real budget, for a test that is quick.

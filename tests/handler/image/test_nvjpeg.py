@@ -24,12 +24,12 @@ COFFEE = find_photograph("coffee").rgb
 JPEG = encode(COFFEE, "JPEG")
 OPTIONS = DecodeOptions(384)
 ORIENTATION = 0x0112
-# What the resamplers' last bit moves a probability of the test's touchy model.
+# Largest effect of the resamplers' last bit on a probability of the test's sensitive model.
 ROUNDING = 5e-3
 
 
 class CpuDecoder:
-    """Signature and errors of nvjpeg's call: one file that it cannot decode fails them all."""
+    """Stands for nvjpeg: one file that it cannot decode fails the whole call."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -47,7 +47,7 @@ def turned(orientation: int) -> bytes:
 
 
 def without_tables(payload: bytes) -> bytes:
-    """Its header reads well, but no decoder can go on without the quantisation tables."""
+    """Removes the quantisation tables, without which a picture with a good header is useless."""
     while (start := payload.find(b"\xff\xdb")) > 0:
         length = int.from_bytes(payload[start + 2 : start + 4], "big")
         payload = payload[:start] + payload[start + 2 + length :]
@@ -55,7 +55,7 @@ def without_tables(payload: bytes) -> bytes:
 
 
 def with_unknown_codes(payload: bytes) -> bytes:
-    """Its header reads well, but the scan names Huffman tables that there are not."""
+    """Makes the scan name Huffman tables that the file does not have."""
     at = payload.find(b"\xff\xda") + 6
     return payload[:at] + b"\x33" + payload[at + 1 :]
 
@@ -90,7 +90,7 @@ def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
         ),
     ],
 )
-def test_what_nvjpeg_cannot_do_is_never_given_to_it(
+def test_pictures_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
     payload: bytes, options: DecodeOptions
 ) -> None:
     decode = CpuDecoder()
@@ -126,7 +126,7 @@ def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     assert decode.calls == [3, 1, 1, 1]
 
 
-def test_bytes_that_may_not_be_written_cause_no_warning_on_the_log() -> None:
+def test_read_only_bytes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # torchvision 0.29 says so of its decoders; Python shows it to nobody by default.
@@ -154,7 +154,7 @@ def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(reply.body) for reply in pipeline.classify(rows)]
 
 
-def test_answers_are_those_of_the_cpus_decoder() -> None:
+def test_predictions_equal_those_of_the_cpu_decoder() -> None:
     payloads = [encode(photograph.rgb, "JPEG") for photograph in PHOTOGRAPHS]
     decode = CpuDecoder()
     on_device = read(make_pipeline(decode), payloads)
@@ -165,7 +165,7 @@ def test_answers_are_those_of_the_cpus_decoder() -> None:
         assert answer == pytest.approx(exact, abs=ROUNDING)
 
 
-def test_a_batch_of_everything_keeps_its_order_and_its_errors() -> None:
+def test_mixed_batch_keeps_its_order_and_errors() -> None:
     payloads = [JPEG, b"junk", encode(COFFEE, "PNG"), JPEG[:-100], without_tables(JPEG)]
     payloads += [encode(find_photograph("chelsea").rgb, "JPEG"), b""]
     mixed = read(make_pipeline(CpuDecoder()), payloads)
@@ -179,7 +179,7 @@ def test_a_batch_of_everything_keeps_its_order_and_its_errors() -> None:
     assert codes == [None, 415, None, 422, 422, None, 400]
 
 
-def test_a_picture_too_long_to_resize_there_is_decoded_by_the_cpu() -> None:
+def test_long_picture_is_decoded_by_the_cpu() -> None:
     image = COFFEE.resize((30, 9001))
     payload = encode(image, "JPEG")
     assert read(make_pipeline(CpuDecoder()), [payload]) == read(

@@ -43,18 +43,9 @@ def scaled_jpeg(photograph: Photograph, size: tuple[int, int]) -> DecodedImage:
     return decode_image(payload, DecodeOptions(MIN_SIZE))
 
 
-@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
-def test_picture_decoded_in_full_differs_from_pillows_by_rounding(
-    photograph: Photograph,
-) -> None:
-    image = as_jpeg(photograph.rgb)
-    difference = transform_with_torch(image, InputGeometry()).astype(int)
-    difference -= transform_image(image, InputGeometry())
-    assert np.abs(difference).max() <= 2
-    assert np.abs(difference).mean() <= 0.25
-
-
-OTHER_GEOMETRIES = [
+GEOMETRIES = [
+    InputGeometry(),
+    InputGeometry(256, 256),
     InputGeometry(224, 256, interpolation="bicubic"),
     InputGeometry(224, 224, "stretch"),
     InputGeometry(224, 256, "stretch", "bicubic"),
@@ -65,11 +56,11 @@ OTHER_GEOMETRIES = [
 ]
 
 
-@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
-def test_other_geometries_differ_from_pillow_only_by_rounding(
-    geometry: InputGeometry,
-) -> None:
-    for photograph in PHOTOGRAPHS[::3]:
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_pictures_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -> None:
+    # All photographs in the default geometry, a third of them in the others.
+    step = 1 if geometry == InputGeometry() else 3
+    for photograph in PHOTOGRAPHS[::step]:
         image = as_jpeg(photograph.rgb)
         expected = transform_image(image, geometry).astype(int)
         picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
@@ -84,8 +75,15 @@ def test_other_geometries_differ_from_pillow_only_by_rounding(
             assert difference.max() <= bound and difference.mean() <= 0.25
 
 
-@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
-@pytest.mark.parametrize("size", [(30, 41), (257, 300), (2, 3), (1, 900), (900, 1)])
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [
+        *[(30, 41), (257, 300), (2, 3), (1, 900), (900, 1)],
+        pytest.param((224, 224), id="smaller-than-the-resize"),
+        pytest.param((333, 500), id="square-as-wide-as-the-resize"),
+    ],
+)
 def test_any_picture_size_fits_any_geometry(
     size: tuple[int, int], geometry: InputGeometry
 ) -> None:
@@ -95,11 +93,9 @@ def test_any_picture_size_fits_any_geometry(
     assert np.abs(made - transform_image(image, geometry).astype(int)).mean() <= 0.25
 
 
-@pytest.mark.parametrize("geometry", OTHER_GEOMETRIES, ids=str)
-def test_scaled_decode_keeps_the_position_in_other_geometries(
-    geometry: InputGeometry,
-) -> None:
-    for size in ((1411, 1411), (1365, 2048), (4001, 3071)):
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_scaled_decode_keeps_the_position(geometry: InputGeometry) -> None:
+    for size in ((1411, 1411), (1365, 2048), (4001, 3071), (3071, 4001)):
         payload = make_waves(size)
         scaled = decode_image(payload, DecodeOptions.for_input(geometry, 1.5))
         assert scaled.denominator > 1
@@ -129,34 +125,10 @@ def test_cut_is_within_reach_on_a_pixels_edge_or_at_the_pictures(
         assert abs(pixel * step - round(pixel * step)) <= MAX_SHIFT_PX
 
 
-def test_far_from_the_pictures_edge_there_may_be_no_cut() -> None:
+def test_crop_far_from_the_edge_may_have_no_cut() -> None:
     # The edges drift apart by a quarter of a pixel over the whole reach.
     assert find_cut(MAX_LEAD_PX + 1, 1.001) is None
     assert find_cut(20_000, 4 / 3) is not None
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param((224, 224), id="smaller-than-the-resize"),
-        pytest.param((30, 41), id="enlarged"),
-        pytest.param((333, 500), id="square-as-wide-as-the-resize"),
-        pytest.param((257, 300), id="edges-that-never-meet"),
-        pytest.param((2, 3), id="tiny"),
-    ],
-)
-@pytest.mark.parametrize("image_size", [224, 256])
-def test_any_picture_size_fills_the_input(
-    size: tuple[int, int], image_size: int
-) -> None:
-    picture = find_photograph("coffee").rgb.resize(size)
-    image = as_jpeg(picture)
-    pixels = transform_with_torch(image, InputGeometry(image_size)).astype(int)
-    assert pixels.shape == (image_size, image_size, 3)
-    assert (
-        np.abs(pixels - transform_image(image, InputGeometry(image_size))).mean()
-        <= 0.25
-    )
 
 
 @pytest.mark.parametrize(
@@ -172,18 +144,6 @@ def test_both_resamplers_differ_by_little(name: str, size: tuple[int, int]) -> N
     difference = np.abs(by_torch - transform_image(image, InputGeometry()))
     assert difference.max() <= 1
     assert difference.mean() <= 0.25
-
-
-@pytest.mark.parametrize("size", [(1411, 1411), (1365, 2048), (3071, 4001)], ids=str)
-def test_scaled_decode_lies_where_the_exact_one_does(size: tuple[int, int]) -> None:
-    payload = make_waves(size)
-    scaled = decode_image(payload, DecodeOptions(MIN_SIZE))
-    exact = decode_image(payload, DecodeOptions())
-    assert scaled.denominator > 1
-    difference = transform_with_torch(scaled, InputGeometry()).astype(int)
-    difference -= transform_image(exact, InputGeometry())
-    assert np.abs(difference).max() <= 2
-    assert abs(difference.mean()) < 0.3
 
 
 def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
@@ -204,7 +164,7 @@ def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
 
 
 @pytest.mark.parametrize("size", [(4000, 800), (800, 4000)], ids=str)
-def test_of_a_long_picture_only_the_crop_is_resized(size: tuple[int, int]) -> None:
+def test_only_the_crop_of_a_long_picture_is_resized(size: tuple[int, int]) -> None:
     image = scaled_jpeg(find_photograph("china"), size)
     assert image.denominator == 2
     seen = []
@@ -235,20 +195,6 @@ def test_turned_pictures_cause_no_warning_on_the_log() -> None:
                 decode_image(payload, options), InputGeometry()
             )
         assert pixels.shape == (224, 224, 3)
-
-
-@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda p: p.name)
-def test_resize_on_a_device_differs_from_pillows_by_rounding(
-    photograph: Photograph,
-) -> None:
-    image = as_jpeg(photograph.rgb)
-    picture = torch.from_numpy(image.pixels.copy()).permute(2, 0, 1)
-    pixels = transform_on_device(picture, InputGeometry())
-    assert pixels is not None
-    assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (224, 224, 3))
-    difference = pixels.numpy().astype(int) - transform_image(image, InputGeometry())
-    assert np.abs(difference).max() <= 2
-    assert np.abs(difference).mean() <= 0.25
 
 
 def test_resize_on_a_device_leaves_a_picture_without_a_near_cut() -> None:

@@ -1,4 +1,4 @@
-"""Scores of each activation beside plain PyTorch's, from the batch to the reply and the log."""
+"""Compares the scores of each activation with plain PyTorch, in replies and in predictions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_small(**settings: object) -> Pipeline:
     return Pipeline(config, runner, dict(enumerate("rgb")), 1)
 
 
-def squares() -> torch.Tensor:
+def make_pictures() -> torch.Tensor:
     return (
         torch.tensor(COLOURS, dtype=torch.uint8)
         .view(-1, 1, 1, 3)
@@ -56,11 +56,11 @@ def squares() -> torch.Tensor:
 
 
 def rows() -> list[dict[str, bytes]]:
-    return [{"body": npy(square.numpy())} for square in squares()]
+    return [{"body": npy(picture.numpy())} for picture in make_pictures()]
 
 
 def plain_scores(activation: str) -> torch.Tensor:
-    planes = squares().permute(0, 3, 1, 2).float() / 255
+    planes = make_pictures().permute(0, 3, 1, 2).float() / 255
     return PLAIN[activation](Spread()(planes))
 
 
@@ -72,7 +72,7 @@ def test_replies_and_predictions_are_plain_pytorchs(activation: str) -> None:
     for item, reply, scores in zip(batch.items, replies, plain_scores(activation)):
         expected = dict(zip("rgb", scores.tolist()))
         assert json.loads(reply.body) == pytest.approx(expected, abs=1e-5)
-        # What the prediction log records (records.py).
+        # The prediction log records these.
         assert dict(item.predictions) == pytest.approx(expected, abs=1e-5)
         best = [score for _, score in item.predictions]
         assert best == sorted(best, reverse=True)
@@ -95,11 +95,11 @@ def test_without_a_threshold_the_best_sigmoids_are_answered() -> None:
 
 def test_more_classes_than_top_k_reach_a_threshold(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(activation="sigmoid", threshold=0.0, top_k=5)
-    square = np.zeros((224, 224, 3), np.uint8)
-    assert len(json.loads(pipeline.classify([{"body": npy(square)}])[0].body)) == 1000
+    pixels = np.zeros((224, 224, 3), np.uint8)
+    assert len(json.loads(pipeline.classify([{"body": npy(pixels)}])[0].body)) == 1000
 
 
-def test_score_that_is_no_number_is_shown_and_not_hidden() -> None:
+def test_nan_score_is_returned_as_null() -> None:
     class Broken(torch.nn.Module):
         def forward(self, pictures: torch.Tensor) -> torch.Tensor:
             return torch.full((len(pictures), 2), torch.nan)
@@ -112,8 +112,9 @@ def test_score_that_is_no_number_is_shown_and_not_hidden() -> None:
 
 def test_half_precision_outputs_give_float32_scores() -> None:
     for activation in PLAIN:
-        scores = activate(torch.ones((1, 2), dtype=torch.float16), activation)
-        assert scores.dtype == torch.float32
+        for dtype in (torch.float16, torch.bfloat16):
+            scores = activate(torch.ones((1, 2), dtype=dtype), activation)
+            assert scores.dtype == torch.float32
 
 
 def test_worker_refuses_what_only_the_builder_can_decide() -> None:
@@ -124,7 +125,7 @@ def test_worker_refuses_what_only_the_builder_can_decide() -> None:
 def measure(
     scores: list[list[float]], now: list[list[float]], activation: str
 ) -> tuple[float, int]:
-    """Largest move and changed best classes of an engine that answers `now`."""
+    """Returns (largest move, changed best classes) for an engine that answers `now`."""
 
     class Engine:
         name, precision, is_capturable = "engine", "fp32", False
@@ -139,16 +140,16 @@ def measure(
     return found.largest_move, found.top1_changes
 
 
-def test_gate_compares_scores_as_they_are_answered() -> None:
+def test_parity_gate_compares_scores_after_the_activation() -> None:
     scores, now = [[0.9, 0.2], [0.1, 0.6]], [[0.9, 0.2], [0.13, 0.6]]
     move, changes = measure(scores, now, "sigmoid")
     assert (move, changes) == (pytest.approx(0.03, abs=1e-5), 0)
 
 
-def test_labels_that_are_both_sure_may_change_places_within_the_bound() -> None:
+def test_two_labels_near_1_may_change_places_within_the_bound() -> None:
     assert measure([[0.99, 0.98]], [[0.98, 0.99]], "sigmoid")[1] == 0
     assert measure([[0.99, 0.90]], [[0.90, 0.99]], "sigmoid")[1] == 1
-    # One of a softmax's is the answer, however near the other.
+    # With softmax every change of the best class counts.
     assert measure([[0.51, 0.49]], [[0.49, 0.51]], "softmax")[1] == 1
 
 
@@ -162,7 +163,7 @@ def test_engine_whose_outputs_share_memory_is_read_before_the_next_call() -> Non
             memory.copy_(pictures[:, 0, 0] / 255)
             return memory
 
-    expected = squares()[:, 0, 0].numpy().astype(np.float32) / 255
-    reference = ParitySet(squares().numpy(), expected)
+    expected = make_pictures()[:, 0, 0].numpy().astype(np.float32) / 255
+    reference = ParitySet(make_pictures().numpy(), expected)
     config = make_config(activation="none")
     assert measure_parity(Shared(), reference, config, CPU, batch=1).largest_move == 0

@@ -33,20 +33,10 @@ class ChannelMeans(torch.nn.Module):
 
 
 def make_small(top_k: int = 5, max_batch: int = 4) -> tuple[BatchRunner, ChannelMeans]:
-    model = ChannelMeans()
-    return make_around(model, top_k, max_batch), model
-
-
-def make_around(model: torch.nn.Module, top_k: int, max_batch: int) -> BatchRunner:
-    settings = {
-        "image_size": 16,
-        "mean": [0, 0, 0],
-        "std": [1, 1, 1],
-        "top_k": top_k,
-    }
+    settings = {"image_size": 16, "mean": [0, 0, 0], "std": [1, 1, 1], "top_k": top_k}
     config = HandlerConfig.from_mapping(settings, environ={})
-    engine = EagerEngine(model, config, CPU)
-    return BatchRunner(engine, config, CPU, max_batch)
+    model = ChannelMeans()
+    return BatchRunner(EagerEngine(model, config, CPU), config, CPU, max_batch), model
 
 
 def photographs(count: int) -> list[Pixels]:
@@ -85,15 +75,6 @@ def test_top_k_is_cut_to_the_models_classes() -> None:
     assert top_k.classes.tolist() == [[1, 2, 0]]
     assert top_k.probabilities.sum() == pytest.approx(1.0)
     assert runner.classes == 3
-
-
-def test_half_precision_logits_still_give_float32_probabilities() -> None:
-    class Half(ChannelMeans):
-        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-            return super().forward(pictures).bfloat16()
-
-    runner = make_around(Half(), top_k=3, max_batch=1)
-    assert runner.run(1, StageTimer()).probabilities.dtype == np.float32
 
 
 def test_only_the_first_pictures_are_run() -> None:
@@ -144,13 +125,8 @@ def test_no_gradients_are_kept() -> None:
 def test_bucket_is_the_smallest_that_holds_the_batch() -> None:
     sizes = batch_buckets(12)
     assert sizes == [1, 2, 4, 8, 12]
-    assert [choose_bucket(count, sizes) for count in (1, 3, 8, 9, 12)] == [
-        1,
-        4,
-        8,
-        12,
-        12,
-    ]
+    counts = {1: 1, 3: 4, 8: 8, 9: 12, 12: 12}
+    assert {count: choose_bucket(count, sizes) for count in counts} == counts
     assert choose_bucket(13, sizes) is None
     assert choose_bucket(1, []) is None
 
@@ -250,7 +226,7 @@ def test_every_captured_size_answers_like_the_cpu() -> None:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_a_graph_answers_like_the_model_and_is_made_anew_after_growing() -> None:
+def test_graph_answers_like_the_model_and_is_captured_again_after_growing() -> None:
     plain = make_runner(
         HandlerConfig.from_mapping({"cuda_graphs": False}, environ={}), device="cuda"
     )

@@ -27,7 +27,7 @@ def make_explainer(
     return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
 
 
-def test_closed_unless_it_is_asked_for() -> None:
+def test_explanations_are_closed_by_default() -> None:
     assert not HandlerConfig().explanations
     with pytest.raises(ExplanationsClosed):
         make_explainer(Clock(), lambda *_: [], is_open=False).explain(0, {})
@@ -53,12 +53,12 @@ def test_explanations_take_at_most_a_quarter_of_a_workers_time() -> None:
     assert refused and 0.2 < spent_s / clock.now_s < 0.3
 
 
-def test_a_reply_that_would_end_the_worker_is_that_items_error() -> None:
+def test_oversized_explanation_is_an_error_of_its_item() -> None:
     with pytest.raises(ExplanationTooLarge, match="at most 100"):
         make_explainer(Clock(), lambda *_: [0.25] * 100).explain(0, {})
 
 
-def test_an_unknown_class_costs_nobody_his_turn() -> None:
+def test_unknown_class_uses_up_no_explanation() -> None:
     explainer = make_explainer(Clock(), lambda *_: [])
     with pytest.raises(BadTarget):
         explainer.explain(0, {"target": b"10"})
@@ -66,7 +66,7 @@ def test_an_unknown_class_costs_nobody_his_turn() -> None:
 
 
 @pytest.mark.parametrize("size, fits", [(224, True), (295, True), (336, False)])
-def test_what_could_not_be_sent_is_refused_when_the_archive_is_built(
+def test_explanations_too_large_to_send_are_refused_by_the_settings(
     size: int, fits: bool
 ) -> None:
     settings = {"image_size": size, "resize_size": size, "explanations": True}
@@ -79,7 +79,7 @@ def test_what_could_not_be_sent_is_refused_when_the_archive_is_built(
     assert HandlerConfig.from_mapping(more, environ={}).explanations
 
 
-def test_only_torchserves_own_word_asks_for_one() -> None:
+def test_only_the_explain_header_of_torchserve_asks_for_an_explanation() -> None:
     assert is_explanation({"explain": "True"})
     assert not is_explanation({"explain": "1"}) and not is_explanation({})
 

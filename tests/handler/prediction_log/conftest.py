@@ -39,7 +39,7 @@ def moto_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def aws_environ(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Credentials for SeaweedFS, in this process and in those it starts."""
+    """Credentials for SeaweedFS, in this process and in its child processes."""
     for name, value in seaweedfs.environ.items():
         monkeypatch.setenv(name, value)
     return dict(seaweedfs.environ)
@@ -52,7 +52,7 @@ def bucket(seaweedfs: S3Server, aws_environ: dict[str, str]) -> Bucket:
 
 @pytest.fixture
 def make_settings(tmp_path: Path) -> Callable[..., PredictionLogSettings]:
-    """Settings with quick segments and a spool of the test's own."""
+    """Settings with short-lived segments and a separate spool for the test."""
 
     def make(**mapping: Any) -> PredictionLogSettings:
         defaults = {
@@ -83,51 +83,43 @@ def open_log(
         log.close()
 
 
-@pytest.fixture
-def make_record() -> Callable[..., Record]:
-    def make(event_id: str = "", **fields: Any) -> Record:
-        return Record(
-            event_id=event_id or uuid.uuid4().hex,
-            inference_time="2026-11-21T03:51:42.123Z",
-            model="m",
-            version="1.0",
-            **fields,
-        )
-
-    return make
+def make_record(event_id: str = "", **fields: Any) -> Record:
+    return Record(
+        event_id=event_id or uuid.uuid4().hex,
+        inference_time="2026-11-21T03:51:42.123Z",
+        model="m",
+        version="1.0",
+        **fields,
+    )
 
 
-@pytest.fixture
-def wait_until() -> Callable[..., None]:
-    def wait(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline_s:
-                pytest.fail(f"not within {timeout_s} s")
-            time.sleep(0.05)
-
-    return wait
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"not within {timeout_s} s")
+        time.sleep(0.05)
 
 
 class Writer:
-    """A process that appends records and says which were appended, until it is killed."""
+    """A process that appends records and prints their ids until it is killed."""
 
     def __init__(self, mapping: dict[str, Any], options: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(WRITER), json.dumps(mapping), json.dumps(options)],
             stdout=subprocess.PIPE,
-            # Unbuffered: what readline() took ahead would be lost to communicate().
+            # Unbuffered, because communicate() would lose what readline() has read ahead.
             bufsize=0,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         self.pid = self._process.pid
 
     def wait_until_writing(self) -> str:
-        """The first event id: the log is open and has a record."""
+        """Returns the first event id, when the log is open and has a record."""
         return self._process.stdout.readline().decode().strip()  # type: ignore[union-attr]
 
     def kill(self) -> list[str]:
-        """Kills it; the event ids whose append had returned, but for the first one read."""
+        """Kills the process; returns the ids whose append had returned, except the first."""
         self._process.send_signal(signal.SIGKILL)
         return self.wait()
 
@@ -158,7 +150,7 @@ def start_writer(tmp_path: Path) -> Iterator[Callable[..., Writer]]:
 
 @pytest.fixture
 def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts a small disk; skips where that is not permitted."""
+    """Mounts a small disk; skips the test if that is not permitted."""
     mounted: list[Path] = []
 
     def mount(options: str) -> Path:

@@ -48,19 +48,20 @@ def test_every_item_is_recorded_with_its_own_answer(
     ]
     assert [one.payload_bytes for one in (good, bad, empty)] == [len(JPEG), 5, 0]
     assert [len(one.predictions) for one in (good, bad, empty)] == [5, 0, 0]
+    assert good.user_id is None
     for one in (good, bad, empty):
         assert (one.model, one.version, one.batch_size) == ("cats", "1.0", 3)
         assert one.stage_ms == {"decode": pytest.approx(11.2)}
         assert one.inference_time.endswith("Z")
 
 
-def test_payloads_hash_is_the_images(make_pipeline: MakePipeline) -> None:
+def test_payload_hash_is_the_hash_of_the_image(make_pipeline: MakePipeline) -> None:
     good, empty = record(make_pipeline, [{"body": JPEG}, {}], payload_hash="sha256")
     assert good.payload_hash == "sha256:" + hashlib.sha256(JPEG).hexdigest()[:16]
     assert empty.payload_hash is None
 
 
-def test_payload_is_not_hashed_where_nobody_asks(make_pipeline: MakePipeline) -> None:
+def test_payload_is_not_hashed_without_the_field(make_pipeline: MakePipeline) -> None:
     (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
     assert good.payload_hash is None
 
@@ -94,11 +95,6 @@ def test_user_id_is_found_however_the_client_spells_it(
     assert good.user_id == "ni\u00f1o"
 
 
-def test_user_id_that_was_not_sent_is_none(make_pipeline: MakePipeline) -> None:
-    (good,) = record(make_pipeline, [{"body": JPEG}])
-    assert good.user_id is None
-
-
 @pytest.mark.parametrize(
     ("said", "key", "records"),
     [
@@ -109,7 +105,7 @@ def test_user_id_that_was_not_sent_is_none(make_pipeline: MakePipeline) -> None:
         pytest.param(None, "word", 1, id="not-said"),
     ],
 )
-def test_only_the_starters_own_requests_are_left_out(
+def test_only_warm_up_requests_with_the_key_are_left_out(
     make_pipeline: MakePipeline, said: str | None, key: str | None, records: int
 ) -> None:
     headers = {} if said is None else {"x-offpath-warm-up": said}

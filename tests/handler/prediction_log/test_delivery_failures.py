@@ -1,4 +1,4 @@
-"""Trouble is said once, and attempts spread out."""
+"""A failure is logged once, and attempts spread out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 LOGGER = logging.getLogger("test")
 
 
-def test_lasting_trouble_is_said_again_after_ten_minutes(
+def test_lasting_failure_is_logged_again_after_ten_minutes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
@@ -30,7 +30,7 @@ def test_lasting_trouble_is_said_again_after_ten_minutes(
     assert caplog.messages == ["log of m: no answer"] * 2
 
 
-def test_recovery_is_said_once_and_only_after_trouble(
+def test_recovery_is_logged_once_and_only_after_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     announcer = Announcer(LOGGER, "log of m", Clock())

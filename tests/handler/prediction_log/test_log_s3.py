@@ -1,4 +1,4 @@
-"""Delivery to a real S3 server, and what happens while there is none."""
+"""Delivery to a real S3 server, and behaviour during outages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log import PredictionLog
 from offpath.profiling.servers.s3_servers import S3Server
+from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.s3_faults import (
     DENIED,
     HANGING,
@@ -29,8 +30,6 @@ from tests.support.s3_faults import (
 pytestmark = pytest.mark.s3
 
 OpenLog = Callable[..., PredictionLog]
-MakeRecord = Callable[..., Record]
-WaitUntil = Callable[..., None]
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def s3(server: S3Server | FaultProxy, **options: Any) -> dict[str, Any]:
 
 
 def test_records_arrive_once_under_day_and_hour(
-    seaweedfs: S3Server, bucket: Any, open_log: OpenLog, make_record: MakeRecord
+    seaweedfs: S3Server, bucket: Any, open_log: OpenLog
 ) -> None:
     log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
     records = [make_record() for _ in range(100)]
@@ -66,12 +65,10 @@ def test_records_arrive_once_under_day_and_hour(
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_an_outage_holds_no_append_back_and_everything_arrives_after_it(
+def test_outage_delays_no_append_and_everything_arrives_afterwards(
     proxy: FaultProxy,
     bucket: Any,
     open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
     outage: str,
 ) -> None:
@@ -95,19 +92,17 @@ def test_an_outage_holds_no_append_back_and_everything_arrives_after_it(
     assert log.counters().dropped == 0
     assert set(bucket.event_counts().values()) == {1}
     assert len(bucket.event_counts()) == 151
-    # Once, not at each attempt. Stalled cores may cause a time-out of their own, said apart.
-    said = [record.getMessage() for record in caplog.records]
-    assert any("cannot deliver" in message for message in said)
-    assert all(one != after for one, after in pairwise(said))
-    assert "takes records again" in said[-1]
+    # Logged once, not at each attempt. Stalled cores may cause a time-out, which is logged too.
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("cannot deliver" in message for message in messages)
+    assert all(one != after for one, after in pairwise(messages))
+    assert "takes records again" in messages[-1]
 
 
-def test_refused_credentials_are_said_once_and_looked_for_again(
+def test_refused_credentials_are_logged_once_and_read_again(
     seaweedfs: S3Server,
     bucket: Any,
     open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,12 +118,10 @@ def test_refused_credentials_are_said_once_and_looked_for_again(
     wait_until(lambda: log.counters().shipped == 1)
 
 
-def test_missing_credentials_are_said_once_and_the_spool_keeps_the_records(
+def test_missing_credentials_are_logged_once_and_the_spool_keeps_the_records(
     seaweedfs: S3Server,
     bucket: Any,
     open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -150,8 +143,6 @@ def test_a_missing_bucket_is_named(
     moto_server: S3Server,
     aws_environ: dict[str, str],
     open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = open_log(uri="s3://never-made/x", s3=s3(moto_server))
@@ -163,10 +154,7 @@ def test_a_missing_bucket_is_named(
 
 
 def test_storage_class_and_kms_key_are_asked_for(
-    moto_server: S3Server,
-    aws_environ: dict[str, str],
-    open_log: OpenLog,
-    make_record: MakeRecord,
+    moto_server: S3Server, aws_environ: dict[str, str], open_log: OpenLog
 ) -> None:
     client = moto_server.client()
     client.create_bucket(Bucket="kms")
@@ -184,11 +172,7 @@ def test_storage_class_and_kms_key_are_asked_for(
 
 
 def test_a_full_spool_in_an_outage_drops_the_oldest_and_ships_the_rest(
-    proxy: FaultProxy,
-    bucket: Any,
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
+    proxy: FaultProxy, bucket: Any, open_log: OpenLog
 ) -> None:
     proxy.set_mode(HANGING)
     bound = {"segment_max_bytes": 4096, "spool_max_bytes": 16384}
@@ -207,11 +191,7 @@ def test_a_full_spool_in_an_outage_drops_the_oldest_and_ships_the_rest(
 
 
 def test_a_full_spool_in_an_outage_holds_back_under_block_and_loses_nothing(
-    proxy: FaultProxy,
-    bucket: Any,
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    wait_until: WaitUntil,
+    proxy: FaultProxy, bucket: Any, open_log: OpenLog
 ) -> None:
     proxy.set_mode(REFUSED)
     bound = {"segment_max_bytes": 4096, "spool_max_bytes": 16384}
@@ -235,11 +215,7 @@ def test_a_full_spool_in_an_outage_holds_back_under_block_and_loses_nothing(
 
 
 def test_duckdb_reads_the_objects_as_the_documentation_says(
-    seaweedfs: S3Server,
-    bucket: Any,
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    tmp_path: Path,
+    seaweedfs: S3Server, bucket: Any, open_log: OpenLog, tmp_path: Path
 ) -> None:
     log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
     log.append(
@@ -252,7 +228,7 @@ def test_duckdb_reads_the_objects_as_the_documentation_says(
         ]
     )
     log.close()
-    # DuckDB's own S3 reader is an extension that it downloads; the objects are the same bytes.
+    # DuckDB would download an extension to read S3, so it reads the same objects as files.
     for key in bucket.keys():
         path = tmp_path / "bucket" / key
         path.parent.mkdir(parents=True)
@@ -272,9 +248,8 @@ def test_a_worker_killed_before_the_acknowledgement_is_shipped_again_to_the_same
     bucket: Any,
     start_writer: Callable[..., Any],
     open_log: OpenLog,
-    wait_until: WaitUntil,
 ) -> None:
-    # The answer arrives three seconds after the object is stored: by then the worker is dead.
+    # The response arrives three seconds after the object is stored, when the worker is dead.
     with FaultProxy(seaweedfs.endpoint_url, latency_s=3) as slow:
         settings = {"uri": bucket.uri, "segment_max_age_s": 0.2}
         options = {"endpoint_url": slow.endpoint_url, "timeout_s": 60}
@@ -294,12 +269,7 @@ def test_a_worker_killed_before_the_acknowledgement_is_shipped_again_to_the_same
 
 
 def test_denied_uploads_say_what_to_allow_in_the_spools_status(
-    proxy: FaultProxy,
-    bucket: Any,
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    tmp_path: Path,
-    wait_until: WaitUntil,
+    proxy: FaultProxy, bucket: Any, open_log: OpenLog, tmp_path: Path
 ) -> None:
     proxy.set_mode(DENIED)
     log = open_log(uri=bucket.uri, s3=s3(proxy))

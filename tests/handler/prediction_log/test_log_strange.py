@@ -1,4 +1,4 @@
-"""What does not belong into a spool is set aside, named once, and in nobody's way."""
+"""Entries that do not belong in a spool are set aside, logged once, and stop nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import AdoptedFolders, count_bytes
 from offpath.handler.prediction_log.segment import (
@@ -24,13 +24,12 @@ from offpath.handler.prediction_log.sink_file import (
 )
 from offpath.serving.log_tools.shipping import ship_spool
 from offpath.serving.log_tools.status import read_status
+from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.bucket import read_out
 
 OWNER = "node-1-1x00000000"
 OpenLog = Callable[..., PredictionLog]
-MakeRecord = Callable[..., Record]
 MakeSettings = Callable[..., PredictionLogSettings]
-WaitUntil = Callable[..., None]
 
 
 def name_segment(sequence: int) -> str:
@@ -60,7 +59,7 @@ STRANGE = {
 
 @pytest.fixture
 def sink_folder(tmp_path: Path, make_settings: MakeSettings) -> Path:
-    """Of a spool with one dead owner, who left the record e1."""
+    """The sink's folder in a spool where a dead owner has left the record e1."""
     settings = make_settings()
     folder = settings.spool_dir / make_sink_folder_name(settings.uri)
     (folder / OWNER).mkdir(parents=True, mode=0o700)
@@ -71,7 +70,7 @@ def sink_folder(tmp_path: Path, make_settings: MakeSettings) -> Path:
 
 @pytest.fixture(params=STRANGE)
 def strange(request: pytest.FixtureRequest, sink_folder: Path) -> list[str]:
-    """Names of two entries before the good segment that are no segments."""
+    """Names of two entries before the good segment that are not segments."""
     names = [name_segment(1), name_segment(2)]
     for name in names:
         STRANGE[request.param](sink_folder / OWNER / name)
@@ -79,12 +78,10 @@ def strange(request: pytest.FixtureRequest, sink_folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("strange")
-def test_a_worker_delivers_beside_what_is_no_segment(
+def test_worker_delivers_despite_entries_that_are_not_segments(
     open_log: OpenLog,
-    make_record: MakeRecord,
     sink_folder: Path,
     tmp_path: Path,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = open_log()
@@ -99,7 +96,7 @@ def test_a_worker_delivers_beside_what_is_no_segment(
 
 
 @pytest.mark.usefixtures("strange")
-def test_ship_delivers_beside_what_is_no_segment_and_ends_in_time(
+def test_ship_delivers_despite_entries_that_are_not_segments_and_ends_in_time(
     sink_folder: Path, tmp_path: Path
 ) -> None:
     start_s = time.monotonic()
@@ -113,11 +110,11 @@ def test_ship_delivers_beside_what_is_no_segment_and_ends_in_time(
     assert status.set_aside == 2
 
 
-def test_what_cannot_be_set_aside_is_named_once(
+def test_entry_that_cannot_be_set_aside_is_logged_once(
     sink_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     os.mkfifo(sink_folder / OWNER / name_segment(1))
-    # In the place where it would go.
+    # Takes the place to which the FIFO would be moved.
     (sink_folder / f"{OWNER}-{name_segment(1)}.aside" / "x").mkdir(parents=True)
     adopted = AdoptedFolders(sink_folder)
 
@@ -131,7 +128,7 @@ def test_what_cannot_be_set_aside_is_named_once(
 
 @pytest.mark.parametrize("name", ["node-0-1x00000000", ".new-node-0-1x00000000"])
 @pytest.mark.parametrize("kind", ["link", "file", "fifo"])
-def test_an_owners_name_that_is_no_folder_ends_no_adoption(
+def test_owner_name_that_is_not_a_folder_stops_no_adoption(
     sink_folder: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
     path = sink_folder / name
@@ -157,15 +154,13 @@ def test_another_users_folder_is_left_alone(sink_folder: Path) -> None:
     assert count_bytes(sink_folder) > 0
 
 
-def test_one_object_that_is_refused_holds_up_no_other(
+def test_refused_object_delays_no_other(
     open_log: OpenLog,
-    make_record: MakeRecord,
     sink_folder: Path,
     tmp_path: Path,
-    wait_until: WaitUntil,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A folder where the object would go: this segment fails for ever, others need not."""
+    """A folder takes the place of the object, so that only this segment fails for ever."""
     refused = SegmentName(OWNER, "20261121T03", 3, "gzip")
     (tmp_path / "out" / refused.key / "x").mkdir(parents=True)
     log = open_log(retry_max_s=0.2)
@@ -179,8 +174,8 @@ def test_one_object_that_is_refused_holds_up_no_other(
     assert "takes records again" not in caplog.text
 
 
-def test_an_own_segment_that_became_a_fifo_holds_up_no_other(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+def test_segment_replaced_by_a_fifo_delays_no_other(
+    open_log: OpenLog, tmp_path: Path
 ) -> None:
     (tmp_path / "out").touch()
     log = open_log(segment_max_bytes=1024, spool_max_bytes=1 << 20)
@@ -199,7 +194,7 @@ def test_an_own_segment_that_became_a_fifo_holds_up_no_other(
 
 @pytest.mark.parametrize("name", ["sink.json", "last-error.json"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "nonsense"])
-def test_a_spools_own_notes_may_be_anything(
+def test_broken_notes_of_a_spool_stop_nothing(
     sink_folder: Path, name: str, kind: str
 ) -> None:
     path = sink_folder / name

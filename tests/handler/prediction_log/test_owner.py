@@ -1,4 +1,4 @@
-"""Whose segments these are is decided by a lock that dies with its process."""
+"""A lock that dies with its process decides who owns a folder of segments."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_segments_of_a_living_process_are_not_adopted(
     adopted.release()
 
 
-def test_of_many_adopters_one_gets_a_dead_processes_segments(
+def test_only_one_of_many_adopters_gets_the_segments_of_a_dead_process(
     tmp_path: Path, start_writer: StartWriter
 ) -> None:
     writers = [start_writer() for _ in range(3)]
     for writer in writers:
         writer.wait_until_writing()
-    # All at once: a writer that lives on adopts, and ships, what a dead one has left.
+    # Killed together, because a living writer adopts and ships the segments of a dead one.
     for writer in writers:
         os.kill(writer.pid, signal.SIGKILL)
     for writer in writers:

@@ -1,4 +1,4 @@
-"""What a killed process leaves behind."""
+"""Segments that a killed process has left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from offpath.handler.prediction_log.segment import SealedSegment, SegmentName
         ),
     ],
 )
-def test_complete_lines_are_told_from_torn_ones(
+def test_complete_lines_are_separated_from_torn_ones(
     data: bytes, lines: bytes, torn: bytes
 ) -> None:
     assert split_torn(data) == (lines, torn)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.recent_ids import FILE_NAME, SLOTS, RecentIds
+from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.bucket import read_out
 
 OpenLog = Callable[..., PredictionLog]
-MakeRecord = Callable[..., Record]
 
 
 def test_an_id_is_known_to_every_process_of_the_sink(tmp_path: Path) -> None:
@@ -44,11 +44,7 @@ def test_few_ids_are_forgotten_after_a_thousand_later_ones(tmp_path: Path) -> No
 
 
 def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
-    start_writer: Callable[..., Any],
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    tmp_path: Path,
-    wait_until: Callable[..., None],
+    start_writer: Callable[..., Any], open_log: OpenLog, tmp_path: Path
 ) -> None:
     writer = start_writer({"batch_size": 8, "pause_s": 60})
     ids = [writer.wait_until_writing()]
@@ -64,8 +60,8 @@ def test_a_killed_workers_batch_that_is_run_again_is_recorded_once(
     assert read_out(tmp_path / "out") == Counter([*ids, "new"])
 
 
-def test_what_was_dropped_may_be_recorded_by_another_worker(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
+def test_dropped_record_may_be_recorded_by_another_worker(
+    open_log: OpenLog, tmp_path: Path
 ) -> None:
     first, second = open_log(segment_max_age_s=60), open_log(segment_max_age_s=60)
     first.close()
@@ -79,7 +75,7 @@ def test_what_was_dropped_may_be_recorded_by_another_worker(
 
 
 def test_a_disk_without_room_for_the_table_still_takes_records(
-    open_log: OpenLog, make_record: MakeRecord, mount_tmpfs: Callable[..., Path]
+    open_log: OpenLog, mount_tmpfs: Callable[..., Path]
 ) -> None:
     log = open_log(spool_dir=str(mount_tmpfs("size=256k")))
 
@@ -89,7 +85,7 @@ def test_a_disk_without_room_for_the_table_still_takes_records(
 
 
 @pytest.mark.parametrize("event_id", ["\udc80", "é", "x" * 10_000])
-def test_any_id_can_be_noted(tmp_path: Path, event_id: str) -> None:
+def test_any_id_can_be_added(tmp_path: Path, event_id: str) -> None:
     recent = RecentIds(tmp_path)
 
     recent.add(event_id)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from datetime import datetime, timezone
 
 import pytest
 
 from offpath.handler.prediction_log.record import (
     FIELDS,
-    Record,
     encode_records,
     format_inference_time,
 )
-
-MakeRecord = Callable[..., Record]
+from tests.handler.prediction_log.conftest import make_record
 
 
 def decode(data: bytes) -> list[dict[str, object]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_a_record_is_one_json_line_with_all_fields(make_record: MakeRecord) -> None:
+def test_a_record_is_one_json_line_with_all_fields() -> None:
     record = make_record(
         "e1",
         user_id="ada",
@@ -67,7 +64,7 @@ def test_a_record_is_one_json_line_with_all_fields(make_record: MakeRecord) -> N
         pytest.param("\udc80", id="lone-surrogate"),
     ],
 )
-def test_any_user_id_stays_on_its_line(make_record: MakeRecord, user_id: str) -> None:
+def test_any_user_id_stays_on_its_line(user_id: str) -> None:
     data = encode_records([make_record(user_id=user_id)], FIELDS)
 
     assert data.isascii() and data.count(b"\n") == 1
@@ -75,9 +72,7 @@ def test_any_user_id_stays_on_its_line(make_record: MakeRecord, user_id: str) ->
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_becomes_null(
-    make_record: MakeRecord, value: float
-) -> None:
+def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
     record = make_record(predictions=[("a", value)], stage_ms={"decode": value})
 
     row = decode(encode_records([record], FIELDS))[0]
@@ -86,7 +81,7 @@ def test_a_number_that_is_not_finite_becomes_null(
     assert row["stage_ms"] == {"decode": None}
 
 
-def test_only_the_chosen_fields_are_written(make_record: MakeRecord) -> None:
+def test_only_the_chosen_fields_are_written() -> None:
     data = encode_records(
         [make_record("e1"), make_record("e2")], ("event_id", "status")
     )

@@ -27,7 +27,7 @@ def test_the_key_is_the_identity_by_day_and_hour(compression: str, end: str) -> 
 
 
 @pytest.mark.parametrize("name", ["lock", "20261121T03-000017.jsonl.gz", "x.spool"])
-def test_other_files_are_no_segments(name: str) -> None:
+def test_other_files_are_not_segments(name: str) -> None:
     assert parse_segment_name("owner", name) is None
 
 
@@ -40,7 +40,7 @@ def test_owner_names_say_host_pid_start_and_never_repeat() -> None:
     )
 
 
-def test_sinks_that_read_alike_have_folders_of_their_own() -> None:
+def test_sinks_with_similar_uris_have_different_folders() -> None:
     assert make_sink_folder_name("s3://a/b-c") != make_sink_folder_name("s3://a/b/c")
 
 

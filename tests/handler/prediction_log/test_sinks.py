@@ -1,4 +1,4 @@
-"""A segment is deleted after an answer that proves that its object was stored, and no other."""
+"""A segment is deleted only after a response that proves that its object was stored."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import S3Sink
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
+from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.answering_server import Answers, answering_server
 from tests.support.bucket import Bucket
 
@@ -38,7 +39,7 @@ def s3() -> Iterator[Answers]:
 
 
 def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[object]:
-    """What each of some puts raised, None where it was content."""
+    """Puts an object several times; returns the exceptions, with None for a success."""
 
     async def put_all() -> list[object]:
         sink = S3Sink(uri, S3Options(endpoint_url=endpoint_url, timeout_s=10))
@@ -130,8 +131,6 @@ def test_real_servers_prove_what_they_store(
 def test_a_login_page_costs_no_record(
     s3: Answers,
     open_log: Callable[..., PredictionLog],
-    make_record: Callable[..., Record],
-    wait_until: Callable[..., None],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

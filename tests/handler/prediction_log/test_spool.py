@@ -1,4 +1,4 @@
-"""The spool: sealing, its bound, both policies, and disks that take nothing."""
+"""The spool: sealing, its bound, both policies, and disks that are full or read-only."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from typing import Any
 
 import pytest
 
-from offpath.handler.prediction_log import PredictionLog, Record
+from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
+from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.bucket import read_out
 from tests.support.clock import Clock
 
 MakeSettings = Callable[..., PredictionLogSettings]
-MakeRecord = Callable[..., Record]
 OpenLog = Callable[..., PredictionLog]
-WaitUntil = Callable[..., None]
 
 LINE = b'{"event_id":"' + b"x" * 110 + b'"}\n'
 SMALL = {"segment_max_bytes": 1024, "spool_max_bytes": 8192}
 
 
 class Clocked(Spool):
-    """A spool on a clock that is set by hand; the clock begins at 0."""
+    """A spool with a clock that the test sets; it begins at 0."""
 
     def __init__(
         self, settings: PredictionLogSettings, hour: Callable[[], str]
@@ -84,7 +83,7 @@ def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> N
     assert len(spool.sealed) == 1
 
 
-def test_age_seals_few_segments_while_none_is_taken(
+def test_age_seals_few_segments_during_an_outage(
     make_spool: Callable[..., Clocked],
 ) -> None:
     spool = make_spool(segment_max_age_s=10)
@@ -134,7 +133,7 @@ def test_an_empty_segment_is_neither_kept_nor_shipped(
     assert list(spool.sink_folder.iterdir()) == []
 
 
-def test_a_spool_that_was_removed_in_use_is_made_anew(
+def test_spool_that_was_removed_in_use_is_made_again(
     make_spool: Callable[..., Clocked],
 ) -> None:
     spool = make_spool()
@@ -151,11 +150,11 @@ def test_a_spool_that_was_removed_in_use_is_made_anew(
 
 
 def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
+    open_log: OpenLog, tmp_path: Path
 ) -> None:
     log = open_log(segment_max_age_s=60)
     wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
-    # At one stroke: the log makes files in it while rmtree walks.
+    # Renamed in one step, because the log makes files while rmtree walks.
     (tmp_path / "spool").rename(tmp_path / "removed")
 
     wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
@@ -172,7 +171,7 @@ def number_line(number: int) -> bytes:
 
 
 def fill(spool: Spool, records: int) -> list[bytes]:
-    """Appends numbered records; those that are in the spool afterwards, oldest first."""
+    """Appends numbered records; returns those left in the spool, oldest first."""
     for number in range(records):
         assert spool.append(number_line(number), 1)
         spool.rotate_if_due()
@@ -206,7 +205,7 @@ def test_drop_oldest_on_a_full_disk_keeps_the_newest_records(
     assert kept == [number_line(number) for number in range(1000)][-len(kept) :]
 
 
-def test_what_is_on_its_way_is_not_given_up(make_spool: Callable[..., Clocked]) -> None:
+def test_segment_in_flight_is_not_given_up(make_spool: Callable[..., Clocked]) -> None:
     spool = make_spool(**SMALL)
     for number in range(200):
         spool.append(number_line(number), 1)
@@ -237,9 +236,7 @@ def test_adopted_records_that_are_given_up_are_counted(
     assert spool.dropped + left == 209
 
 
-def test_closing_lets_a_held_back_append_go(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path, wait_until: WaitUntil
-) -> None:
+def test_closing_releases_a_blocked_append(open_log: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "blocked").touch()
     log = open_log(uri=f"file://{tmp_path}/blocked/out", when_full="block", **SMALL)
 
@@ -256,20 +253,18 @@ def test_closing_lets_a_held_back_append_go(
     assert not appender.is_alive()
 
 
-# Disks that take nothing.
+# Full and read-only disks.
 
 
 def test_a_full_disk_costs_records_but_no_request(
     open_log: OpenLog,
-    make_record: MakeRecord,
     mount_tmpfs: Callable[..., Path],
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
-    wait_until: WaitUntil,
 ) -> None:
     disk = mount_tmpfs("size=256k")
     log = open_log(spool_dir=str(disk), segment_max_age_s=30)
-    # The segment has a page that is full in part: the disk ends in the middle of a line.
+    # The segment's last page is partly used, so the disk fills up in the middle of a line.
     log.append([make_record("before")])
     filler = disk / "filler"
     with pytest.raises(OSError), open(filler, "wb", buffering=0) as file:
@@ -295,11 +290,7 @@ def test_a_full_disk_costs_records_but_no_request(
 
 
 def test_block_waits_on_a_full_disk_and_drops_nothing(
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    mount_tmpfs: Callable[..., Path],
-    tmp_path: Path,
-    wait_until: WaitUntil,
+    open_log: OpenLog, mount_tmpfs: Callable[..., Path], tmp_path: Path
 ) -> None:
     disk = mount_tmpfs("size=256k")
     log = open_log(spool_dir=str(disk), segment_max_age_s=60, when_full="block")
@@ -324,7 +315,7 @@ def test_block_waits_on_a_full_disk_and_drops_nothing(
 
 
 class ReadOnlyFolder:
-    """A folder that cannot be written until it is told otherwise."""
+    """A folder that is read-only until `make_writable`."""
 
     def __init__(self, path: Path, is_mounted: bool) -> None:
         self.path = path
@@ -345,7 +336,7 @@ class ReadOnlyFolder:
 @pytest.fixture
 def read_only_folder(request: pytest.FixtureRequest, tmp_path: Path) -> ReadOnlyFolder:
     if os.geteuid() == 0:
-        # Permissions do not hold root back.
+        # Root ignores permissions.
         mount = request.getfixturevalue("mount_tmpfs")
         return ReadOnlyFolder(mount("size=64k"), is_mounted=True)
     folder = tmp_path / "read-only"
@@ -355,10 +346,8 @@ def read_only_folder(request: pytest.FixtureRequest, tmp_path: Path) -> ReadOnly
 
 def test_a_read_only_spool_costs_records_but_no_request(
     open_log: OpenLog,
-    make_record: MakeRecord,
     read_only_folder: ReadOnlyFolder,
     caplog: pytest.LogCaptureFixture,
-    wait_until: WaitUntil,
 ) -> None:
     log = open_log(spool_dir=str(read_only_folder.path / "spool"))
 
@@ -374,10 +363,7 @@ def test_a_read_only_spool_costs_records_but_no_request(
 
 
 def test_records_flow_once_a_read_only_spool_can_be_written(
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    read_only_folder: ReadOnlyFolder,
-    wait_until: WaitUntil,
+    open_log: OpenLog, read_only_folder: ReadOnlyFolder
 ) -> None:
     log = open_log(spool_dir=str(read_only_folder.path / "spool"))
     log.append([make_record()])
@@ -400,11 +386,11 @@ def test_block_refuses_to_start_without_a_spool(
         open_log(spool_dir=str(tmp_path / "file" / "spool"), when_full="block")
 
 
-# The rest of append.
+# Other properties of append.
 
 
-def test_an_append_never_raises_and_counts_what_it_could_not_encode(
-    open_log: OpenLog, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+def test_append_never_raises_and_counts_records_it_cannot_encode(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log()
 
@@ -416,10 +402,10 @@ def test_an_append_never_raises_and_counts_what_it_could_not_encode(
 
 
 def test_sampling_keeps_its_share_and_chooses_by_event(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
+    open_log: OpenLog, tmp_path: Path
 ) -> None:
     first = open_log(sample_rate=0.25)
-    # On another host: on the same one, a record that is there is not written again.
+    # In another spool, because the same spool never records an id twice.
     second = open_log(sample_rate=0.25, spool_dir=str(tmp_path / "host-2"))
     records = [make_record() for _ in range(4000)]
 
@@ -430,8 +416,8 @@ def test_sampling_keeps_its_share_and_chooses_by_event(
     assert first.counters().appended == second.counters().appended
 
 
-def test_a_log_that_is_off_takes_everything_and_keeps_nothing(
-    open_log: OpenLog, make_record: MakeRecord, tmp_path: Path
+def test_log_that_is_off_discards_all_records(
+    open_log: OpenLog, tmp_path: Path
 ) -> None:
     log = open_log(uri="off")
 
@@ -442,7 +428,7 @@ def test_a_log_that_is_off_takes_everything_and_keeps_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_spool_tells_the_age_of_what_waits(
+def test_spool_reports_the_age_of_the_oldest_record(
     make_spool: Callable[..., Clocked],
 ) -> None:
     spool = make_spool()
@@ -458,12 +444,8 @@ def test_a_spool_tells_the_age_of_what_waits(
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
 @pytest.mark.parametrize("sync", ["os", "fsync"])
-def test_closing_delivers_what_waits(
-    open_log: OpenLog,
-    make_record: MakeRecord,
-    tmp_path: Path,
-    compression: str,
-    sync: str,
+def test_closing_delivers_waiting_records(
+    open_log: OpenLog, tmp_path: Path, compression: str, sync: str
 ) -> None:
     log = open_log(compression=compression, sync=sync, segment_max_age_s=100)
     log.append([make_record("e1"), make_record("e2")])

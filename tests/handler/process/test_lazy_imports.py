@@ -65,7 +65,7 @@ def test_captum_and_the_compiler_are_imported_by_the_first_explanation_alone(
 
 @pytest.fixture
 def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module whose import shows, with a stand-in for it."""
+    """Name of a module that has a stand-in and whose import can be seen."""
     name = "offpath_heavy_module"
     (tmp_path / f"{name}.py").write_text("answer = 42\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -79,7 +79,7 @@ def is_real(name: str) -> bool:
     return module is not None and not isinstance(module, lazy_imports.StandIn)
 
 
-def test_stand_in_gives_what_it_has_and_imports_for_the_rest(heavy: str) -> None:
+def test_stand_in_imports_the_module_on_first_access(heavy: str) -> None:
     with unused_imports_deferred():
         stand_in = __import__(heavy)
         assert stand_in.given == 1

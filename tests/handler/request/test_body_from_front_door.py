@@ -59,7 +59,7 @@ def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
     assert bytes(fields["body"]) == b"\xff\xd8 picture"
 
 
-def test_a_form_by_name_is_taken_apart(door: FrontDoor, folder: Path) -> None:
+def test_form_by_name_is_parsed(door: FrontDoor, folder: Path) -> None:
     form = (
         b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
     )
@@ -69,14 +69,14 @@ def test_a_form_by_name_is_taken_apart(door: FrontDoor, folder: Path) -> None:
     assert read(door, headers(kind=kind), form) == b"\xff\xd8"
 
 
-def test_what_curl_calls_a_form_is_a_body(door: FrontDoor) -> None:
+def test_body_that_curl_labels_a_form_is_read(door: FrontDoor) -> None:
     kind = "application/x-www-form-urlencoded"
     assert read(door, headers(kind=kind), b"\xff\xd8 100%zz") == b"\xff\xd8 100%zz"
     assert read(door, headers(kind=kind), b"data=%2F9j%2F") == b"\xff\xd8\xff"
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
-def test_without_the_key_a_name_is_nothing(
+def test_name_without_the_key_is_ignored(
     door: FrontDoor, folder: Path, key: object
 ) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
@@ -85,7 +85,7 @@ def test_without_the_key_a_name_is_nothing(
     assert door.request_id(headers(key=key)) is None
 
 
-def test_the_doors_id_is_the_requests(door: FrontDoor) -> None:
+def test_request_gets_the_id_of_the_front_door(door: FrontDoor) -> None:
     assert door.request_id(headers()) == "the-id"
 
 
@@ -103,7 +103,7 @@ def test_the_doors_id_is_the_requests(door: FrontDoor) -> None:
         pytest.param("{folder}/" + "1" * 300, id="long"),
     ],
 )
-def test_a_name_that_is_none_of_the_doors_is_refused(
+def test_name_that_the_front_door_cannot_have_given_is_refused(
     door: FrontDoor, folder: Path, name: str
 ) -> None:
     (folder / "1").write_bytes(b"\xff\xd8")
@@ -133,7 +133,7 @@ def plant_folder(folder: Path) -> None:
 @pytest.mark.parametrize(
     "plant", [plant_link, plant_hard_link, plant_fifo, plant_folder]
 )
-def test_what_is_no_file_of_the_doors_is_refused(
+def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
     door: FrontDoor, folder: Path, plant: Callable[[Path], None]
 ) -> None:
     plant(folder)
@@ -151,7 +151,9 @@ def test_another_users_file_is_refused(
         read(door, headers(folder / NAME))
 
 
-def test_a_client_that_left_is_that_items_error(door: FrontDoor, folder: Path) -> None:
+def test_client_that_left_is_an_error_of_its_item(
+    door: FrontDoor, folder: Path
+) -> None:
     with pytest.raises(BodyGone) as caught:
         read(door, headers(folder / NAME))
     assert issubclass(caught.type, ItemError) and caught.value.status == 400
@@ -163,7 +165,7 @@ def test_an_empty_body_is_an_empty_payload(door: FrontDoor, folder: Path) -> Non
         read(door, headers(folder / NAME))
 
 
-def test_no_descriptor_is_left(door: FrontDoor, folder: Path) -> None:
+def test_no_descriptor_stays_open(door: FrontDoor, folder: Path) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -181,7 +183,7 @@ def test_a_folder_that_others_may_use_is_refused(folder: Path) -> None:
         FrontDoor(str(folder / "nowhere"), KEY)
 
 
-def test_without_its_variables_there_is_no_door(
+def test_server_without_the_variables_has_no_front_door(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(body_from_front_door.FOLDER_VARIABLE, raising=False)

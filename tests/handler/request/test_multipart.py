@@ -23,7 +23,7 @@ def field(name: str) -> str:
 
 
 @pytest.mark.parametrize("content", [b"abc", b"", b"\r\n--xy\r\n\0\xff" * 1000])
-def test_fields_come_out_as_they_went_in(content: bytes) -> None:
+def test_fields_of_a_form_are_unchanged(content: bytes) -> None:
     body = form((field("data"), content), (field("target"), b"7"))
     got = parse_multipart(body, TYPE)
     assert {name: bytes(value) for name, value in got.items()} == {
@@ -47,7 +47,7 @@ def test_a_quoted_boundary_and_a_preamble_are_read() -> None:
     assert bytes(got["data"]) == b"x"
 
 
-def test_the_name_of_a_content_type_is_no_field() -> None:
+def test_name_in_a_content_type_is_not_a_field() -> None:
     head = 'Content-Type: image/jpeg; name="data"\r\n' + field("picture")
     assert list(parse_multipart(form((head, b"x")), TYPE)) == ["picture"]
 
@@ -61,7 +61,7 @@ def test_the_name_of_a_content_type_is_no_field() -> None:
         pytest.param(form(*[(field("data"), b"x")] * 33), TYPE, id="too-many"),
     ],
 )
-def test_a_broken_form_is_that_items_error(body: bytes, content_type: str) -> None:
+def test_broken_form_is_an_error_of_its_item(body: bytes, content_type: str) -> None:
     with pytest.raises(BadEnvelope):
         parse_multipart(body, content_type)
 

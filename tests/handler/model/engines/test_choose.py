@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def choose_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
-    """Chooses where the archive's graph answers as the given model does."""
+    """Chooses an engine for an archive whose graph answers like the given model."""
 
     def choose_graph(model: torch.nn.Module, **values: object) -> Choice:
         graph = EagerEngine(model.eval(), settings(), CPU)
@@ -93,7 +93,7 @@ def test_auto_without_artefacts_is_the_model_itself(folder: Path) -> None:
         assert choice.parity is None
 
 
-def test_a_graph_that_answers_alike_is_taken(
+def test_graph_with_equal_predictions_is_used(
     choose_with: Callable[..., Choice],
 ) -> None:
     choice = choose_with(Small())
@@ -105,7 +105,7 @@ def test_a_graph_that_answers_alike_is_taken(
     assert choice.failed_gate == 0
 
 
-def test_an_engine_that_answers_otherwise_is_replaced_and_said(
+def test_engine_with_other_predictions_is_replaced_with_a_warning(
     choose_with: Callable[..., Choice], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -116,27 +116,29 @@ def test_an_engine_that_answers_otherwise_is_replaced_and_said(
     assert choice.failed_gate == 1
 
 
-def test_the_bound_is_the_settings(choose_with: Callable[..., Choice]) -> None:
+def test_parity_bound_comes_from_the_settings(
+    choose_with: Callable[..., Choice],
+) -> None:
     slightly_off = make_changed("bias", torch.linspace(0, 0.02, 10))
     assert choose_with(slightly_off).engine.name == "compiled"
     strict = choose_with(slightly_off, parity_bound=0.0001)
     assert strict.engine.name == "eager"
 
 
-def test_answers_that_are_no_numbers_are_refused(
+def test_engine_that_answers_nan_is_refused(
     choose_with: Callable[..., Choice],
 ) -> None:
     nowhere = make_changed("bias", torch.full((10,), float("nan")))
     assert choose_with(nowhere).engine.name == "eager"
 
 
-def test_bf16_goes_through_the_gate_too(folder: Path) -> None:
+def test_bf16_passes_the_parity_gate(folder: Path) -> None:
     choice = choose_from(folder, engine="eager", precision="bf16")
     assert choice.parity is not None and choice.parity.largest_move > 0
     assert choice.engine.precision == "bf16"
 
 
-def test_lower_precision_that_nobody_asked_for_needs_photographs(
+def test_automatic_lower_precision_needs_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
@@ -155,7 +157,7 @@ def test_lower_precision_that_nobody_asked_for_needs_photographs(
         ({"engine": "compiled", "precision": "fp32"}, "for engine 'compiled'"),
     ],
 )
-def test_an_engine_asked_for_that_cannot_run_is_an_error(
+def test_configured_engine_that_cannot_run_is_an_error(
     folder: Path, values: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -170,7 +172,7 @@ def test_an_engine_without_the_processors_own_precision_runs_in_fp32(
         choose_from(folder, engine="onnxruntime")
 
 
-def test_int8_without_a_graph_is_said(
+def test_int8_without_a_graph_is_logged(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     choice = choose_from(folder, precision="int8")
