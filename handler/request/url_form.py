@@ -1,7 +1,7 @@
-"""The field of a form that a client sent as application/x-www-form-urlencoded.
+"""Decodes the field `data` of a form that was sent as application/x-www-form-urlencoded.
 
-`urllib.parse.unquote_to_bytes` makes a Python object of every percent sign: 32 MB of them took 26
-seconds and 6 GB. NumPy decodes a megabyte at a time, in linear time and little memory.
+`urllib.parse.unquote_to_bytes` makes a Python object for every percent sign: 32 MB of percent signs
+took 26 seconds and 6 GB. NumPy decodes a megabyte at a time, in linear time and little memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offpath.handler.request.multipart import Body
 FIELD = b"data="
 PIECE_BYTES = 2**20
 PERCENT = 0x25
-# Byte -> its value as a hexadecimal digit; NO_DIGIT for the others.
+# Byte -> its value as a hexadecimal digit, or NO_DIGIT.
 NO_DIGIT = 0xFF
 DIGITS = np.full(256, NO_DIGIT, np.uint8)
 DIGITS[list(b"0123456789ABCDEF")] = range(16)
@@ -22,10 +22,10 @@ DIGITS[list(b"abcdef")] = range(10, 16)
 
 
 def read_percent_encoded(body: Body) -> bytes:
-    """Decodes what follows `data=`. A percent sign without two digits stays as it is.
+    """Decodes the value after `data=`. A percent sign without two digits stays unchanged.
 
     Raises:
-        BadEnvelope: more percent signs than there can be codes.
+        BadEnvelope: the body has more percent signs than a valid form can have.
     """
     data = np.frombuffer(body, np.uint8, offset=len(FIELD))
     if 3 * np.count_nonzero(data == PERCENT) > len(data):
@@ -33,7 +33,7 @@ def read_percent_encoded(body: Body) -> bytes:
     pieces, begin = [], 0
     while begin < len(data):
         end = begin + PIECE_BYTES
-        # No code is cut in two: it goes into the next piece.
+        # A code at the end of a piece goes into the next piece as a whole.
         if end < len(data):
             end -= next((n for n in (2, 1) if data[end - n] == PERCENT), 0)
         pieces.append(_decode(data[begin:end]))

@@ -99,39 +99,35 @@ def test_outage_delays_no_append_and_everything_arrives_afterwards(
     assert "takes records again" in messages[-1]
 
 
-def test_refused_credentials_are_logged_once_and_read_again(
+@pytest.mark.parametrize(
+    ("secret", "message", "advice"),
+    [
+        pytest.param("wrong", "refused with", "s3:PutObject", id="refused"),
+        pytest.param(
+            None, "no usable AWS credentials", "blacklist_env_vars", id="missing"
+        ),
+    ],
+)
+def test_bad_credentials_are_logged_once_and_read_again(
     seaweedfs: S3Server,
     bucket: Any,
     open_log: OpenLog,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    secret: str | None,
+    message: str,
+    advice: str,
 ) -> None:
-    right = seaweedfs.environ["AWS_SECRET_ACCESS_KEY"]
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    if secret is None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    else:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
     log.append([make_record()])
     wait_until(lambda: log.counters().retries > 2)
-    assert caplog.text.count("refused with") == 1
-    assert "s3:PutObject" in caplog.text
-
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", right)
-    wait_until(lambda: log.counters().shipped == 1)
-
-
-def test_missing_credentials_are_logged_once_and_the_spool_keeps_the_records(
-    seaweedfs: S3Server,
-    bucket: Any,
-    open_log: OpenLog,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
-    log.append([make_record()])
-    wait_until(lambda: log.counters().retries > 2)
-    assert caplog.text.count("no usable AWS credentials") == 1
-    assert "blacklist_env_vars" in caplog.text
+    assert caplog.text.count(message) == 1
+    assert advice in caplog.text
     assert log.counters().spool_bytes > 0
 
     for name, value in seaweedfs.environ.items():
