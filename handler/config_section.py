@@ -54,7 +54,6 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
 
 
 def wrong(key: str, value: object, accepted: str) -> ConfigError:
-    """Makes the error for a setting with a wrong value."""
     return ConfigError(f"{key} is {value!r}; accepted: {accepted}")
 
 
@@ -94,17 +93,14 @@ def positive(high: float) -> Reader:
 
 
 def flag() -> Reader:
-    """Accepts true or false."""
     return one_that("true or false", lambda value: isinstance(value, bool))
 
 
 def mapping() -> Reader:
-    """Accepts any mapping."""
     return one_that("a mapping", lambda value: isinstance(value, Mapping))
 
 
 def choice(names: Sequence[str]) -> Reader:
-    """Accepts one of the given names."""
     return one_that("one of " + ", ".join(names), lambda value: value in names)
 
 

@@ -42,7 +42,7 @@ FAILED = "the custom handler failed on this image; the worker's log says why"
 
 
 class Prediction(NamedTuple):
-    """One class of an answer."""
+    """The label and the probability of one class."""
 
     label: str
     probability: float
@@ -145,7 +145,6 @@ class CustomAnswers:
 def make_result(
     predictions: list[tuple[str, float]], context: RequestContext, idx: int
 ) -> Result:
-    """Makes the typed result of one item."""
     headers = {
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()

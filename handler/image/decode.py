@@ -214,7 +214,6 @@ def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | Non
 
 
 def _turn_jpeg(payload: Payload, image: DecodedImage) -> DecodedImage:
-    """Turns the pixels by the EXIF tag."""
     orientation = read_orientation(payload)
     if orientation not in TURNS:
         return image

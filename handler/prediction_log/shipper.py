@@ -82,7 +82,7 @@ class Shipper(threading.Thread):
     async def _guard(
         self, step: Callable[..., Awaitable[None] | None], *arguments: object
     ) -> None:
-        """Runs a step; a failure is logged and tried again at the next tick, other steps go on."""
+        """Runs a step. A failure is logged; the step is tried again at the next tick."""
         try:
             work = step(*arguments)
             if work is not None:

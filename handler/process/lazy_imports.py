@@ -94,7 +94,6 @@ def unused_imports_deferred() -> Iterator[None]:
 
 
 def make_stand_in(name: str) -> StandIn:
-    """Makes the stand-in for one module of `TAKEN`."""
     stand_in = StandIn(name)
     vars(stand_in).update(TAKEN[name])
     return stand_in
