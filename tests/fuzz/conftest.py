@@ -1,4 +1,4 @@
-"""Hypothesis: the same examples each time; with OFFPATH_FUZZ_EXAMPLES so many new ones a test.
+"""Hypothesis with the same examples each time, or OFFPATH_FUZZ_EXAMPLES new examples per test.
 
 OFFPATH_FUZZ_EXAMPLES=20000 scripts/test.sh tests/fuzz/test_texts.py      # six minutes
 """
@@ -13,7 +13,7 @@ EXAMPLES = int(os.environ.get("OFFPATH_FUZZ_EXAMPLES", "0"))
 
 settings.register_profile(
     "offpath",
-    # A shared machine stalls; what a decoder may take is measured by the tests themselves.
+    # No deadline, because a shared machine stalls; the tests measure the decoders themselves.
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=not EXAMPLES,

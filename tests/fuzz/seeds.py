@@ -1,6 +1,6 @@
-"""What the fuzzers begin with: a small picture in every format, and corpus/.
+"""The fuzzers' first inputs: a small picture in every format, and corpus/.
 
-There lie, by what reads them: small likenesses of what once failed (corpus/README.md).
+corpus/ holds small imitations of inputs that once failed, by their reader (corpus/README.md).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ SIZE = (40, 30)
 
 
 def read_corpus(group: str) -> dict[str, bytes]:
-    """The files of a folder of the corpus, by name."""
+    """Returns the files of a folder of the corpus by name."""
     files = sorted((CORPUS / group).glob("*.bin"))
     return {file.stem: file.read_bytes() for file in files}
 
 
 def picture() -> Image.Image:
-    """Noise with something to compress."""
+    """Makes noise that can be compressed."""
     pixels = np.random.default_rng(0).integers(0, 255, (*SIZE[::-1], 3), np.uint8)
     pixels[10:20] = 128
     return Image.fromarray(pixels)
 
 
 def make_seeds() -> list[bytes]:
-    """Files of every accepted format and what decoders know of it."""
+    """Makes files of every accepted format, with many variants."""
     rgb = picture()
     grey, palette, cmyk = rgb.convert("L"), rgb.quantize(16), rgb.convert("CMYK")
     rgba, bilevel = rgb.convert("RGBA"), rgb.convert("1")

@@ -1,4 +1,4 @@
-"""Lines and names of the prediction log: whatever a killed machine or a stranger left in them."""
+"""Lines and names of the prediction log with any content, as left by a crash or by a stranger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_known_log_is_repaired(name: str) -> None:
 
 
 def check_repair(data: bytes) -> None:
-    """Nothing is lost; what is left is complete lines."""
+    """Checks that no byte is lost and that only complete lines are kept."""
     lines, torn = split_torn(data)
 
     assert sorted(lines + torn) == sorted(data)
@@ -114,5 +114,5 @@ def test_notes_of_a_spool_are_read_or_refused(content: bytes) -> None:
             try:
                 assert isinstance(read(Path(folder)), kind)
             except (ValueError, OSError):
-                # What their callers expect.
+                # The callers expect these exceptions.
                 pass

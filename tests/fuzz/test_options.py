@@ -19,7 +19,7 @@ from tests.offpath.reference import list_commands
 from tests.offpath.wrong_input import INPUTS, write_files
 from tests.support.no_processes import Started, forbid_processes
 
-# These import torch before they check their options: run only where many examples are asked for.
+# These import torch before they check their options, so they run only with many examples.
 LONG = ("archive", "bench compare", "bench setup", "bench sweep", "profile", "tune")
 IS_LONG_RUN = "OFFPATH_FUZZ_EXAMPLES" in os.environ
 COMMANDS = {
@@ -71,7 +71,7 @@ WORDS += [
 HOSTILE = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
 )
-# These wait, or measure this machine.
+# These wait, or measure the machine.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
 LEFT_OUT |= {"--endpoint-url", "--retries", "--watch", "--help", "--list", "--all"}
 
@@ -118,7 +118,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     if not draw(st.integers(0, 5)):
         words.append(draw(st.sampled_from(FILES) | HOSTILE))
     if name == "serve":
-        # Otherwise it would look for Java.
+        # Without this the command would look for Java.
         words += ["--config", "bad.properties"]
     elif {"--workload", "--images"} & {
         name for it in command.params for name in it.opts

@@ -1,4 +1,4 @@
-"""Changed files of every format through our decoders: a picture or that item's 4xx, in time."""
+"""Changed files of every format give a picture or a 4xx of their item, in time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MOST_S = 2.0
 
 
 class Change(NamedTuple):
-    """At a share of the file's length: bytes that are put there, in the place of so many."""
+    """A change of a file: at a share of its length, some bytes are replaced by others."""
 
     at: float
     bytes: bytes
     replaced: int
 
 
-# Most of what a file says of itself is near its beginning: squared, below.
+# Shares are squared below, because most of a file's structure is near its beginning.
 CHANGES = st.lists(
     st.builds(
         Change,
@@ -74,7 +74,7 @@ def test_known_file_is_decoded_or_fails_alone(name: str) -> None:
 
 
 def check(file: bytes) -> None:
-    """A picture, or that item's own error, within the budget."""
+    """Checks that a file is decoded or refused within the budget."""
     body = bytearray(file)
     begin_s = time.thread_time()
     try:

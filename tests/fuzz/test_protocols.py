@@ -1,4 +1,4 @@
-"""What reaches a worker through TorchServe's protocol, and the fork server through ours."""
+"""Random input to a worker through TorchServe's protocol, and to the fork server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 10_000
 
 
 class Connection:
-    """Bytes that come in pieces, as a socket brings them."""
+    """Bytes that arrive in pieces, as from a socket."""
 
     def __init__(self, data: bytes, piece: int) -> None:
         self._data, self._piece = data, piece
@@ -38,7 +38,7 @@ def frame(data: bytes) -> bytes:
     return struct.pack("!i", len(data)) + data
 
 
-# Whatever a client names its fields and headers, Java sends as UTF-8.
+# Java sends the names of fields and headers as UTF-8.
 NAMES = st.sampled_from(
     ["data", "body", "X-Offpath-Body", "X-Offpath-Key", "describe", "explain", ""]
 ) | st.text(max_size=12)

@@ -1,4 +1,4 @@
-"""What carries a picture, or settings: read, or refused with the error that it is for."""
+"""Random envelopes, forms and settings are read, or refused with the right kind of error."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def mutate(body: bytes, chance: random.Random) -> bytes:
 
 
 def report(format: str, name: str, size: int, cost: Cost) -> None:
-    """One row."""
+    """Formats one row of the table."""
     click.echo(
         f"| {format} | {name} | {size:,} | {cost.cpu_s:.2f} | {cost.memory_mb} "
         f"| {cost.answer} |"
