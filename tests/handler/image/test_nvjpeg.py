@@ -129,7 +129,7 @@ def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
 def test_read_only_bytes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # torchvision 0.29 says so of its decoders; Python shows it to nobody by default.
+        # torchvision 0.29 deprecates its decoders; Python hides such warnings by default.
         warnings.simplefilter("ignore", DeprecationWarning)
         assert decode_on_device([JPEG], OPTIONS, CpuDecoder())[0] is not None
 

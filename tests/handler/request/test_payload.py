@@ -73,6 +73,7 @@ def test_image_of_every_format_is_never_taken_for_an_envelope(format: str) -> No
         pytest.param({"body": {"data": ""}}, id="empty-base64"),
         pytest.param({"body": b'""'}, id="empty-json-string"),
         pytest.param({"body": " \n "}, id="blank-text"),
+        pytest.param({"body": b" " * 100_000}, id="blank-bytes"),
     ],
 )
 def test_row_without_an_image_is_empty(row: dict[str, Any]) -> None:
@@ -86,7 +87,9 @@ def test_row_without_an_image_is_empty(row: dict[str, Any]) -> None:
         pytest.param([1, 2, 3], id="list-of-numbers"),
         pytest.param([[[0.5] * 3] * 4] * 4, id="tensor-as-lists"),
         pytest.param(3, id="number"),
-        pytest.param(2.5, id="float"),
+        pytest.param(-2.5, id="float"),
+        pytest.param("\x00", id="nul"),
+        pytest.param("=" * 99, id="padding-alone"),
         pytest.param(True, id="true"),
         pytest.param({"data": [1]}, id="list-under-the-key"),
         pytest.param({"data": {"b64": TEXT}}, id="nested-object"),
