@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
     @property
     def is_common(self) -> bool:
-        """Whether the frame is of the kind that cameras and browsers write."""
+        """True for the kinds of frames that cameras and browsers write."""
         return self.kind not in LOSSLESS | ARITHMETIC
 
 
