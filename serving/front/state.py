@@ -45,8 +45,9 @@ def read_state(folder: Path) -> DoorState:
     try:
         return DoorState(**json.loads((folder / STATE_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
+        reason = "" if isinstance(error, FileNotFoundError) else f" ({error})"
         raise ExpectedError(
-            f"no `offpath serve --front` writes its logs to {folder} ({error}); "
+            f"no `offpath serve --front` writes its logs to {folder}{reason}; "
             "name the server's --port or --log-dir"
         ) from error
 

@@ -64,7 +64,7 @@ def _find_archive(model_store: Path, target: str) -> Path:
     if file not in in_store:
         content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
         raise WrongOption(
-            f"there is no {file!r} in {model_store} ({content}); name one of these, or give a path"
+            f"there is no {file!r} in {model_store} ({content}); give a path instead"
         )
     return model_store / file
 

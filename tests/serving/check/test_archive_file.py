@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from offpath.handler.process import host_limits
 from offpath.serving.check.archive_file import check_archive
+from offpath.serving.check.host import check_host
 from offpath.serving.finding import State
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 
@@ -43,3 +45,18 @@ def test_settings_that_do_not_work_here_are_found(
 def test_other_file_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "a.mar").write_bytes(b"none")
     assert states(tmp_path / "a.mar") == {"archive": State.WRONG}
+
+
+def test_containers_cpu_limit_counts_as_its_cores(
+    make_mar: MakeMar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    mar = make_mar(config={**MODEL_CONFIG, "maxWorkers": 4})
+    assert states(mar)["workers"] == State.LOST
+    cores = next(one for one in check_host() if one.subject == "cores")
+    assert (cores.state, cores.found) == (
+        State.LOST,
+        "64, of which this container may use 2",
+    )

@@ -34,6 +34,11 @@ def test_every_line_to_copy_cures_its_finding() -> None:
         ({"maxBatchDelay": "8"}, "maxBatchDelay", State.WRONG),
         ({"vmargs": "-XX:+UseG1GC"}, "collector", State.LOST),
         (
+            {"vmargs": "-XX:+UseG1GC -XX:G1HeapRegionSize=16m"},
+            "collector",
+            State.OK,
+        ),
+        (
             {"vmargs": "-XX:+UseG1GC -XX:+UseParallelGC"},
             "collector",
             State.OK,
