@@ -126,7 +126,7 @@ def test_kubernetes_takes_every_object(
 
 
 def ask_kubernetes(one: dict[str, Any], version: str) -> str | None:
-    """Why it refuses an object, None where it takes it or has no schema of it."""
+    """Returns why Kubernetes refuses an object, None if it accepts it or has no schema."""
     if one["kind"] in CUSTOM:
         return None
     try:
