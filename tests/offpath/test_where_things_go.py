@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.profiling.runs import make_compare
+from tests.support.pictures import jpeg
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "where-things-go.md").read_text("utf-8")
@@ -174,3 +175,85 @@ def test_a_new_chart_is_on_the_page(copy: Copy) -> None:
     make_compare().save(copy.folder / "result.json")
     copy.run("-m", "offpath", "bench", "show", "result.json", "--html", "page.html")
     assert "A chart of my own" in (copy.folder / "page.html").read_text("utf-8")
+
+
+SERVER = '''
+"""A server made with Python's standard library."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from offpath.profiling.servers.adapter import PackagedAdapter, Start
+from offpath.profiling.servers.environments import Environment
+from offpath.profiling.servers.service_settings import ServiceSettings, is_service
+
+
+class Plain(PackagedAdapter):
+    """One process that answers one request at a time per thread."""
+
+    name = "plain"
+    environment = Environment("plain", (), size_mb=0)
+    predict_path = ready_path = "/"
+    worker_mark = "plain"
+
+    def why_not(self) -> None:
+        return None
+
+    def find_python(self) -> Path:
+        return Path(sys.executable)
+
+    def make_command(self, start: Start) -> list[str]:
+        return start.run_module(__name__)
+
+    def make_environment(self, start: Start) -> dict[str, str]:
+        # A server's own environment would have the package installed.
+        return {**super().make_environment(start), "PYTHONPATH": os.getcwd()}
+
+
+if is_service():
+    SETTINGS = ServiceSettings.from_environment()
+    classify = SETTINGS.load_classifier()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply({})
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(classify([body])[0])
+
+        def reply(self, answer: object) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", SETTINGS.port), Handler).serve_forever()
+'''
+
+
+@pytest.mark.slow
+def test_a_new_server_is_in_the_comparison(copy: Copy) -> None:
+    (copy.folder / "profiling/servers/plain.py").write_text(SERVER.lstrip())
+    registry = "profiling/servers/registry.py"
+    copy.insert_after(
+        registry,
+        "from offpath.profiling.servers.overrides",
+        "from offpath.profiling.servers.plain import Plain\n",
+    )
+    copy.insert_after(registry, "SERVERS", '    "plain": Plain,\n')
+    (copy.folder / "images").mkdir()
+    (copy.folder / "images" / "a.jpg").write_bytes(jpeg(size=(320, 240)))
+    options = "--model near-free --workload images --clients 1 --seconds 1 --warm-up 0 --rounds 1"
+    copy.run(
+        "-m", "offpath", "bench", "compare", "--servers", "plain", *options.split()
+    )
+    # The answers were checked, or the server would be left out and the exit code 1.
