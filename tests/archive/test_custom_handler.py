@@ -60,7 +60,7 @@ def test_one_of_several_classes_is_named(own_file: Path) -> None:
         ("my_handler.py:Nope", IMPORT + OWN, "my_handler.py defines Own"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(
+def test_handler_that_cannot_be_packed_is_refused(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     (tmp_path / name.partition(":")[0]).write_text(text)

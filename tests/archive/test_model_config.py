@@ -141,7 +141,7 @@ def test_model_config_is_read_back_as_it_was() -> None:
         ),
     ],
 )
-def test_what_followed_from_a_models_own_setting_goes_with_it(
+def test_values_derived_from_a_replaced_setting_are_dropped(
     settings: dict[str, Any], merged: dict[str, Any]
 ) -> None:
     own = {"image_size": 224, "resize_size": 248, "mean": [0.5] * 3}

@@ -203,7 +203,7 @@ def test_activation_that_does_not_fit_is_one_line(
     assert all(doubt in line and "\n" not in line for line in said if doubt)
 
 
-def test_threshold_of_what_turns_out_a_softmax_is_refused(
+def test_threshold_is_refused_if_auto_becomes_softmax(
     photographs: np.ndarray,
 ) -> None:
     settings = {"activation": "auto", "threshold": 0.5}

@@ -24,7 +24,7 @@ def gather(handle, count: int, most: int = 4, delay_s: float = 0.0):
     return asyncio.run(ask())
 
 
-def test_what_waited_for_the_thread_is_one_batch_and_each_gets_its_own_answer():
+def test_requests_that_waited_for_the_thread_form_batches_with_one_answer_each():
     seen: list[list[int]] = []
     is_full = threading.Event()
 
@@ -72,7 +72,7 @@ def test_a_batch_that_fails_fails_for_each_of_its_requests_and_the_next_is_answe
     assert others[1:] == [2, 3, 4, 5]
 
 
-def test_who_has_hung_up_is_not_computed_and_an_end_answers_what_waits():
+def test_requests_of_clients_that_hang_up_are_skipped_and_close_answers_the_others():
     seen: list[int] = []
     may_go = threading.Event()
 

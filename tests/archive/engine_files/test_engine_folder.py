@@ -264,7 +264,7 @@ def plan(
         ({}, "gpu", ("eager", "auto")),
     ],
 )
-def test_what_is_left_open_is_decided_when_the_archive_is_built(
+def test_open_settings_are_decided_when_the_archive_is_built(
     model: torch.nn.Module,
     handler: dict[str, Any],
     device_type: str,

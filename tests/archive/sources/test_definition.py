@@ -74,7 +74,7 @@ def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
     torch.testing.assert_close(made(pictures), source.module(pictures))
 
 
-def test_file_that_is_named_and_imported_goes_along_once(
+def test_file_that_is_named_and_imported_is_packed_once(
     several: Path, tmp_path: Path
 ) -> None:
     source, _ = load(f"{several}:make_model")

@@ -81,7 +81,7 @@ def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) 
     assert unpack(old, tmp_path / "other", has_own_handler=True).name == "stock"
 
 
-def test_ours_and_what_is_no_archive_are_refused(
+def test_our_own_archive_and_other_files_are_refused(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     ours = build_archive(make_spec(), tmp_path / "store").path

@@ -50,7 +50,7 @@ def list_engine_files(store: Path) -> list[str]:
     return [name for before, _, name in parts if name and not before]
 
 
-def test_archive_is_built_and_said(archive: Archive, store: Path) -> None:
+def test_archive_is_built_and_summarised(archive: Archive, store: Path) -> None:
     code, out, _ = archive("--name", "net", "--labels", "labels.txt")
     assert code == 0
     assert "net.mar" in out

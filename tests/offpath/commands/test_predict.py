@@ -47,7 +47,7 @@ def test_label_probability_and_stages_are_shown(
     assert "log" not in out  # too small to be worth its place
 
 
-def test_so_many_labels_are_shown_as_are_asked_for(
+def test_top_sets_the_number_of_labels_in_the_table(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
     answers.body = b'{"cat": 0.98, "indoors": 0.91, "night": 0.2}'
@@ -59,7 +59,7 @@ def test_so_many_labels_are_shown_as_are_asked_for(
     assert predict(photo, "--top", 0).code == 2
 
 
-def test_json_is_one_object_a_line(
+def test_json_is_one_object_per_line(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
     answers.headers = {"x-request-id": "abc"}
@@ -95,7 +95,7 @@ def test_folder_is_sent_with_many_clients_in_a_stable_order(
     assert len(answers.requests) == 20
 
 
-def test_refused_picture_is_shown_and_exits_with_1(
+def test_refused_image_is_shown_and_exits_with_1(
     predict: Predict, answers: Answers, photo: Path
 ) -> None:
     answers.status, answers.body = 422, b'{"message": "broken [/b] data"}'
@@ -105,7 +105,7 @@ def test_refused_picture_is_shown_and_exits_with_1(
     assert "1 of 1 images were not classified" in err
 
 
-def test_picture_that_cannot_be_sent_does_not_stop_the_others(
+def test_image_that_cannot_be_sent_does_not_stop_the_others(
     predict: Predict, answers: Answers, tmp_path: Path, photo: Path
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"junk")
@@ -125,7 +125,7 @@ def test_picture_that_cannot_be_sent_does_not_stop_the_others(
 @pytest.mark.parametrize(
     "body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"']
 )
-def test_answer_of_another_kind_of_model_is_shown_as_it_came(
+def test_answer_of_another_form_is_shown_unchanged(
     predict: Predict, answers: Answers, photo: Path, body: bytes
 ) -> None:
     answers.body = body
