@@ -36,7 +36,7 @@ from offpath.handler.stages import BatchTimings, Stage, StageTimer
 class PreparedInput:
     """The model's input that a decode tier made, in place of a payload.
 
-    Only our own code can put one into a row: a client's body is bytes.
+    Only our own code creates it, because a client's body is always bytes.
 
     Attributes:
         pixels: uint8 [size, size, channels].

@@ -28,6 +28,10 @@ WORDS = [
         "per",
     ),
     (r"\bms an? (request|reply|image|picture|photograph|batch)\b", "ms per"),
+    (
+        r"\bone \w+ an? (core|round|worker|server|process|row|batch|request|model)\b",
+        "per",
+    ),
     (r"\ba number a \w+", "one number per"),
     (r"\bwhence\b", "where ... comes from"),
     (r"\bof one's own\b", "your own"),
@@ -55,7 +59,7 @@ def find_words(text: str) -> Iterator[tuple[int, str]]:
     """Yields line and advice for each word of WORDS."""
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, better in WORDS:
-            found = re.search(pattern, line)
+            found = re.search(pattern, line, re.IGNORECASE)
             if found:
                 yield number, f"{found.group(0)!r}: write {better!r}"
 
