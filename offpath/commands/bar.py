@@ -1,4 +1,4 @@
-"""A bar that counts, on stderr where that is a terminal; nothing otherwise."""
+"""A counting bar on stderr, where that is a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 def counting_bar(
     what: str, is_shown: bool = True
 ) -> Iterator[Callable[[int, int], None]]:
-    """Gives the function to call with (done, total)."""
+    """Yields the function to call with (done, total)."""
     console = Console(stderr=True)
     with Progress(
         *(TextColumn(what), BarColumn(), MofNCompleteColumn()),

@@ -1,4 +1,4 @@
-"""What the subcommands of `offpath bench` share: options, and how they read and name things."""
+"""Options that the subcommands of `offpath bench` share, and a run from measuring to its report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS = ("near-free", "resnet50", "efficientnet-lite0")
 
 
 def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
-    """An embedded model's name, or the user's archive as an absolute path: servers load it too."""
+    """Returns a model's name, or the user's archive as an absolute path for the servers."""
     if value in MODELS:
         return value
     path = Path(value)
@@ -42,8 +42,8 @@ tries_option = click.option(
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="A window during which something else was busy on the cores is measured again, so often"
-    " at most.",
+    help="Measurements of a window at most. It is measured again where something else was busy on"
+    " the cores.",
 )
 model_option = click.option(
     "--model",
@@ -51,41 +51,41 @@ model_option = click.option(
     metavar=f"[{'|'.join(MODELS)}|FILE.mar]",
     default="near-free",
     show_default=True,
-    help="near-free (pool + linear) stands in for an accelerator; of a .mar: model, weights, labels"
-    " and preprocessing.",
+    help="Model that all servers load. near-free (pool + linear) stands in for an accelerator. A"
+    " .mar gives its model, weights, labels and preprocessing.",
 )
 variants_option = click.option(
     "--variant",
     "variants",
     multiple=True,
     metavar="NAME=SERVER:KEY=VALUE;...",
-    help="After --servers, a TorchServe of them with other settings; may be given several times."
-    " KEY: one of config.properties, vmargs+ (further options of Java), model.batch_size,"
+    help="A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
+    " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
     " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
     " front.SETTING (tls, hosts, queue, by_name_from_bytes, buffer_bytes).",
 )
 append_option = click.option(
     "--append",
     is_flag=True,
-    help="Add rounds to the --json file; unlike runs are refused.",
+    help="Add rounds to an existing --json file. Runs that are not alike are refused.",
 )
 servers_option = click.option(
     "--servers",
     default=DEFAULT_SERVERS,
     show_default=True,
-    help="Comma-separated, in the order of a round.",
+    help="Servers to measure, comma-separated, in the order of a round.",
 )
 baseline_option = click.option(
     "--baseline",
-    help="Variant that the others are divided by.  [default: the experiment's own, servers:"
-    " torchserve-stock]",
+    help="Variant that the others are compared with.  [default: torchserve-stock where it was"
+    " measured]",
 )
 
 
 def read_conditions(
     _: click.Context, __: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[Condition, ...]:
-    """Before minutes of measuring, not after."""
+    # A wrong condition is refused before minutes of measuring.
     if not texts:
         return ()
     from offpath.profiling.core.conditions import parse_condition
@@ -99,7 +99,7 @@ def read_conditions(
 bound_option = click.option(
     "--bound-ms",
     type=click.FloatRange(0, min_open=True),
-    help="Adds goodput: good replies a second that came within so many milliseconds.",
+    help="Also report goodput: good replies per second that came within this time.",
 )
 fail_if_option = click.option(
     "--fail-if",
@@ -107,46 +107,49 @@ fail_if_option = click.option(
     multiple=True,
     callback=read_conditions,
     metavar="[VARIANT:]METRIC>N",
-    help="For CI: exit code 1 where it holds (or was not measured), 2 for a wrong expression; may"
-    " be given several times. p99_ms, failed, rate, goodput, cpu_ms, ...; > >= < <= == !=; the"
-    " median of the rounds, of every variant or of the one named: 'offpath:p99_ms>100'.",
+    help="For CI: exit with 1 where the condition holds or its metric is missing, with 2 for a"
+    " wrong expression. Can be repeated. METRIC: p99_ms, failed, rate, goodput, cpu_ms, ...;"
+    " comparison: > >= < <= == !=. It uses the median of the rounds, of every variant or of the one"
+    " named, as in 'offpath:p99_ms>100'.",
 )
 
 
 def workloads_option(*default: str) -> Callable[[Command], Command]:
-    """What is sent."""
     return click.option(
         "--workload",
         "workloads",
         multiple=True,
         default=default,
         show_default=True,
-        help="photos-1200k, photos-55k, photos-NNNk (made at first use) or a folder of"
-        " photographs; may be given several times.",
+        help="Images to send: photos-1200k, photos-55k, photos-NNNk (made at first use) or a"
+        " folder. Can be repeated.",
     )
 
 
 def rounds_option(default: int) -> Callable[[Command], Command]:
-    """How often everything is measured."""
     return click.option(
-        "--rounds", type=click.IntRange(1), default=default, show_default=True
+        "--rounds",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help="Number of times that everything is measured.",
     )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a run is read, whenever it was measured: see the options of these names."""
+    """The options that decide how a run is read, when it was measured or later."""
 
     baseline: str | None = None
     bound_ms: float | None = None
     conditions: tuple[Condition, ...] = ()
 
     def show(self, run: Run, outputs: Outputs) -> None:
-        """Prints and writes the report, then judges.
+        """Prints and writes the report, then judges the conditions.
 
         Raises:
             ExpectedError: a condition holds.
-            UsageError: the baseline or a condition names a variant that the run has not.
+            UsageError: the baseline or a condition names a variant that the run does not have.
         """
         from offpath.profiling.experiments.registry import document_of
 
@@ -156,7 +159,7 @@ class Reading:
                 f"--baseline {self.baseline!r}: expected one of {', '.join(sorted(names))}"
             )
         if self.bound_ms is not None:
-            from offpath.profiling.core.goodput import BOUND
+            from offpath.profiling.core.metrics import BOUND
 
             run = replace(run, settings={**run.settings, BOUND: self.bound_ms})
         showing.present(run, document_of(run, self.baseline), outputs)
@@ -176,10 +179,10 @@ class Reading:
 
 
 class Keeper:
-    """Saves a run as it goes on, behind the rounds of an earlier one where it continues that.
+    """Saves a run as it goes on, after the rounds of an earlier run that it continues.
 
     Raises:
-        ExpectedError: see `showing.read_earlier`; `save` and `join`, where the runs are unlike.
+        ExpectedError: see `showing.read_earlier`; in `save` and `join`, the runs are not alike.
     """
 
     def __init__(self, outputs: Outputs, append: bool, experiment: str) -> None:
@@ -187,13 +190,13 @@ class Keeper:
         self._earlier = read_earlier(outputs, append, experiment)
 
     def join(self, run: Run) -> Run:
-        """With the earlier rounds."""
+        """Returns the run with the earlier rounds before it."""
         from offpath.profiling.core.run import merge_runs
 
         return run if self._earlier is None else merge_runs(self._earlier, run)
 
     def save(self, run: Run) -> None:
-        """What a runner calls; a run without figures is not kept."""
+        """Saves the run so far; a run without figures is not kept."""
         joined = self.join(run)
         if joined.rows:
             self._outputs.save(joined)
@@ -207,7 +210,7 @@ def measure_and_show(
     append: bool,
     reading: Reading = Reading(),
 ) -> None:
-    """One command from its choices to its report.
+    """Runs a command from its choices to its report.
 
     Raises:
         ExpectedError: what `measure` and `Reading.show` raise; a variant was left out.
@@ -224,7 +227,9 @@ def measure_and_show(
 
 
 def fail_if_left_out(run: Run) -> None:
-    """Ends the command with 1 when a variant failed; its report has been shown."""
+    """Ends the command with 1 where a variant failed, after the report was shown."""
     names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
     if names:
-        raise ExpectedError(f"left out after a failure, see above: {names}")
+        raise ExpectedError(
+            f"left out after a failure (see the message above): {names}"
+        )

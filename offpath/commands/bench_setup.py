@@ -15,15 +15,20 @@ MEGABYTE = 1_000_000
 
 @click.command("setup")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "is_all", is_flag=True, help="Every server that can be set up.")
 @click.option(
-    "--list", "is_list", is_flag=True, help="Say what is there, set nothing up."
+    "--all", "is_all", is_flag=True, help="Install every server that can be installed."
+)
+@click.option(
+    "--list",
+    "is_list",
+    is_flag=True,
+    help="List the servers and whether they can run; install nothing.",
 )
 def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
     """Installs servers from PyPI into the cache, where `offpath bench compare` finds them.
 
-    They share torch, torchvision and our own code with this environment, so that all servers run
-    the same. Delete the folder to undo it. docs/servers.md says what is installed and why.
+    They share torch, torchvision and offpath with this environment, so that all servers run the
+    same code. Delete the folder to undo it. docs/servers.md says what is installed and why.
     """
     # Imported here: `--help` needs no torch.
     from offpath.profiling.servers.registry import ENVIRONMENTS, check_names
@@ -51,7 +56,7 @@ def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """The first server of each environment, and those without one."""
+    """Returns the first server of each environment, and the servers without one."""
     from offpath.profiling.servers.registry import ENVIRONMENTS
 
     chosen: dict[object, str] = {}
@@ -61,10 +66,10 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def set_up(name: str) -> None:
-    """Sets one server up and says what it took.
+    """Installs one server and prints the time and space that it took.
 
     Raises:
-        ExpectedError: its installation failed.
+        ExpectedError: the installation failed.
     """
     from offpath.profiling.servers.registry import ENVIRONMENTS
 
@@ -84,12 +89,12 @@ def set_up(name: str) -> None:
 
 
 def measure_bytes(folder: Path) -> int:
-    """Size of a folder's files, links not followed."""
+    """Returns the size of a folder's files, without following links."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def print_list() -> None:
-    """Each server and whether it could run here."""
+    """Prints each server and whether it can run here."""
     from rich.console import Console
     from rich.table import Table
 
@@ -101,7 +106,9 @@ def print_list() -> None:
     table = Table("server", "set up by", "here")
     for name, make in SERVERS.items():
         reason = make(model, count_cores()).why_not()
-        by = f"offpath bench setup {name}" if name in ENVIRONMENTS else "comes with us"
+        by = (
+            f"offpath bench setup {name}" if name in ENVIRONMENTS else "part of offpath"
+        )
         if name == "tf-serving":
             by = "its owner"
         table.add_row(name, by, reason or "ready")

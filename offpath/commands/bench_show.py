@@ -1,4 +1,4 @@
-"""`offpath bench show`: the tables, plot and page of a saved run of any experiment."""
+"""`offpath bench show`: tables, charts and page of a saved run of any experiment."""
 
 from __future__ import annotations
 

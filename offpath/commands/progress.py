@@ -1,4 +1,4 @@
-"""What a measuring command shows while it runs: the step, the rate, how far it is."""
+"""Live progress of a measuring command: the step, the rate, the share that is done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import (
 
 
 class LiveProgress:
-    """One live line on stderr; where stderr is no terminal, one plain line a step."""
+    """One live line on stderr; where stderr is no terminal, one plain line per step."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -38,22 +38,22 @@ class LiveProgress:
         self._progress.stop()
 
     def on_step(self, text: str) -> None:
-        """A step begins."""
+        """Shows that a step begins."""
         self._progress.update(self._task, description=escape(text), rate="")
         if not self._console.is_terminal:
             self._console.print(escape(text), highlight=False)
 
     def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """Replies so far in this window."""
+        """Shows the rate of this window so far."""
         if replies:
             self._progress.update(self._task, rate=f"{replies / elapsed_s:.0f} req/s")
 
     def on_progress(self, done: int, total: int) -> None:
-        """Cells measured so far, of all."""
+        """Shows how many cells were measured, of all."""
         self._progress.update(self._task, completed=done, total=total)
 
     def on_failure(self, variant: str, reason: str) -> None:
-        """A variant is left out from now on."""
+        """Prints why a variant is left out from now on."""
         self._console.print(
             f"[yellow]without {escape(variant)}:[/] {escape(reason)}", highlight=False
         )

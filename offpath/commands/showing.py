@@ -1,4 +1,4 @@
-"""What every measuring command shows and saves, and how: its options, its progress, its outputs."""
+"""Outputs of every measuring command: the options for files, printing, writing, stopping."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PICTURES = (".svg", ".png")
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a run goes beside the terminal; None for nowhere."""
+    """Files that a run is written to beside the terminal; None for no file."""
 
     json_path: Path | None = None
     csv_path: Path | None = None
@@ -36,13 +36,13 @@ class Outputs:
     markdown: bool = False
 
     def save(self, run: Run) -> None:
-        """What a runner calls with all that it has so far."""
+        """Saves the run so far, where a file for it was asked for."""
         if self.json_path is not None:
             run.save(self.json_path)
 
 
 def output_options(command: Command) -> Command:
-    """`--json --csv --html --plot --markdown`, given to the command as `outputs`."""
+    """Adds `--json --csv --html --plot --markdown`; the command gets them as `outputs`."""
 
     def collect(
         json_path: Path | None,
@@ -52,17 +52,16 @@ def output_options(command: Command) -> Command:
         markdown: bool,
         **others: Any,
     ) -> Any:
-        # Before minutes of measuring, not after.
+        # Refused before minutes of measuring.
         if plot_path is not None and plot_path.suffix not in PICTURES:
             raise WrongOption(
                 f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
             )
         for file in filter(None, (json_path, csv_path, html_path, plot_path)):
-            # The raw values' folder is made.
+            # The folder of the raw values is created.
             if not can_be_made(file, with_folder=file is json_path):
                 raise WrongOption(
-                    f"{str(file)!r} cannot be written: expected a file's name in a folder that is "
-                    "there"
+                    f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
                 )
         for path, package in ((plot_path, "matplotlib"), (html_path, "jinja2")):
             if path is not None and find_spec(package) is None:
@@ -79,7 +78,7 @@ def output_options(command: Command) -> Command:
 
 
 def can_be_made(file: Path, with_folder: bool) -> bool:
-    """Whether a file of that name fits in a folder that is there, or (`with_folder`) can be."""
+    """Returns whether the file's folder exists, or (`with_folder`) can be created."""
     try:
         folder = file.absolute().parent
         while with_folder and not folder.exists():
@@ -92,22 +91,33 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 
 OPTIONS = (
     click.option(
-        "--json", "json_path", type=FILE, help="Raw values, saved as they come."
+        "--json", "json_path", type=FILE, help="Save the raw values as they come."
     ),
     click.option(
         "--csv",
         "csv_path",
         type=FILE,
-        help="Each figure over the rounds, with its unit.",
+        help="Write each figure over the rounds, with its unit.",
     ),
-    click.option("--html", "html_path", type=FILE, help="One self-contained page."),
-    click.option("--plot", "plot_path", type=FILE, help="FILE.svg or FILE.png."),
-    click.option("--markdown", is_flag=True, help="Tables for a README or an issue."),
+    click.option(
+        "--html", "html_path", type=FILE, help="Write one self-contained page."
+    ),
+    click.option(
+        "--plot",
+        "plot_path",
+        type=FILE,
+        help="Draw the main charts into FILE.svg or FILE.png.",
+    ),
+    click.option(
+        "--markdown",
+        is_flag=True,
+        help="Print Markdown tables for a README or an issue.",
+    ),
 )
 
 
 def present(run: Run, document: Document, outputs: Outputs) -> None:
-    """Prints the document and writes what was asked for."""
+    """Prints the document and writes the files that were asked for."""
     from rich.console import Console
 
     from offpath.profiling.report.terminal import print_document
@@ -142,15 +152,15 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
 
 
 def command_line() -> str:
-    """The command line as typed, with `offpath` for the program's path."""
+    """Returns the command line as typed, with `offpath` for the program's path."""
     return shlex.join(["offpath", *sys.argv[1:]])
 
 
 def read_earlier(outputs: Outputs, append: bool, experiment: str) -> Run | None:
-    """The run to continue, None for a new one; never overwrites one silently.
+    """Returns the run to continue, None for a new one; a file is never overwritten silently.
 
     Raises:
-        ExpectedError: the file exists and --append was not given, or it is no such run.
+        ExpectedError: the file exists and --append was not given, or it holds another kind of run.
     """
     from offpath.profiling.core.run import load_run
 
@@ -159,14 +169,14 @@ def read_earlier(outputs: Outputs, append: bool, experiment: str) -> Run | None:
         return None
     if not append:
         raise WrongOption(
-            f"result {str(path)!r} exists: add rounds to it with --append, or name another"
+            f"result {str(path)!r} exists: add rounds to it with --append, or name another file"
         )
     return load_run(path, experiment)
 
 
 @contextlib.contextmanager
 def keeping(outputs: Outputs, what: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the servers to the end, and say where the finished part is."""
+    """Stops the servers at Ctrl-C and SIGTERM, and says where the finished part is."""
     path = outputs.json_path
     try:
         with stopping_on_signals():
@@ -180,18 +190,20 @@ def keeping(outputs: Outputs, what: str) -> Iterator[None]:
 
 
 def say_estimate(seconds: float) -> None:
-    """Says before it starts how long a run takes."""
+    """Prints before a run how long it takes."""
     minutes = max(1, round(seconds / 60))
-    click.echo(f"takes about {minutes} min, and what must be built before", err=True)
+    click.echo(
+        f"takes about {minutes} min, plus the time to build what is missing", err=True
+    )
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """`a, b` -> (a, b)."""
+    """Splits `a, b` into (a, b)."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def read_numbers(option: str, text: str, example: str) -> tuple[int, ...]:
-    """`1, 8` -> (1, 8); raises UsageError for anything but whole numbers above 0."""
+    """Reads `1, 8` as (1, 8); raises UsageError for anything but whole numbers above 0."""
     names = split_names(text)
     if not names or not all(name.isdigit() and int(name) for name in names):
         raise click.UsageError(

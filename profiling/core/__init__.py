@@ -1,1 +1,1 @@
-"""What every measurement shares: host, results, statistics."""
+"""The parts that every measurement shares: host, results, statistics."""

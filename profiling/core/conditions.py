@@ -1,7 +1,8 @@
 """Conditions on a run's figures, for CI: `p99_ms>100`, `failed>0`, `offpath:rate<200`.
 
-A metric by its name in `metrics.METRICS`, or `p50_ms` ... for a percentile of the latency; one
-comparison; one number. The figure is the median of the rounds, in each cell of each variant.
+A condition is a metric, a comparison and a number. The metric has its name in `metrics.METRICS`, or
+is a percentile of the latency such as `p50_ms`. Its figure is the median of the rounds, in each
+cell of each variant.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 FORM = re.compile(
     r"(?:(?P<variant>.+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*"
 )
-# As people write it -> as the summary names it.
+# Name in a condition -> name in the summary.
 NAMES = {
     **{f"p{percent:g}_ms": f"{LATENCY}.p{percent:g}" for percent in PERCENTILES},
     "mean_ms": f"{LATENCY}.mean",
@@ -38,11 +39,11 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One of them.
+    """A parsed condition.
 
     Attributes:
-        text: as it was written.
-        variant: the only one that is looked at; None for all but the limits.
+        text: the condition as it was written.
+        variant: the only variant that it applies to; None for all but the limits.
     """
 
     text: str
@@ -52,7 +53,9 @@ class Condition:
     bound: float
 
     def find_met(self, summary: Summary) -> Iterator[str]:
-        """Where it holds, in words; where its figure is missing too: nothing was shown there.
+        """Describes each place where the condition holds, or where its figure is missing.
+
+        A missing figure counts, because nothing was proved there.
 
         Raises:
             ValueError: the run has no such variant.
@@ -71,7 +74,7 @@ class Condition:
     def _judge(self, summary: Summary, variant: str, cell: Cell) -> str | None:
         value = summary.value(variant, cell, self.metric)
         if value is None:
-            # A figure of the start stands on no cell.
+            # The figures of a start belong to no cell.
             value = summary.value(variant, Cell(), self.metric)
         where = f"{variant}, {cell.workload}" if cell.workload else variant
         if cell.clients:
@@ -83,10 +86,10 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """`[VARIANT:]METRIC SIGN NUMBER`.
+    """Parses `[VARIANT:]METRIC SIGN NUMBER`.
 
     Raises:
-        ValueError: anything else; says what was expected.
+        ValueError: the text has another form; the message says what was expected.
     """
     found = FORM.fullmatch(text)
     if found is None or found["sign"] not in COMPARISONS:
@@ -101,7 +104,7 @@ def parse_condition(text: str) -> Condition:
     try:
         bound = float(found["bound"])
     except ValueError:
-        raise ValueError(f"{text!r}: {found['bound']!r} is no number") from None
+        raise ValueError(f"{text!r}: {found['bound']!r} is not a number") from None
     return Condition(
         text, found["variant"], NAMES[found["metric"]], found["sign"], bound
     )

@@ -1,4 +1,4 @@
-"""What makes a run's figures doubtful, each with its cure; one list for every experiment."""
+"""The reasons to doubt a run's figures, each with its cure; one list for every experiment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from offpath.profiling.core.runner import NOISY_CORES, OTHER_CORES, format_cell
 from offpath.profiling.core.statistics import Summary
 
 NOISY_SPREAD = 0.15
-# Fewer good replies in a window, and its percentiles are a handful of batches.
+# With fewer good replies in a window, its percentiles are a handful of batches.
 FEW_REPLIES = 100
-# Whose spread over the rounds is looked at.
+# Metrics whose spread over the rounds is examined.
 MAIN_METRICS = ("rate", "images_per_s")
 
 
 def find_doubts(run: Run, few_replies: int = FEW_REPLIES) -> list[str]:
-    """Noise, spread, few replies and failures of all variants and cells."""
+    """Lists noise, spread, few replies and failures of all variants and cells."""
     summary = Summary(run)
     doubts = [f"not run: {name}: {reason}" for name, reason in run.not_run.items()]
     doubts += [
@@ -32,7 +32,7 @@ def find_doubts(run: Run, few_replies: int = FEW_REPLIES) -> list[str]:
 def find_cell_doubts(
     summary: Summary, variant: str, cell: Cell, few_replies: int
 ) -> list[str]:
-    """Those of one variant in one cell."""
+    """Lists the doubts about one variant in one cell."""
     where = f"{variant}, {format_cell(cell)}"
     doubts = []
     other = summary.spread(variant, cell, OTHER_CORES)

@@ -1,4 +1,4 @@
-"""An experiment: variants x cells of a grid, and how one is measured. `runner.py` runs it.
+"""An experiment: variants times cells of a grid, and how a cell is measured. `runner.py` runs it.
 
 A new question is a class with these members (variants, cells, `opened`, `measure`), and the tables
 and charts that show it (`report/declared.py`).
@@ -19,34 +19,34 @@ Target = TypeVar("Target")
 
 
 class RunAborted(ExpectedError):
-    """Ends the whole run, where another ExpectedError leaves one variant out."""
+    """Ends the whole run; any other ExpectedError only leaves one variant out."""
 
 
 class Observer(Protocol):
-    """Told how a run goes on."""
+    """Is told how a run goes on."""
 
     def on_step(self, text: str) -> None:
-        """A step of the run begins."""
+        """Is called when a step of the run begins."""
 
     def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """Live count inside a window."""
+        """Receives the live count of replies inside a window."""
 
     def on_progress(self, done: int, total: int) -> None:
-        """Cells measured so far, of all."""
+        """Receives the number of measured cells, and of all cells."""
 
     def on_failure(self, variant: str, reason: str) -> None:
-        """A variant is left out from now on."""
+        """Is called when a variant is left out from now on."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things compared.
+    """A thing that the experiment compares with others.
 
     Attributes:
-        name: as it is asked for and shown.
+        name: name on the command line and in reports.
         facts: how it is set up; kept in the run, and must be alike for runs to be merged.
-        cells: where on the grid it is measured; None for all of the experiment's.
-        stays_open: opened once for all rounds, also where the others start afresh in each.
+        cells: cells in which it is measured; None for all cells of the experiment.
+        stays_open: open it once for all rounds, even where the others start again in each.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Turn:
-    """One variant's turn in a round.
+    """The turn of one variant in a round.
 
     Attributes:
-        is_first: whether its target was opened for this turn, and has had no load yet.
+        is_first: the variant was opened for this turn and has had no load yet.
     """
 
     round: int
@@ -70,7 +70,7 @@ class Turn:
 
 
 class Experiment(Protocol[Target]):
-    """What the runner needs of one."""
+    """The members that the runner needs."""
 
     name: str
     variants: Sequence[Variant]
@@ -80,22 +80,22 @@ class Experiment(Protocol[Target]):
         """Builds what the variant needs, once, before the first round.
 
         Raises:
-            ExpectedError: it cannot be built; the variant is left out.
+            ExpectedError: it cannot be built, and the variant is left out.
         """
 
     def opened(self, turn: Turn) -> AbstractContextManager[tuple[Target, Figures]]:
-        """Starts the variant: what is measured, and the figures of the start itself.
+        """Starts the variant; yields the target to measure, and the figures of the start itself.
 
         Raises:
-            ExpectedError: it does not start; the variant is left out.
+            ExpectedError: it does not start, and the variant is left out.
         """
 
     def measure(self, target: Target, cell: Cell, turn: Turn) -> Figures:
         """Measures one cell.
 
-        A figure `other_cores` says how many cores were busy with something else: above NOISY_CORES
-        the cell is measured again.
+        The figure `other_cores` tells how many cores were busy with something else. Above
+        NOISY_CORES the cell is measured again.
 
         Raises:
-            ExpectedError: wrong answers, or it died; the variant is left out.
+            ExpectedError: it answered wrongly or died, and the variant is left out.
         """

@@ -1,4 +1,4 @@
-"""What stands under a page's title: when, where and on what a result was taken, in words."""
+"""The facts under a report's title: when and where a result was taken, with which versions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from offpath.profiling.core.figures import format_bytes
 
 
 def format_time(started_at: str) -> str:
-    """RFC 3339 as people write it, to the second."""
+    """Formats an RFC 3339 time as people write it, to the second."""
     return started_at.replace("T", " ").replace("+00:00", " UTC")
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
-    """Processor, cores, memory, system, accelerator."""
+    """Describes processor, cores, memory, system and accelerator."""
     parts = [
         host.get("cpu"),
         f"{host['cores']} cores" if "cores" in host else None,
@@ -26,7 +26,7 @@ def describe_host(host: Mapping[str, Any]) -> str:
 
 
 def describe_versions(host: Mapping[str, Any]) -> str:
-    """Python's, Java's, our own and the packages' versions."""
+    """Describes the versions of Python, Java, offpath and the packages."""
     versions = {
         "Python": host.get("python"),
         "Java": host.get("java"),
@@ -37,7 +37,7 @@ def describe_versions(host: Mapping[str, Any]) -> str:
 
 
 def describe_workload(workload: Mapping[str, Any]) -> str:
-    """The photographs in words; empty without any."""
+    """Describes the photographs; empty without any."""
     if not workload:
         return ""
     mean = workload.get("mean_bytes")
@@ -47,7 +47,7 @@ def describe_workload(workload: Mapping[str, Any]) -> str:
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Everything that was chosen, `name value` by name."""
+    """Describes everything that was chosen, as `name value`."""
     return ", ".join(
         f"{name.replace('_', ' ')} {value}"
         for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""How figures are written in tables and pages: three significant digits, never more."""
+"""The form of figures in tables and pages: three significant digits, never more."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import math
 
 
 def format_figure(value: float) -> str:
-    """Three significant digits with thousands separators: 0.0123, 1.23, 12.3, 123, 12,345."""
+    """Formats three significant digits with separators: 0.0123, 1.23, 12.3, 123, 12,345."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
         return "0"
-    # Rounded first: 0.9999 has as many decimals as 1.
+    # Rounded first, because 0.9999 has as many decimals as 1.
     value = float(f"{value:.3g}") if abs(value) < 1e3 else value
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(decimals, 6)}f}"
 
 
 def format_ms(seconds: float) -> str:
-    """Seconds as milliseconds, without the unit; nothing finer than a microsecond."""
+    """Formats seconds as milliseconds without the unit, no finer than a microsecond."""
     ms = 1e3 * seconds
     return f"{ms:.3f}" if 0 < abs(ms) < 0.1 else format_figure(ms)
 
 
 def format_share(share: float) -> str:
-    """A share as percent, one decimal below 10 %."""
+    """Formats a share as percent, with one decimal below 10 %."""
     if not math.isfinite(share):
         return "-"
     percent = 100 * share
@@ -32,15 +32,15 @@ def format_share(share: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio as "2.31 x"."""
+    """Formats a ratio as "2.31 x"."""
     return f"{format_figure(ratio)} x" if math.isfinite(ratio) else "-"
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in kB or MB."""
+    """Formats bytes in kB or MB."""
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
 def format_clients(count: int) -> str:
-    """1 client, 4 clients."""
+    """Formats a number of clients: 1 client, 4 clients."""
     return f"{count} client" if count == 1 else f"{count} clients"

@@ -1,4 +1,4 @@
-"""What a result must say of the machine and the versions it came from. No names of the machine."""
+"""The facts of machine and versions that a result needs; no name of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGES = (
 
 
 def describe_host() -> dict[str, Any]:
-    """Processor, memory, kernel, GPUs if any, Python, Java, packages and our own revision."""
+    """Returns processor, memory, kernel, GPUs, Python, Java, packages and our own revision."""
     gpus = read_gpus()
     return {
         "cpu": read_cpu_model(),
@@ -48,7 +48,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def read_cpu_model() -> str:
-    """The processor's name as Linux tells it."""
+    """Returns the processor's name as Linux reports it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -56,7 +56,7 @@ def read_cpu_model() -> str:
 
 
 def read_gpus() -> str:
-    """Names of the NVIDIA GPUs, and the driver; empty without one, or without nvidia-ml-py."""
+    """Returns names and driver of the NVIDIA GPUs; empty without a GPU or nvidia-ml-py."""
     try:
         with closing(NvmlReader()) as reader:
             return reader.describe()
@@ -65,7 +65,7 @@ def read_gpus() -> str:
 
 
 def read_java() -> str:
-    """Version and origin of the Java that TorchServe runs on, "none" without one."""
+    """Returns version and origin of the Java that TorchServe runs on, "none" without one."""
     try:
         java = find_java()
     except ExpectedError:
@@ -74,7 +74,7 @@ def read_java() -> str:
 
 
 def read_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of the installed ones."""
+    """Returns the versions of those packages that are installed."""
     versions = {}
     for package in packages:
         try:
@@ -85,9 +85,9 @@ def read_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def read_revision() -> str:
-    """The git revision of this checkout, `+` where files differ from it; "not a checkout"."""
+    """Returns the git revision, with `+` where files differ from it; or "not a checkout"."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always"]
-    # No tag's name, which would not say which commit it is.
+    # The name of a tag would not tell the commit.
     options = ["--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
         done = subprocess.run(

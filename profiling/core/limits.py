@@ -1,9 +1,9 @@
-"""What the cores allow: a run's variants `limit:...`, and how much of it a server reaches.
+"""The limits of the cores in a run, and the share of them that a server reaches.
 
-`limit:decode` is decode + resize alone, `limit:forward` the model alone in eager fp32, and
-`limit:forward ENGINE` with an engine of ours; each says `images` and `elapsed_s`. A server can have
-no more than decode and its own engine's forward together; one whose clients send pixels has no
-decoding to do: the forward alone bounds it.
+The variant `limit:decode` is decode + resize alone, `limit:forward` the model alone in eager fp32,
+and `limit:forward ENGINE` the model with an engine of ours. Each has `images` and `elapsed_s`. No
+server can exceed decode and its own engine's forward together. A server whose clients send pixels
+decodes nothing, so only the forward bounds it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import polars as pl
 
 LIMIT = "limit:"
 DECODE, FORWARD = f"{LIMIT}decode", f"{LIMIT}forward"
-# Facts of a server's variant: what its clients send, and the engine of its forward.
+# Facts of a server's variant: the content that its clients send, and the engine of its forward.
 CONTENT, ENGINE = "content", "engine"
-# Columns that `add_limits` adds: images a second by decoding alone, and by all the work there is.
+# Columns of `add_limits`: images per second of decoding alone, and of decoding and forward.
 DECODE_RATE, LIMIT_RATE = "decode_limit", "limit"
 PIXELS = "npy"
 
 
 class DrawnLimit(NamedTuple):
-    """The limit as a chart draws it: images a second, and which work it is."""
+    """The limit as a chart draws it: images per second, and the name of the work."""
 
     rate: float
     name: str
 
 
 def is_limit(variant: str) -> bool:
-    """Whether a variant is a limit of the cores, and no server."""
+    """Returns whether a variant is a limit of the cores instead of a server."""
     return variant.startswith(LIMIT)
 
 
 def name_forward(engine: str | None) -> str:
-    """The variant that measures an engine's forward; None for eager fp32."""
+    """Returns the variant that measures an engine's forward; None stands for eager fp32."""
     return FORWARD if engine is None else f"{FORWARD} {engine}"
 
 
 class Limits:
-    """The limits of a run in images a second, each the median of its rounds.
+    """The limits of a run in images per second, each the median of its rounds.
 
     Args:
-        windows: a row a window, a column a metric.
+        windows: one row per window, one column per metric.
     """
 
     def __init__(self, windows: pl.DataFrame) -> None:
@@ -57,29 +57,29 @@ class Limits:
                 self._rates[row["variant"], row["workload"]] = row["rate"]
 
     def decode(self, workload: str) -> float | None:
-        """Decoding alone."""
+        """Returns the limit of decoding alone."""
         return self._rates.get((DECODE, workload))
 
     def forward(self, engine: str | None) -> float | None:
-        """An engine's forward alone; eager's where that engine was not measured."""
+        """Returns the limit of an engine's forward; eager's where the engine was not measured."""
         own = self._rates.get((name_forward(engine), ""))
         return self._rates.get((FORWARD, "")) if own is None else own
 
     def both(self, workload: str, engine: str | None) -> float | None:
-        """Decoding and forward, and nothing else."""
+        """Returns the limit of decoding and forward together."""
         decode, forward = self.decode(workload), self.forward(engine)
         return 1 / (1 / decode + 1 / forward) if decode and forward else None
 
     def engines(self) -> list[str | None]:
-        """Those whose forward was measured; None is eager."""
+        """Returns the engines whose forward was measured; None is eager."""
         names = [name for name, _ in self._rates if name.startswith(FORWARD)]
         return [name.removeprefix(FORWARD).strip() or None for name in names]
 
     def drawn(self, workload: str) -> DrawnLimit | None:
-        """The line in charts; None where no limit was measured.
+        """Returns the line for charts; None where no limit was measured.
 
-        Decoding alone, which no engine changes; where the forward is most of the work that line
-        would shrink all bars to nothing: there it is both together, by the quickest engine.
+        It is decoding alone, which no engine changes. Where the forward is most of the work, that
+        line would shrink all bars to nothing. There it is both together, with the fastest engine.
         """
         decode = self.decode(workload)
         if not decode:
@@ -94,10 +94,10 @@ class Limits:
 def add_limits(
     windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
 ) -> pl.DataFrame:
-    """The windows with DECODE_RATE and LIMIT_RATE of each server on its workload.
+    """Returns the windows with DECODE_RATE and LIMIT_RATE of each server on its workload.
 
     Args:
-        variants: name -> its facts.
+        variants: name -> facts.
     """
     limits = Limits(windows)
     if not limits.engines():

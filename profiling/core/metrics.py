@@ -1,6 +1,6 @@
-"""What is computed of each window from its raw figures.
+"""The metrics of a window, computed from its raw figures.
 
-A metric added to `METRICS` is in every summary, CSV and JSON, and any table or chart may name it.
+A metric that is added to `METRICS` is in every summary and CSV, and any table or chart may name it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,29 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from offpath.profiling.core.goodput import IN_TIME
 from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE
 
 OK = "replies_200"
-# Replies by HTTP status are `replies_<status>`, `replies_none` where there was none.
+# Setting of a run: milliseconds that a reply may take. It is no part of what was measured: any run
+# with raw latencies can be read with any bound.
+BOUND = "bound_ms"
+# Raw metric that `count_in_time` adds: replies within the bound.
+IN_TIME = "in_time_200"
+# Replies by HTTP status are `replies_<status>`; requests without a reply are `replies_none`.
 REPLIES = "^replies_.*$"
 CPU = "^cpu_s\\..*$"
 RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
-# Of the workers and of what forks them, by kind of page.
+# Memory of the workers and of what forks them, by kind of page.
 TEAM_PSS, TEAM_UNIQUE = "^team_pss_bytes\\..*$", "^team_unique_bytes\\..*$"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a window, computed from its raw ones.
+    """A figure of a window, computed from the raw figures.
 
     Attributes:
-        expression: over columns named as the raw metrics.
-        title: in words, for the head of a column and an axis.
+        expression: expression over columns with the names of the raw metrics.
+        title: heading of a column or an axis.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Metric:
 
 
 def total(pattern: str) -> pl.Expr:
-    """Sum of the raw metrics that a pattern names; null where a window has none of them."""
+    """Returns the sum of the raw metrics that a pattern names; null without any of them."""
     columns = pl.col(pattern)
     return pl.when(pl.any_horizontal(columns.is_not_null())).then(
         pl.sum_horizontal(columns)
@@ -45,18 +49,18 @@ def total(pattern: str) -> pl.Expr:
 
 
 def replies() -> pl.Expr:
-    """All replies, whatever their status."""
+    """Returns the number of replies of any status."""
     return total(REPLIES)
 
 
 def per_reply_ms(group: str) -> pl.Expr:
-    """CPU milliseconds a reply of one group of processes, or of all that a pattern names."""
+    """Returns CPU milliseconds per reply of the groups of processes that a pattern names."""
     return 1e3 * total(f"^cpu_s\\.{group}$") / replies()
 
 
 METRICS: tuple[Metric, ...] = (
     Metric("rate", "1/s", "req/s", pl.col(OK) / pl.col("elapsed_s")),
-    # wrk's latencies are those of failures too.
+    # The latencies of wrk include those of failures.
     Metric(
         "goodput",
         "1/s",
@@ -66,7 +70,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
-    # Of what the cores allow; see `limits.py`.
+    # Shares of what the cores allow, see `limits.py`.
     Metric(
         "decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)
     ),
@@ -89,3 +93,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
     Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
 )
+
+
+def count_in_time(latencies: pl.DataFrame, bound_ms: float) -> pl.DataFrame:
+    """Returns one row per window: the number of its replies within a bound.
+
+    Args:
+        latencies: rows whose `values` are the milliseconds of each request.
+    """
+    in_time = pl.col("values").list.eval(pl.element() <= bound_ms).list.sum()
+    return latencies.with_columns(
+        metric=pl.lit(IN_TIME),
+        unit=pl.lit(""),
+        value=in_time.cast(pl.Float64),
+        values=pl.lit(None, pl.List(pl.Float64)),
+    )

@@ -8,13 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One device at one moment.
+    """A reading of one device.
 
     Attributes:
-        at_s: seconds since the block began.
-        utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It says that the
-            device was busy, not how much of it. None where the device does not tell (MIG).
-        memory_used_bytes: of all processes on the device.
+        at_s: seconds since the sampling began.
+        utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It tells that the
+            device was busy, not how much of it. None where the device does not report it (MIG).
+        memory_used_bytes: memory of all processes on the device.
     """
 
     at_s: float
@@ -24,7 +24,7 @@ class GpuReading:
 
 
 class NoGpu(Exception):
-    """There is no GPU to read; the message says why."""
+    """Raised where there is no GPU to read; the message says why."""
 
 
 class NvmlReader:
@@ -53,7 +53,7 @@ class NvmlReader:
             raise NoGpu("the NVIDIA driver shows no GPU")
 
     def describe(self) -> str:
-        """Names and driver, for the facts of a result; raises NoGpu when they cannot be read."""
+        """Returns names and driver for a result; raises NoGpu when they cannot be read."""
         try:
             names = [
                 str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles
@@ -64,7 +64,7 @@ class NvmlReader:
         return ", ".join([*names, f"driver {driver}"])
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """index, name, memory_bytes of each."""
+        """Returns index, name and memory_bytes of each device."""
         return [
             {
                 "index": index,
@@ -75,7 +75,7 @@ class NvmlReader:
         ]
 
     def read(self, at_s: float) -> list[GpuReading]:
-        """One reading a device, now; raises NoGpu when they cannot be read any more."""
+        """Returns one reading per device; raises NoGpu when the devices cannot be read any more."""
         try:
             return [
                 GpuReading(
@@ -97,5 +97,5 @@ class NvmlReader:
         return float(rates.gpu) / 100
 
     def close(self) -> None:
-        """Lets the library go."""
+        """Closes the library."""
         self._nvml.nvmlShutdown()

@@ -1,9 +1,9 @@
-"""What every measurement leaves: a header and tidy rows, in one JSON format; no statistics.
+"""The result of every measurement: a header and tidy rows in one JSON format, no statistics.
 
-A row is one figure of one variant in one cell of the grid in one round. Figures are raw; what is
-computed from them is computed when a run is read (`statistics.py`). Rounds of two runs may be put
-together when everything that could move a figure is alike; otherwise that is refused and the
-difference named.
+A row is one figure of one variant in one cell of the grid in one round. Figures are raw: statistics
+are computed when a run is read (`statistics.py`). Rounds of two runs can be merged when everything
+that could move a figure is alike. Otherwise the merge is refused, and the message names the
+difference.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from offpath.handler.errors import WrongOption
 from offpath.profiling.core.host import describe_host
 
 FORMAT = "offpath-run/1"
-# A row's unit is the end of its metric's name.
+# End of a metric's name -> unit of the row.
 UNITS = {"s": "s", "ms": "ms", "bytes": "B", "pages": "pages"}
-# A microsecond is below what any clock here tells.
+# No clock here is finer than a microsecond.
 DECIMALS = 3
 
-# Metric -> one value, or a value a request.
+# Metric -> one value, or one value per request.
 Figures = Mapping[str, float | Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of an experiment's grid; a factor that does not vary is left at its default."""
+    """A point of an experiment's grid; a factor that does not vary keeps its default."""
 
     workload: str = ""
     clients: int = 0
@@ -42,10 +42,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """A figure.
 
     Attributes:
-        value: None where `values` holds one value a request.
+        value: the figure; None where `values` holds one value per request.
     """
 
     round: int
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def cell(self) -> Cell:
-        """Where on the grid it was taken."""
+        """The cell of the grid that the figure belongs to."""
         return Cell(self.workload, self.clients, self.batch_size)
 
 
@@ -69,7 +69,7 @@ COLUMNS = [column.name for column in fields(Row)]
 
 @dataclass(frozen=True)
 class Failure:
-    """A variant that did not start, answered wrongly or died; it is left out from then on."""
+    """A variant that did not start, answered wrongly or died, and was left out from then on."""
 
     round: int
     variant: str
@@ -78,20 +78,20 @@ class Failure:
 
 @dataclass
 class Run:
-    """A run.
+    """A measurement with all that is needed to read it.
 
     Attributes:
-        experiment: which one: `compare`, `sweep`, ...
+        experiment: name of the experiment: `compare`, `sweep`, ...
         command: the command line.
-        settings: everything that was chosen, the seed too.
-        variants: name -> how it was set up, in the order of a round.
+        settings: everything that was chosen, including the seed.
+        variants: name -> its set-up, in the order of a round.
         workloads: name -> identity, mean_bytes, count.
         started_at: RFC 3339, UTC.
-        host: from `core.host`.
+        host: facts from `core.host`.
         failures: variants that were left out.
-        not_run: variant -> why it cannot run on this machine.
-        warnings: doubts that were found while it ran.
-        details: what an experiment keeps beside its rows: functions, lines, stages of a profile.
+        not_run: variant -> reason why it cannot run on this machine.
+        warnings: doubts that were found during the run.
+        details: data beside the rows: functions, lines, stages of a profile.
     """
 
     experiment: str
@@ -111,11 +111,11 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds begun."""
+        """The number of rounds that were begun."""
         return 1 + max((row.round for row in self.rows), default=-1)
 
     def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:
-        """Appends a row a figure."""
+        """Appends one row per figure."""
         for metric, figure in figures.items():
             values = figure if isinstance(figure, Sequence) else None
             self.rows.append(
@@ -135,11 +135,11 @@ class Run:
             )
 
     def has_failed(self, variant: str) -> bool:
-        """Whether it was left out."""
+        """Returns whether a variant was left out."""
         return any(failure.variant == variant for failure in self.failures)
 
     def save(self, path: Path) -> None:
-        """Writes the JSON; replaces the file as a whole, so a save cut short leaves the old one."""
+        """Writes the JSON; an interrupted save leaves the old file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(format_run(self), encoding="utf-8")
@@ -147,14 +147,14 @@ class Run:
 
 
 def unit_of(metric: str) -> str:
-    """The unit that a metric's name ends with; plain counts have none."""
+    """Returns the unit that a metric's name ends with; empty for counts."""
     return UNITS.get(metric.rpartition(".")[0].rpartition("_")[2], "") or UNITS.get(
         metric.rpartition("_")[2], ""
     )
 
 
 def format_run(run: Run) -> str:
-    """The JSON, one line a row: readable in a diff, small with its raw values."""
+    """Formats the JSON with one line per row, so that a diff is readable."""
     header = asdict(replace(run, rows=[]))
     del header["rows"]
     lines = [f' "format": "{FORMAT}"']
@@ -173,10 +173,10 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
     """Reads a saved run.
 
     Args:
-        experiment: the one that it must be of; None for any.
+        experiment: the experiment that it must be of; None for any.
 
     Raises:
-        WrongOption: no such file, no run, or one of another experiment; says what is wrong.
+        WrongOption: the file is missing, is no run, or is a run of another experiment.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -198,10 +198,10 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
 
 
 def merge_runs(first: Run, second: Run) -> Run:
-    """The rounds of both, those of the second numbered after the first's.
+    """Returns the rounds of both, those of the second numbered after the first's.
 
     Raises:
-        WrongOption: the runs are unlike; the message names what differs.
+        WrongOption: the runs are not alike; the message names what differs.
     """
     check_alike(first, second)
     offset = first.rounds
@@ -223,7 +223,7 @@ def check_alike(
     """Raises WrongOption when figures of the two runs do not belong together.
 
     Args:
-        parts: attributes of both that must be alike.
+        parts: attributes that must be alike.
     """
     for part in parts:
         differences = find_differences(
@@ -231,13 +231,13 @@ def check_alike(
         )
         if differences:
             raise WrongOption(
-                "these runs are not alike, their figures cannot be put together: "
+                "these runs are not alike, so their figures cannot be put together: "
                 + "; ".join(differences[:5])
             )
 
 
 def find_differences(first: Any, second: Any, where: str) -> list[str]:
-    """Every differing leaf of two nested mappings, as "where: one, other"."""
+    """Lists every differing leaf of two nested mappings as "where: one, other"."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return [
             difference
@@ -246,6 +246,6 @@ def find_differences(first: Any, second: Any, where: str) -> list[str]:
                 first.get(key), second.get(key), f"{where}.{key}"
             )
         ]
-    # JSON knows no tuples.
+    # A run that was read from JSON has no tuples.
     same = json.dumps(first) == json.dumps(second)
     return [] if same else [f"{where}: {first!r}, {second!r}"]

@@ -1,8 +1,9 @@
-"""Runs an experiment: rounds of variants in turn (A B C A B C), what fails is left out.
+"""Runs an experiment: rounds of variants in turn (A B C A B C); a variant that fails is left out.
 
-Each variant is opened afresh for each of its rounds: the others' memory and threads cannot touch
-its figures, and what differs from start to start shows in the spread. Or all stay open side by
-side, idle but the one that is measured: turns follow within seconds, on cores of nearly one speed.
+Each variant is opened again for each of its rounds. So the others' memory and threads cannot touch
+its figures, and differences between starts show in the spread. Or all stay open side by side, and
+all but the measured variant are idle. Then turns follow within seconds, on cores of nearly one
+speed.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from offpath.profiling.core.experiment import (
 from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 
-# More than this many cores busy with something else, and figures are noisy.
+# With more cores than this busy with something else, figures are noisy.
 NOISY_CORES = 0.1
 OTHER_CORES = "other_cores"
-# Where the figures of a start stand: on no cell of the grid.
+# The cell of the figures of a start, which belong to no cell of the grid.
 START = Cell()
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often and in what order.
+    """The number of rounds and the order of turns.
 
     Attributes:
         side_by_side: open each variant once and keep all open; they take turns.
-        tries: measurements of a cell at most, until one is not disturbed by other work.
+        tries: measurements of a cell at most, until one was not disturbed by other work.
     """
 
     rounds: int = 1
@@ -50,7 +51,7 @@ class Runner(Generic[Target]):
     """Appends the figures of an experiment to a run.
 
     Args:
-        save: called after each cell with the run still going on.
+        save: called after each cell, while the run goes on.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class Runner(Generic[Target]):
         self._experiment, self._run = experiment, run
         self._schedule, self._observer, self._save = schedule, observer, save
         self._done = 0
-        # Variants that stay open, until the runner ends.
+        # Variants that stay open until the runner ends.
         self._kept: dict[str, tuple[Target, Figures]] = {}
 
     def prepare(self, folder: Path) -> None:
-        """Builds what the variants need; those that cannot be built are left out."""
+        """Builds what the variants need; a variant that cannot be built is left out."""
         for variant in self._experiment.variants:
             self._observer.on_step(f"{variant.name}: build")
             try:
@@ -77,7 +78,7 @@ class Runner(Generic[Target]):
                 self._leave_out(0, variant, error)
 
     def run_rounds(self) -> None:
-        """All rounds of all variants."""
+        """Takes the turns of all variants in all rounds."""
         with ExitStack() as stack:
             for round_ in range(self._schedule.rounds):
                 for variant in self._experiment.variants:
@@ -85,7 +86,7 @@ class Runner(Generic[Target]):
                         self.take_turn(round_, variant, stack)
 
     def take_turn(self, round_: int, variant: Variant, stack: ExitStack) -> None:
-        """One variant on all its cells; `stack` holds what stays open."""
+        """Measures one variant in all its cells; `stack` holds what stays open."""
         turn = Turn(round_, variant, self._observer)
         try:
             if self._schedule.side_by_side or variant.stays_open:
@@ -124,7 +125,8 @@ class Runner(Generic[Target]):
         """Measures until nothing else is busy on the cores.
 
         Returns:
-            the quietest of all tries: chosen by what others did, never by its own figures.
+            The quietest of all tries, chosen by the other work on the cores, never by the figures
+            themselves.
         """
         tries: list[tuple[float, Figures]] = []
         while True:
@@ -149,7 +151,7 @@ class Runner(Generic[Target]):
         return tuple(self._experiment.cells) if own is None else own
 
     def _total(self) -> int:
-        """Cells of the whole run; a variant that was left out counts no more."""
+        """Counts the cells of the whole run without the variants that were left out."""
         going = [
             v for v in self._experiment.variants if not self._run.has_failed(v.name)
         ]
@@ -163,7 +165,7 @@ class Runner(Generic[Target]):
 
 
 def format_cell(cell: Cell) -> str:
-    """A cell in words: `photos-55k, 32 clients, batch 8`."""
+    """Describes a cell: `photos-55k, 32 clients, batch 8`."""
     parts = [
         cell.workload,
         format_clients(cell.clients) if cell.clients else "",

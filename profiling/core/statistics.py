@@ -1,7 +1,7 @@
-"""Statistics over a run's raw rows: each of them is defined here, once, and nowhere else.
+"""Statistics over a run's raw rows; each of them is defined only here.
 
-`metrics.METRICS` says what is computed of each window (one variant, cell and round). Over the
-rounds a figure has a median, a lowest and a highest value; latency percentiles are of all rounds'
+`metrics.METRICS` are the figures of a window (one variant, cell and round). Over the rounds a
+figure has a median, a lowest and a highest value. Latency percentiles are those of all rounds'
 requests together.
 """
 
@@ -16,9 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from offpath.profiling.core.goodput import BOUND, count_in_time
 from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE, Limits, add_limits
-from offpath.profiling.core.metrics import METRICS, OK, REPLIES
+from offpath.profiling.core.metrics import BOUND, METRICS, OK, REPLIES, count_in_time
 from offpath.profiling.core.run import Cell, Run
 
 KEY_SCHEMA: dict[str, Any] = {
@@ -47,13 +46,13 @@ class Spread:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By linear interpolation between the nearest ranks; NaN for no values."""
+    """Returns a percentile by linear interpolation between ranks; NaN without values."""
     quantile = pl.Series(values, dtype=pl.Float64).quantile(percent / 100, "linear")
     return math.nan if quantile is None else quantile
 
 
 def to_frame(run: Run) -> pl.DataFrame:
-    """The tidy rows as a frame, one figure a row."""
+    """Returns the tidy rows as a frame, one figure per row."""
     schema: dict[str, Any] = {
         "round": pl.Int64,
         **KEY_SCHEMA,
@@ -70,7 +69,7 @@ def derive(
     variants: Mapping[str, Mapping[str, Any]],
     bound_ms: float | None = None,
 ) -> pl.DataFrame:
-    """One row a window, a column a metric: the raw ones, the limits, then METRICS."""
+    """Returns one row per window, one column per metric: raw, limits, then METRICS."""
     single = frame.filter(pl.col("value").is_not_null())
     if bound_ms is not None:
         latencies = frame.filter(pl.col("metric") == LATENCY)
@@ -87,9 +86,10 @@ def derive(
 
 
 class Summary:
-    """The figures of a run over its rounds; `frame` has all of them, one a row.
+    """The figures of a run over its rounds; `frame` has all of them, one per row.
 
-    Columns of `frame`: KEYS, metric, unit, median, low, high, rounds. `limits` are the cores'.
+    Columns of `frame`: KEYS, metric, unit, median, low, high, rounds. `limits` are those of the
+    cores.
     """
 
     def __init__(self, run: Run) -> None:
@@ -111,22 +111,22 @@ class Summary:
         }
 
     def spread(self, variant: str, cell: Cell, metric: str) -> Spread | None:
-        """A figure of one variant in one cell; None where it was not measured."""
+        """Returns a figure of one variant in one cell; None where it was not measured."""
         key = (variant, cell.workload, cell.clients, cell.batch_size, metric)
         return self._index.get(key)
 
     def value(self, variant: str, cell: Cell, metric: str) -> float | None:
-        """Its median."""
+        """Returns the median of a figure; None where it was not measured."""
         spread = self.spread(variant, cell, metric)
         return None if spread is None else spread.median
 
     def metrics(self, variant: str, cell: Cell) -> list[str]:
-        """Names of the figures that one variant has in one cell."""
+        """Returns the names of the figures that one variant has in one cell."""
         where = (variant, cell.workload, cell.clients, cell.batch_size)
         return [key[4] for key in self._index if key[:4] == where]
 
     def values(self, variant: str, cell: Cell, metric: str = LATENCY) -> list[float]:
-        """One value a request, of all rounds together."""
+        """Returns one value per request, of all rounds together."""
         rows = self._latencies.filter(
             match(variant, cell) & (pl.col("metric") == metric)
         )
@@ -135,7 +135,7 @@ class Summary:
     def ratios(
         self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
     ) -> list[float]:
-        """Round by round, in their order: turns of one round had cores of nearly one speed."""
+        """Returns one ratio per round, in order: cores had nearly one speed within a round."""
         if metric not in self._windows.columns:
             return []
         mine, base = (
@@ -149,12 +149,12 @@ class Summary:
     def ratio(
         self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
     ) -> float | None:
-        """The median of `ratios`; None where the two have no round in common."""
+        """Returns the median of `ratios`; None where the two have no round in common."""
         ratios = self.ratios(variant, baseline, cell, metric)
         return statistics.median(ratios) if ratios else None
 
     def failures(self, variant: str, cell: Cell) -> dict[str, int]:
-        """Everything that was not a 200, by status, of all rounds."""
+        """Counts the requests without a 200 by status, over all rounds."""
         rows = self._windows.filter(match(variant, cell))
         found = rows.select(pl.col(REPLIES).sum()).to_dicts()
         return {
@@ -165,7 +165,7 @@ class Summary:
         }
 
     def cells(self) -> list[Cell]:
-        """The cells that were measured, in the order of the run."""
+        """Returns the cells that were measured, in the order of the run."""
         return list(
             dict.fromkeys(row.cell for row in self.run.rows if row.cell != Cell())
         )
@@ -183,7 +183,7 @@ class Summary:
         return aggregate(long, units)
 
     def _of_lists(self) -> pl.DataFrame:
-        """Percentiles and mean of what has a value a request, of all rounds together."""
+        """Returns percentiles and mean of metrics with a value per request, over all rounds."""
         values = pl.col("values")
         computed = {
             **{f"p{p:g}": values.quantile(p / 100, "linear") for p in PERCENTILES},
@@ -212,12 +212,12 @@ class Summary:
 
 
 def empty_summary() -> pl.DataFrame:
-    """A summary without figures."""
+    """Returns a summary without figures."""
     return pl.DataFrame(schema=SUMMARY_SCHEMA)
 
 
 def aggregate(long: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
-    """Median, lowest and highest over the rounds."""
+    """Returns median, lowest and highest over the rounds."""
     value = pl.col("value")
     return (
         long.group_by([*KEYS, "metric"], maintain_order=True)
@@ -234,7 +234,7 @@ def aggregate(long: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
 
 
 def match(variant: str, cell: Cell) -> pl.Expr:
-    """Rows of one variant in one cell."""
+    """Selects the rows of one variant in one cell."""
     return (
         (pl.col("variant") == variant)
         & (pl.col("workload") == cell.workload)

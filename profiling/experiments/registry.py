@@ -1,4 +1,4 @@
-"""Every kind of saved run by its experiment's name, and how it is shown.
+"""Every kind of saved run by its experiment's name, and the module that shows it.
 
 A further experiment is a module here and a line in `EXPERIMENTS`.
 """

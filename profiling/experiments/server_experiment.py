@@ -49,7 +49,7 @@ Measure = Callable[[Cell, Turn], Figures]
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user asked for; each benchmark adds its own.
+    """The user's choices; each benchmark adds its own.
 
     Attributes:
         variants: servers with other settings, see `servers.overrides`.
@@ -79,7 +79,7 @@ class Choices:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be alike in runs whose rounds are put together."""
+        """The settings that must be alike in runs whose rounds are merged."""
         return {
             "model": name_model(self.model),
             "clients": list(self.clients),

@@ -35,14 +35,12 @@ from offpath.profiling.experiments.tune_report import (
 from offpath.profiling.load.plan import Load, find_generator
 from offpath.profiling.load.window import measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
-from offpath.profiling.servers.registered_archive import (
-    RegisteredArchive,
-    prepare_archive,
-)
 from offpath.profiling.servers.registering import (
+    RegisteredArchive,
     RegisteringServer,
     ServerDied,
     Setting,
+    prepare_archive,
     read_setting,
 )
 from offpath.profiling.servers.torchserve import RunningTorchServe

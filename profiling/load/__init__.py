@@ -1,1 +1,1 @@
-"""What is sent and by whom: photographs, generators, windows."""
+"""Load on a server: photographs, generators, windows."""

@@ -1,4 +1,4 @@
-"""Checks a server's answers against the reference before any number is taken from it."""
+"""Checks a server's answers against the reference before anything is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offpath.profiling.load.model_under_test import (
 )
 
 PHOTOGRAPHS_CHECKED = 4
-# Bound of DCT-scaled decoding against the exact one.
+# Bound of the difference between DCT-scaled and exact decoding.
 MAX_PROBABILITY_DIFFERENCE = 0.03
 TIMEOUT_S = 120.0
 
@@ -23,10 +23,10 @@ TIMEOUT_S = 120.0
 def make_checks(
     model: ModelUnderTest, photographs: Sequence[bytes]
 ) -> list[tuple[bytes, Answer]]:
-    """The photographs with the clearest answers, and those answers.
+    """Returns the photographs with the clearest answers, and those answers.
 
-    Seeded weights make near ties, where two correct decoders may differ: the label is compared
-    where the reference leads most.
+    Seeded weights make near ties, where two correct decoders may differ. So the label is compared
+    on photographs where the reference leads most.
     """
     answered = [(photo, classify_reference(model, photo)) for photo in photographs[:16]]
     answered.sort(key=lambda pair: -pair[1].lead)
@@ -36,19 +36,19 @@ def make_checks(
 def check_answers(
     server: str, url: str, call: Call, checks: Sequence[tuple[bytes, Answer]]
 ) -> float:
-    """Compares label and probability.
+    """Compares labels and probabilities with the reference.
 
     Args:
         checks: bodies as the load sends them, with their answers.
 
     Returns:
-        the largest difference of a probability.
+        The largest difference of a probability.
 
     Raises:
         ExpectedError: another label, or a probability too far from the reference.
     """
     largest = 0.0
-    # trust_env: no proxy between us and loopback. verify: a server under test has signed itself.
+    # trust_env: no proxy before loopback. verify: a server under test has signed its certificate.
     with httpx.Client(trust_env=False, verify=False, timeout=TIMEOUT_S) as client:
         for body, expected in checks:
             try:
@@ -62,7 +62,7 @@ def check_answers(
 
 
 def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
-    """Label -> probability of a reply that must be good."""
+    """Reads label -> probability of a reply that must be good."""
     if reply.status_code != 200:
         raise ExpectedError(
             f"server {server!r} answered {reply.status_code} to a good photograph:"
@@ -81,7 +81,7 @@ def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
 
 
 def compare(server: str, reply: dict[str, float], expected: Answer) -> float:
-    """Difference of the top probability; `reply` maps labels to probabilities."""
+    """Returns the difference of the top probability; `reply` maps labels to probabilities."""
     label, probability = max(reply.items(), key=lambda pair: pair[1])
     difference = abs(probability - expected.probability)
     if label != expected.label or difference > MAX_PROBABILITY_DIFFERENCE:

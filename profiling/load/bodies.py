@@ -1,4 +1,4 @@
-"""The bodies that a server's clients send, made of the photographs before any load runs."""
+"""Request bodies, made of the photographs before any load runs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from offpath.serving.client import make_npy
 
 
 class Bodies:
-    """Makes each form of each workload once, as files in a folder of its own."""
+    """Writes each form of each workload once, as files in a folder of its own."""
 
     def __init__(self, folder: Path, config: HandlerConfig) -> None:
-        """`config` has the sizes of the model's preprocessing, for thin clients."""
+        """`config` has the sizes that thin clients resize to."""
         self._folder, self._config = folder, config
         self._made: dict[
             tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]
         ] = {}
 
     def make(self, photograph: bytes, call: Call) -> bytes:
-        """One body."""
+        """Returns the body for one photograph."""
         content = photograph
         if call.content == NPY:
             content = make_npy(photograph, self._config.input_geometry)
         return call.wrap(content) if call.wrap else content
 
     def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
-        """Files with the bodies of a workload, in its order; the photographs where they are it."""
+        """Returns files with the bodies of a workload, in its order.
+
+        For a plain call these are the photographs themselves.
+        """
         if call.content != NPY and call.wrap is None:
             return workload.paths
         key = (workload.name, call.content, call.wrap)

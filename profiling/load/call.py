@@ -1,4 +1,4 @@
-"""How a client calls a server: what it sends, with which headers, and how it reads the reply."""
+"""The form of a client's requests: body, headers, and how the reply is read."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-# The file as it is; or a uint8 [size, size, 3] npy that the client made of it: a thin client.
+# The file itself, or a uint8 [size, size, 3] npy that a thin client made of it.
 JPEG, NPY = "jpeg", "npy"
 
 
 def read_labels(reply: bytes) -> dict[str, float]:
-    """TorchServe's answer: a JSON object, label -> probability.
+    """Reads TorchServe's answer: a JSON object, label -> probability.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the reply is something else.
     """
     content = json.loads(reply)
     if not isinstance(content, dict):
@@ -24,15 +24,15 @@ def read_labels(reply: bytes) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Call:
-    """One request's form; the default is TorchServe's.
+    """The form of a request; the default is TorchServe's.
 
     Attributes:
-        content: JPEG or NPY. The npy files are made before the run: what a thin client spends on
-            its own machine is not the server's.
+        content: JPEG or NPY. The npy files are made before the run, because the server does not pay
+            for what a thin client computes on its own machine.
         headers: further request headers; a `Content-Type` here wins.
-        wrap: turns the content's bytes into the body (an envelope around them); before the run too.
-        read_reply: the body of a 200 -> label -> probability, at least the best one; raises
-            ValueError, KeyError or TypeError on anything else.
+        wrap: turns the content into the body (an envelope around it), also before the run.
+        read_reply: reads the body of a 200 as label -> probability, with at least the best label;
+            raises ValueError, KeyError or TypeError on anything else.
     """
 
     content: str = JPEG

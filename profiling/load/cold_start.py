@@ -1,4 +1,4 @@
-"""The first requests to a server that has just started: one client, one request after the other."""
+"""The first requests to a server that has just started, from one client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ssl
 import statistics
 import time
 from collections.abc import Sequence
-from http.client import HTTPMessage
 from itertools import cycle, islice
 from urllib.parse import urlsplit
 
@@ -19,7 +18,7 @@ TIMEOUT_S = 120.0
 
 
 def connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
-    """A connection to a server under test, which has signed its certificate itself."""
+    """Returns a connection to a server under test, which has signed its certificate itself."""
     if scheme == "http":
         return http.client.HTTPConnection(netloc, timeout=TIMEOUT_S)
     trusting = ssl.create_default_context()
@@ -28,7 +27,7 @@ def connect(scheme: str, netloc: str) -> http.client.HTTPConnection:
 
 
 class FirstClient:
-    """A client without anything that has to warm up itself."""
+    """A client that needs no warm-up itself."""
 
     def __init__(self, server: str, url: str, call: Call) -> None:
         parts = urlsplit(url)
@@ -42,17 +41,10 @@ class FirstClient:
         self._connection.close()
 
     def send_ms(self, body: bytes) -> float:
-        """Latency of one request, in ms; raises as `send` does."""
-        return self.send(body)[0]
-
-    def send(self, body: bytes) -> tuple[float, HTTPMessage]:
-        """Sends one request.
-
-        Returns:
-            its latency in ms, and the reply's headers.
+        """Sends one request and returns its latency in ms.
 
         Raises:
-            ExpectedError: no reply, or another than 200.
+            ExpectedError: there is no reply, or its status is not 200.
         """
         start_s = time.perf_counter()
         try:
@@ -68,9 +60,9 @@ class FirstClient:
                 f"server {self._server!r} said it was ready and answered {reply.status}:"
                 f" {content[:300]!r}"
             )
-        return round(1000 * (time.perf_counter() - start_s), 3), reply.headers
+        return round(1000 * (time.perf_counter() - start_s), 3)
 
     def steady_ms(self, bodies: Sequence[bytes]) -> float:
-        """Median latency of the next requests, the bodies in turn."""
+        """Returns the median latency of the next requests, with the bodies in turn."""
         sent = [self.send_ms(body) for body in islice(cycle(bodies), STEADY_REQUESTS)]
         return round(statistics.median(sent), 3)

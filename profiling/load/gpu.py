@@ -4,8 +4,7 @@
         ...
     gpu.samples
 
-Where there is no GPU, no driver or no nvidia-ml-py, the block runs all the same and
-`samples.absent` says why.
+Without a GPU, a driver or nvidia-ml-py the block runs all the same, and `samples.absent` says why.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from typing import Any
 from offpath.profiling.core.nvml import GpuReading, NoGpu, NvmlReader
 from offpath.profiling.load.sampling import Ticker
 
-# NVML averages utilisation over 1/6 s to 1 s itself, by the GPU's generation: more often than this
-# gives the same figure twice.
+# NVML itself averages utilisation over 1/6 s to 1 s, depending on the GPU: reading more often gives
+# the same figure twice.
 INTERVAL_S = 0.25
 
 
 @dataclass
 class GpuSamples:
-    """What a block's sampling left.
+    """The readings of one `with` block.
 
     Attributes:
         devices: index, name, memory_bytes of each device.
-        absent: why there are no readings, or no further ones; None where all went well.
+        absent: why there are no readings, or no further readings; None where all went well.
     """
 
     devices: list[dict[str, Any]] = field(default_factory=list)
@@ -37,7 +36,7 @@ class GpuSamples:
     absent: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for a result file."""
+        """Returns plain data for a result file."""
         return asdict(self)
 
 
@@ -45,8 +44,8 @@ class GpuSampler:
     """Samples the GPUs on a thread of its own while the `with` block runs.
 
     Args:
-        interval_s: between two readings.
-        open_reader: gives the reader; raises NoGpu where there is nothing to read.
+        interval_s: time between two readings.
+        open_reader: returns the reader; raises NoGpu where there is nothing to read.
     """
 
     def __init__(

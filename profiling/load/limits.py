@@ -1,8 +1,8 @@
-"""Physical limits of the cores, measured in the same run: what no server here can beat.
+"""Physical limits of the cores, measured in the same run: no server on them can exceed these.
 
-decode: decode + resize alone, our own code, one process a core with one thread each, nothing else.
-forward: the model alone on batches, the same way; eager fp32, and beside it the engine of each of
-our archives under test, whose share of "its own limit" would be flattering otherwise.
+decode: decode + resize alone, with our own code, in one process per core with one thread each.
+forward: the model alone on batches, in the same way. It is measured in eager fp32 and with the
+engine of each of our archives under test, whose share of the limit would otherwise be flattering.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from offpath.handler.errors import ExpectedError
 
 DECODE, FORWARD = "decode", "forward"
-# All processes must have imported torch and loaded the model by then.
+# Time for all processes to import torch and load the model.
 START_TIMEOUT_S = 120.0
 
 _barrier: Barrier | None = None
@@ -31,7 +31,7 @@ _barrier: Barrier | None = None
 
 @dataclass(frozen=True)
 class Rate:
-    """Images that all processes together handled, how long they took, and the CPU they got."""
+    """The images that all processes together handled, the time, and the CPU they got."""
 
     images: int
     elapsed_s: float
@@ -39,18 +39,18 @@ class Rate:
 
     @property
     def per_s(self) -> float:
-        """Images a second."""
+        """Images per second."""
         return self.images / self.elapsed_s
 
 
 @dataclass(frozen=True)
 class OwnForward:
-    """The forward that one of our archives runs.
+    """The forward of one of our archives.
 
     Attributes:
-        label: the engine and precision that it asks for.
+        label: engine and precision that the archive asks for.
         handler: its `handler:` settings.
-        folder: its engine's artefacts; None for none.
+        folder: folder of its engine's artefacts; None without any.
     """
 
     label: str
@@ -59,7 +59,7 @@ class OwnForward:
 
 
 class LimitMeter:
-    """One process a core, started once; each measurement uses all of them at the same time."""
+    """One process per core, started once; each measurement uses all of them at once."""
 
     def __init__(self, model: str, cores: int, batch_size: int, seconds: float) -> None:
         self._model, self._batch_size, self._seconds = model, batch_size, seconds
@@ -67,7 +67,7 @@ class LimitMeter:
         self._pool = self._make_pool()
 
     def _make_pool(self) -> ProcessPoolExecutor:
-        """Its processes start with the first measurement."""
+        # The processes start with the first measurement.
         # Spawned, not forked: torch's thread pools do not survive a fork.
         context = multiprocessing.get_context("spawn")
         barrier = context.Barrier(self._cores)
@@ -80,26 +80,26 @@ class LimitMeter:
         self._pool.shutdown(cancel_futures=True)
 
     def measure_decode(self, paths: Sequence[Path]) -> Rate:
-        """Images a second that the cores can decode and resize."""
+        """Measures how many images the cores can decode and resize."""
         return self._measure(decode_for, self._model, list(paths))
 
     def measure_forward(self, own: OwnForward | None = None) -> Rate:
-        """Images a second that the cores, or their GPU, can normalise and classify.
+        """Measures how many images the cores, or their GPU, can normalise and classify.
 
         Args:
-            own: whose forward; None: eager fp32.
+            own: forward of an archive; None for eager fp32.
         """
         import torch
 
         rate = self._measure(forward_for, self._model, self._batch_size, own)
         if torch.cuda.is_available():
-            # Each would keep a CUDA context, of a gigabyte, beside the servers'.
+            # Each process would keep a CUDA context of a gigabyte beside the servers'.
             self._pool.shutdown()
             self._pool = self._make_pool()
         return rate
 
     def other_cores(self, rate: Rate) -> float:
-        """Cores that a measurement did not get: something else was busy on them."""
+        """Returns the cores that a measurement did not get because others were busy on them."""
         return self._cores - rate.cpu_s / rate.elapsed_s
 
     def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
@@ -115,11 +115,11 @@ class LimitMeter:
 
 
 def start_together(barrier: Barrier) -> None:
-    """Sets a process up: one thread, as in the workers, and the barrier that `run_for` waits at."""
+    """Sets a process up with one thread, as in the workers, and the barrier of `run_for`."""
     global _barrier
     import torch
 
-    # Ctrl-C reaches the whole foreground group; the parent alone decides, and ends us.
+    # Ctrl-C reaches the whole foreground group; only the parent decides, and ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_parent()
     torch.set_num_threads(1)
@@ -127,7 +127,7 @@ def start_together(barrier: Barrier) -> None:
 
 
 def follow_parent() -> None:
-    """Ends this process when its parent is killed: a pool's process waits for work for ever."""
+    """Ends this process when its parent is killed; a pool's process would wait for ever."""
     parent = multiprocessing.parent_process()
     if parent is None:
         raise RuntimeError("not in a process of LimitMeter")
@@ -140,7 +140,7 @@ def follow_parent() -> None:
 
 
 def run_for(seconds: float, step: Callable[[], int]) -> Rate:
-    """Waits for the other processes, then calls `step` (returns images) until the time is over."""
+    """Waits for the other processes, then calls `step`, which returns images, for some seconds."""
     if _barrier is None:
         raise RuntimeError("not in a process of LimitMeter")
     step()
@@ -161,7 +161,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 
     config = load_model(model).config
     options = config.decode_options
-    # bytearray: what TorchServe hands to a handler.
+    # TorchServe hands a bytearray to a handler.
     payloads = cycle([(path, bytearray(path.read_bytes())) for path in paths])
 
     def step() -> int:
@@ -181,7 +181,7 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 def forward_for(
     seconds: float, model: str, batch_size: int, own: OwnForward | None
 ) -> Rate:
-    """Normalisation, forward, activation, top-k on a batch of pictures, as the handler does it."""
+    """Normalises and classifies a batch again and again, as the handler does."""
     import torch
 
     from offpath.handler.config import HandlerConfig

@@ -1,20 +1,38 @@
-"""The model that all servers of a run share: same weights, same labels, same preprocessing."""
+"""The model that all servers of a run share: the same weights, labels and preprocessing.
+
+It is an embedded model, or the user's own out of a .mar. Other servers load the latter from files,
+so these lie in a cache folder named by the archive's checksum.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
-from dataclasses import dataclass
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from PIL import Image
 from torchvision import transforms
 
+from offpath.archive.labels import check_label_count, read_labels
+from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
-from offpath.handler.config import HandlerConfig
+from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.model.activation import activate
-from offpath.profiling.load.archived_model import identify_archive, load_archived_model
+from offpath.profiling.core.workplace import cache_folder
+from offpath.serving.mar_file import MANIFEST, read_mar
+
+LABELS = "index_to_name.json"
+# The settings of `handler:` that belong to the model; the others say how our server runs it.
+PREPROCESSING = (*INPUT_SETTINGS, "activation")
+# Digits of a checksum that tell archives apart.
+DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -22,8 +40,8 @@ class ModelUnderTest:
     """An embedded model with seeded weights and ImageNet's labels, or the user's.
 
     Attributes:
-        reference: what `load_model` takes, in any process.
-        name: for results: an archive's has its checksum, and no folder.
+        reference: argument of `load_model`, in any process.
+        name: name in results; an archive's has its checksum and no folder.
     """
 
     reference: str
@@ -32,12 +50,12 @@ class ModelUnderTest:
 
     @property
     def config(self) -> HandlerConfig:
-        """Its preprocessing."""
+        """The model's preprocessing."""
         return HandlerConfig.from_mapping(self.source.handler, environ={})
 
     @property
     def labels(self) -> list[str]:
-        """Names by class index."""
+        """The labels by class index."""
         if self.source.labels is None:
             raise WrongOption(
                 f"model {self.name!r} has no labels: answers cannot be compared"
@@ -46,12 +64,12 @@ class ModelUnderTest:
 
     @property
     def top_k(self) -> int:
-        """Classes in an answer: the stock handler's five, or as many as there are."""
+        """The number of classes in an answer: five as in the stock handler, or fewer."""
         return min(self.config.top_k, len(self.labels))
 
     @property
     def model_file(self) -> Path:
-        """Its definition."""
+        """The file with the model's class."""
         if self.source.model_file is None:
             raise WrongOption(
                 f"model {self.name!r} is TorchScript: the benchmark needs a class"
@@ -59,10 +77,10 @@ class ModelUnderTest:
         return self.source.model_file
 
     def make_transforms(self) -> transforms.Compose:
-        """torchvision's, from a Pillow picture: what the stock handler and all examples do.
+        """Returns torchvision's transforms of a Pillow image, as in the stock handler.
 
         Raises:
-            WrongOption: a model fed by a letterbox, which none of them does.
+            WrongOption: the model needs a letterbox, which no other server's example has.
         """
         geometry = self.config.input_geometry
         if geometry.resize == "letterbox":
@@ -90,15 +108,15 @@ class ModelUnderTest:
 
 
 def read_picture(photograph: bytes) -> Image.Image:
-    """Decoded by Pillow."""
+    """Decodes a photograph with Pillow."""
     return Image.open(io.BytesIO(photograph)).convert("RGB")
 
 
 def load_model(reference: str) -> ModelUnderTest:
-    """Loads a model for a benchmark; ResNet-50 gets seeded weights, so that nothing downloads.
+    """Loads a model for a benchmark; ResNet-50 has seeded weights, so that nothing is downloaded.
 
     Args:
-        reference: an embedded model's name, or the path of a .mar.
+        reference: name of an embedded model, or path of a .mar.
     """
     if is_archive(reference):
         source = load_archived_model(Path(reference))
@@ -109,12 +127,12 @@ def load_model(reference: str) -> ModelUnderTest:
 
 
 def name_model(reference: str) -> str:
-    """What a result calls it."""
+    """Returns the name of a model in results."""
     return identify_archive(Path(reference)) if is_archive(reference) else reference
 
 
 def is_archive(reference: str) -> bool:
-    """Whether it is a .mar's path and not an embedded model's name."""
+    """Returns whether a reference is the path of a .mar."""
     return reference.endswith(".mar")
 
 
@@ -128,7 +146,7 @@ class Answer:
 
 
 def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
-    """Classifies with Pillow, torchvision's transforms and fp32: the stock handler's semantics."""
+    """Classifies with Pillow, torchvision's transforms and fp32, as the stock handler does."""
     picture = model.make_transforms()(read_picture(photograph))
     with torch.inference_mode():
         outputs = model.source.module.eval()(picture[None])
@@ -137,3 +155,67 @@ def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
     return Answer(
         model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1])
     )
+
+
+def identify_archive(path: Path) -> str:
+    """Returns an archive's name and the first digits of its SHA-256, for results."""
+    return f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]}"
+
+
+def load_archived_model(path: Path) -> ModelSource:
+    """Loads a model that `offpath archive` or torch-model-archiver packed, without its handler.
+
+    Raises:
+        WrongOption: the file is no archive, has TorchScript or no labels, or its weights are no
+            state dict.
+    """
+    section = (read_mar(path).model_config or {}).get("handler") or {}
+    model_file, weights, labels_file = extract_model(path)
+    source = load_model_source(str(model_file), str(weights))
+    handler = {key: section[key] for key in PREPROCESSING if key in section}
+    labels = read_labels(labels_file)
+    geometry = HandlerConfig.from_mapping(handler, environ={}).input_geometry
+    classes = count_classes(source.module, geometry)
+    check_label_count(labels, classes, f"{path.name}: {LABELS}")
+    return replace(source, labels=labels, handler=handler)
+
+
+def is_models_own(name: str) -> bool:
+    """Returns whether a file of an archive is a module that the model's class may import."""
+    is_ours = name.partition("/")[0] in ("offpath", "classifier_entry.py")
+    return name.endswith(".py") and not is_ours
+
+
+def extract_model(path: Path) -> tuple[Path, Path, Path]:
+    """Unpacks a model's files and own modules into the cache, once for each archive.
+
+    Returns:
+        The files with the model's class, its state dict and its labels.
+    """
+    with zipfile.ZipFile(path) as archive:
+        model = json.loads(archive.read(MANIFEST))["model"]
+        files = (model.get("modelFile"), model.get("serializedFile"))
+        if not set(files) <= set(archive.namelist()):
+            raise WrongOption(
+                f"{path.name} has no model file with weights (TorchScript, or a handler that makes"
+                " its own model); the other servers need the class: build it with `offpath archive"
+                " --model FILE.py --weights FILE`"
+            )
+        if LABELS not in archive.namelist():
+            raise WrongOption(
+                f"{path.name} has no {LABELS}: answers are compared by label; build it with"
+                " `offpath archive --labels FILE`"
+            )
+        modules = [name for name in archive.namelist() if is_models_own(name)]
+        folder = cache_folder() / "models" / identify_archive(path)
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                whole = Path(scratch) / "whole"
+                whole.mkdir()
+                for name in {*files, LABELS, *modules}:
+                    archive.extract(name, whole)
+                if not folder.is_dir():
+                    os.replace(whole, folder)
+    definition, weights, labels = (folder / name for name in (*files, LABELS))
+    return definition, weights, labels

@@ -1,4 +1,4 @@
-"""Load on a server: its parameters (Load), a window of it (LoadPlan), what came back (LoadSample).
+"""Load on a server: its parameters (Load), one window (LoadPlan), the replies (LoadSample).
 
 Closed loop: each of N clients sends its next request when its last reply has arrived. Counted are
 the replies that arrive inside the window. A server that stalls stops the clients too, so few
@@ -82,7 +82,7 @@ class LoadPlan(Load):
 
 @dataclass(frozen=True)
 class LoadSample:
-    """What came back inside a window.
+    """The replies of a window.
 
     Attributes:
         elapsed_s: length of the window; in the open loop until its last reply.

@@ -1,7 +1,7 @@
 """A server's /metrics page as numbers: one `Snapshot` each time it is read.
 
-Counters' names end in `_total` here, as the parser makes OpenMetrics of them, even where the page's
-do not: TorchServe's `ts_queue_latency_microseconds` is `ts_queue_latency_microseconds_total`.
+The parser turns counters into OpenMetrics, so their names end in `_total` even where the page's do
+not: TorchServe's `ts_queue_latency_microseconds` becomes `ts_queue_latency_microseconds_total`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line of the page: a sample's full name (`..._total`, `..._sum`), labels and value."""
+    """A line of the page: a sample's full name (`..._total`, `..._sum`), labels and value."""
 
     name: str
     labels: Mapping[str, str]
@@ -32,22 +32,22 @@ class Snapshot:
     """All lines of the page at one moment.
 
     Attributes:
-        at_s: `time.monotonic()` half way between asking and answer.
+        at_s: `time.monotonic()` half way between request and reply.
     """
 
     at_s: float
     series: tuple[Series, ...]
 
     def has(self, name: str) -> bool:
-        """Whether any line has this name."""
+        """Returns whether any line has this name."""
         return any(line.name == name for line in self.series)
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum over the lines of this name that carry these labels; 0 without any."""
+        """Sums up the lines of this name with these labels; 0 without any."""
         return sum(line.value for line in self._matching(name, labels))
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Sums by the values of one label, in the page's order."""
+        """Sums up by the values of one label, in the page's order."""
         sums: dict[str, float] = {}
         for line in self._matching(name, labels):
             key = line.labels.get(label, "")
@@ -67,7 +67,7 @@ def parse_metrics(text: str, at_s: float) -> Snapshot:
     """Parses the Prometheus text format (version 0.0.4).
 
     Raises:
-        ExpectedError: it is something else.
+        ExpectedError: the text has another format.
     """
     try:
         series = tuple(
@@ -87,12 +87,12 @@ def read_metrics(url: str, token: str | None = None) -> Snapshot:
     """Fetches and parses a page.
 
     Raises:
-        ExpectedError: nothing answers there, an error status, or another format.
+        ExpectedError: nothing answers, or with an error status or another format.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     begin_s = time.monotonic()
     try:
-        # trust_env: no proxy between us and loopback.
+        # trust_env: no proxy before loopback.
         reply = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ExpectedError(

@@ -1,8 +1,8 @@
 """Workloads: named sets of photographs, generated once, cached, checksummed, the same everywhere.
 
-A workload's identity is the SHA-256 over its files' checksums; results carry it, so that figures
+A workload's identity is the SHA-256 over its files' checksums. Results carry it, so that figures
 from different photographs are never merged. A cached workload is verified against its manifest at
-each load; a changed or missing file is an error, never silently measured.
+each load, so that a changed or missing file is an error and is never measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from offpath.handler.errors import WrongOption
 from offpath.profiling.core.workplace import cache_folder
 
 MANIFEST = "manifest.json"
-# Raise when the generator changes: a cache made by an older one is then left alone.
+# Raise this when the generator changes, so that older caches are left alone.
 GENERATOR_VERSION = 1
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -36,7 +36,7 @@ QUALITIES = range(40, 97)
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """What a generated workload is made to: size in pixels, mean file size in bytes, how many."""
+    """The properties of a generated workload: pixels, mean bytes of a file, number of files."""
 
     name: str
     size: tuple[int, int]
@@ -48,7 +48,7 @@ SPECS = {
     "photos-1200k": WorkloadSpec("photos-1200k", (2048, 1365), 1_200_000),
     "photos-55k": WorkloadSpec("photos-55k", (500, 333), 55_000),
 }
-# Other sizes have as many bytes a pixel as photos-55k.
+# Other sizes have as many bytes per pixel as photos-55k.
 SIZED = re.compile(r"photos-([1-9][0-9]{1,3})k")
 
 
@@ -63,7 +63,7 @@ class Workload:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a result says of the photographs."""
+        """The facts that a result keeps of the photographs."""
         return {
             "identity": self.identity,
             "mean_bytes": self.mean_bytes,
@@ -71,17 +71,17 @@ class Workload:
         }
 
     def read(self) -> list[bytes]:
-        """All files' bytes, in order."""
+        """Returns all files' bytes, in order."""
         return [path.read_bytes() for path in self.paths]
 
 
 def load_workload(
     name: str, seed: int = 0, progress: Callable[[str], None] = lambda line: None
 ) -> Workload:
-    """Loads a generated workload by name (made on first use) or the pictures of a folder.
+    """Loads a generated workload by name (made at first use), or the images of a folder.
 
     Raises:
-        WrongOption: unknown name, empty folder, corrupted cache.
+        WrongOption: the name is unknown, the folder empty or the cache corrupted.
     """
     spec = find_spec(name)
     if spec is None:
@@ -94,13 +94,13 @@ def load_workload(
 
 
 def check_workload(name: str) -> None:
-    """Raises what `load_workload` would of a wrong name or folder, and makes nothing."""
+    """Raises what `load_workload` raises for a wrong name or folder; makes nothing."""
     if find_spec(name) is None:
         load_folder(Path(name))
 
 
 def find_spec(name: str) -> WorkloadSpec | None:
-    """What a name asks for; None for a folder's."""
+    """Returns the specification of a name; None for a folder."""
     sized = SIZED.fullmatch(name)
     if name in SPECS or sized is None:
         return SPECS.get(name)
@@ -111,7 +111,7 @@ def find_spec(name: str) -> WorkloadSpec | None:
 
 
 def load_folder(folder: Path) -> Workload:
-    """All pictures of the user's folder, sorted by name."""
+    """Loads all images of a folder, sorted by name."""
     if not folder.is_dir():
         known = ", ".join(SPECS)
         raise WrongOption(
@@ -130,12 +130,12 @@ def load_folder(folder: Path) -> Workload:
 
 
 def check_picture(path: Path) -> None:
-    """Refuses what is no picture by its header, before minutes are spent on the others."""
+    """Refuses a file whose header is no image's, before minutes are spent on the others."""
     try:
         Image.open(path).close()
     except (OSError, Image.DecompressionBombError) as error:
         raise WrongOption(
-            f"{str(path)!r} is no picture that can be read; take it out of the folder"
+            f"{str(path)!r} is no readable image; take it out of the folder"
         ) from error
 
 
@@ -146,26 +146,26 @@ def load_verified(name: str, folder: Path) -> Workload:
     for path in paths:
         if not path.is_file() or checksum(path.read_bytes()) != listed[path.name]:
             raise WrongOption(
-                f"workload file {str(path)!r} is missing or not what its manifest says;"
-                f" delete {str(folder)!r} and it is made again"
+                f"workload file {str(path)!r} is missing or differs from its manifest;"
+                f" delete {str(folder)!r} to make it again"
             )
     return describe(name, paths, list(listed.values()))
 
 
 def describe(name: str, paths: Sequence[Path], checksums: Sequence[str]) -> Workload:
-    """A Workload from its files and their checksums."""
+    """Returns a Workload of files and their checksums."""
     mean_bytes = round(sum(path.stat().st_size for path in paths) / len(paths))
     identity = checksum("\n".join(checksums).encode())[:16]
     return Workload(name, tuple(paths), identity, mean_bytes)
 
 
 def checksum(data: bytes) -> str:
-    """SHA-256, hexadecimal."""
+    """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def generate(spec: WorkloadSpec, seed: int, folder: Path) -> None:
-    """Makes the photographs into `folder`, all or nothing. Cost: half a minute at 2048 px."""
+    """Makes the photographs in `folder`, all or none. This takes half a minute at 2048 px."""
     files = {
         f"{index:03}.jpg": data for index, data in enumerate(encode_all(spec, seed))
     }
@@ -182,12 +182,12 @@ def generate(spec: WorkloadSpec, seed: int, folder: Path) -> None:
     try:
         os.rename(staging, folder)
     except OSError:
-        # Another run finished first, or an older broken cache is in the way; the loader verifies.
+        # Another run finished first, or a broken cache is in the way, which the loader will find.
         shutil.rmtree(staging)
 
 
 def encode_all(spec: WorkloadSpec, seed: int) -> list[bytes]:
-    """The photographs as JPEGs whose mean size is within 1 % of the wanted one."""
+    """Returns the photographs as JPEGs whose mean size is within 1 % of the wanted size."""
     pictures = render_pictures(spec, seed)
     below, above = QUALITIES[0], QUALITIES[-1]
     while above - below > 1:
@@ -200,9 +200,9 @@ def encode_all(spec: WorkloadSpec, seed: int) -> list[bytes]:
 def mix_qualities(
     pictures: Sequence[Image.Image], below: int, above: int, mean_bytes: int
 ) -> list[bytes]:
-    """Raises pictures from the lower quality to the higher, in order, until the mean is reached.
+    """Encodes pictures in the higher quality, in order, until the mean size is reached.
 
-    One step of JPEG quality changes the size by up to 15 %: too coarse for the whole set at once.
+    One step of JPEG quality changes the size by up to 15 %, which is too coarse for the whole set.
     """
     files = [encode_jpeg(picture, below) for picture in pictures]
     for index, picture in enumerate(pictures):
@@ -213,7 +213,7 @@ def mix_qualities(
 
 
 def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
-    """`count` distinct pictures, the sources in turn, each with its own random window and noise."""
+    """Renders distinct pictures of the sources in turn, each with a random window and noise."""
     sources = [Image.open(path).convert("RGB") for path in find_sources()]
     return [
         make_photograph(
@@ -226,5 +226,5 @@ def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
 
 
 def mean_size(files: Sequence[bytes]) -> float:
-    """Mean size in bytes."""
+    """Returns the mean size in bytes."""
     return sum(map(len, files)) / len(files)

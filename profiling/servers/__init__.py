@@ -1,1 +1,1 @@
-"""Servers under test, one small adapter each."""
+"""Servers under test, one module each."""

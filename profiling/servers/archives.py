@@ -1,4 +1,4 @@
-"""The .mar files under test: ours, the stock image_classifier's, the naive handler's."""
+"""The archives under test: ours, the stock image_classifier's and the naive handler's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from offpath.profiling.load.model_under_test import ModelUnderTest
 NAME = "classifier"
 BASELINES_DIR = Path(__file__).parents[1] / "baselines"
 NAIVE_CONFIG = "naive_config.json"
-# What is fixed in the stock handler; it fails on models with fewer classes.
+# Values that are fixed in the stock handler, which fails on models with fewer classes.
 STOCK_SETTINGS = {
     "top_k": 5,
     "resize_size": 256,
@@ -38,7 +38,7 @@ STOCK_SETTINGS = {
 }
 
 
-# What no line of a stock handler's subclass changes.
+# Values that not even a subclass of the stock handler can change.
 STOCK_FIXED = {
     "activation": "softmax",
     "channels": 3,
@@ -48,12 +48,12 @@ STOCK_FIXED = {
 
 
 def host_preset() -> str:
-    """The preset for this host's accelerator, as its users would build their archive."""
+    """Returns the preset for this host's accelerator."""
     return "t4" if torch.cuda.is_available() else "cpu"
 
 
 def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[str, Any]:
-    """The host's preset with one worker a core; `handler` has more settings of that section."""
+    """Returns the host's preset with one worker per core, and further `handler` settings."""
     server = {"minWorkers": cores, "maxWorkers": cores}
     settings = {**model.source.handler, **handler}
     return make_model_config(load_preset(host_preset()), server, settings).settings
@@ -78,7 +78,7 @@ def build_offpath(
 def build_stock(
     model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
 ) -> Path:
-    """The stock handler's archive; `config` None leaves out the YAML."""
+    """Builds the stock handler's archive; without a YAML where `config` is None."""
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
         return run_archiver(model, "image_classifier", folder, config)
@@ -88,12 +88,12 @@ def build_stock(
 
 
 def build_naive(model: ModelUnderTest, folder: Path) -> Path:
-    """The archive of the handler that everybody writes first.
+    """Builds the archive of a typical first handler.
 
-    It holds no model-config.yaml: whoever writes such a handler sets the batch size in
-    config.properties, where TorchServe silently ignores it, and stays at one picture a batch.
+    It has no model-config.yaml. The author of such a handler sets the batch size in
+    config.properties, where TorchServe silently ignores it, and stays at one image per batch.
     """
-    # The committed file with the model's own preprocessing: models differ in it.
+    # The committed file, with the preprocessing of this model.
     settings = json.loads((BASELINES_DIR / NAIVE_CONFIG).read_text(encoding="utf-8"))
     settings |= read_preprocessing(model)
     extra = {NAIVE_CONFIG: json.dumps(settings)}
@@ -102,10 +102,10 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
-    """What the stock handler has fixed, as the model wants it.
+    """Returns the model's values for the settings that the stock handler has fixed.
 
     Raises:
-        ExpectedError: the model wants what that handler cannot do.
+        ExpectedError: the model needs values that the stock handler cannot have.
     """
     for key, fixed in STOCK_FIXED.items():
         value = getattr(model.config, key)
@@ -125,13 +125,13 @@ def run_archiver(
     config: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, str] = {},
 ) -> Path:
-    """An archive with somebody else's handler, by torch-model-archiver.
+    """Builds an archive with another handler, by torch-model-archiver.
 
     Args:
-        handler: a built-in's name or a file.
-        folder: where `classifier.mar` goes.
-        config: the content of model-config.yaml; None for none.
-        extra_files: name -> content of what lies beside weights and labels.
+        handler: name of a built-in handler, or a file.
+        folder: folder for `classifier.mar`.
+        config: content of model-config.yaml; None for no such file.
+        extra_files: name -> content of files beside weights and labels.
 
     Raises:
         ExpectedError: the archiver failed.
@@ -157,7 +157,7 @@ def run_archiver(
             *("--export-path", str(folder), "--force"),
             *options,
         ]
-        # The archiver deletes and refills $TMPDIR/<model name>: it gets a folder of its own.
+        # The archiver deletes and refills $TMPDIR/<model name>, so it gets a folder of its own.
         own_tmp = scratch / "tmp"
         own_tmp.mkdir()
         done = subprocess.run(
@@ -172,7 +172,7 @@ def run_archiver(
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
-    """Lays a model's own modules out as in its archive."""
+    """Copies a model's own modules, laid out as in its archive."""
     for name, path in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)
@@ -180,7 +180,7 @@ def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Writes files; returns their paths."""
+    """Writes files and returns their paths."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [str(folder / name) for name in texts]

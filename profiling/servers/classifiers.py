@@ -1,7 +1,7 @@
-"""Photographs -> answers inside any Python server: the stock way, ours, and for a thin client.
+"""Classifiers for any Python server: the stock way, our way, and for thin clients.
 
-A server's own file only receives bytes and returns answers; what happens in between is here, so
-that all servers do the same work and only the serving differs.
+A server's own program only receives bytes and returns answers. The work in between is here, so that
+all servers do the same work and only the serving differs.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Clas
 
     Args:
         kind: one of CLASSIFIERS.
-        model: its name, as in `load_model`.
+        model: reference of the model, as in `load_model`.
         threads: torch's intra-op threads.
-        max_batch: the largest batch that will come.
+        max_batch: largest batch that will come.
     """
     set_threads(threads)
     return CLASSIFIERS[kind](load_model(model), max_batch)
 
 
 def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Pillow, torchvision's transforms per image, one fp32 forward: what the examples of all these
-    servers show."""
+    """Loads Pillow, torchvision's transforms and an fp32 forward, as all servers' examples do."""
     prepare, finish = model.make_transforms(), Finish(model)
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
@@ -55,7 +54,7 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
-    """uint8 pixels [size, size, channels] of the client's; normalisation and forward are left."""
+    """Loads normalisation and forward for uint8 pixels [size, size, channels] of thin clients."""
     config = model.config
     normalise = transforms.Normalize(config.mean, config.std)
     finish = Finish(model)
@@ -71,8 +70,10 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Our handler's own pipeline: DCT-scaled decode, fast resize, eager in the precision that our
-    server has here too (bf16 where the processor multiplies it)."""
+    """Loads our handler's pipeline: DCT-scaled decode, fast resize, eager forward.
+
+    The precision is our server's on this machine: bf16 where the processor multiplies it.
+    """
     config, device = model.config, torch.device("cpu")
     module = model.source.module.eval()
     engine = EagerEngine(module, config, device, choose_precision(device))
@@ -93,7 +94,7 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 class Finish:
-    """Forward, activation, the best classes by name."""
+    """Forward, activation and the best classes by name."""
 
     def __init__(self, model: ModelUnderTest) -> None:
         self._module = model.source.module.eval()

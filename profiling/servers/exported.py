@@ -1,4 +1,4 @@
-"""Our archive outside TorchServe: what `offpath export` writes, under test."""
+"""Our archive outside of TorchServe: the output of `offpath export` under test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RAY_PORT = 8000
 
 
 def build_archive(server: PackagedAdapter, folder: Path) -> Path:
-    """The archive that `offpath` serves."""
+    """Builds the archive that `offpath` serves."""
     config = {
         **offpath_config(server.model, server.workers),
         "batchSize": server.batch_size,
@@ -31,36 +31,33 @@ def build_archive(server: PackagedAdapter, folder: Path) -> Path:
 
 
 class OffpathExportTriton(Triton):
-    """`offpath export triton`."""
+    """Triton with the output of `offpath export triton`."""
 
     name, kind = "offpath-export-triton", "offpath"
 
     def make_call(self) -> Call:
-        """The photograph's bytes and nothing else."""
         return Call(JPEG, RAW_BODY, read_reply=read_outputs)
 
     def write_models(self, folder: Path) -> None:
-        """The exported repository instead of one of our own making."""
         archive = build_archive(self, folder)
         export_triton(TritonChoices(archive, folder / "models", name=MODEL))
 
 
 class OffpathRay(RayServe):
-    """`offpath export ray`, behind Ray's HAProxy."""
+    """Ray Serve with the output of `offpath export ray`, behind Ray's HAProxy."""
 
     name, kind = "offpath-ray", "offpath"
     decoders: tuple[int, int] | None = None
     predict_path, ready_path = f"/predictions/{NAME}", "/ping"
 
     def build(self, folder: Path) -> None:
-        """The exported application."""
         archive = build_archive(self, folder)
         application = folder / "application"
         export_ray(
             RayChoices(
                 archive,
                 application,
-                # On the same cores: with decoders one replica has the model.
+                # All share the same cores; with decoders, one replica has the model.
                 replicas=None if self.decoders is None else (1, 1),
                 decoders=self.decoders,
                 port=RAY_PORT,
@@ -68,14 +65,13 @@ class OffpathRay(RayServe):
         )
 
     def make_command(self, start: Start) -> list[str]:
-        """`serve run`, in a namespace: HAProxy and Ray listen on all addresses."""
+        # In a namespace, because HAProxy and Ray listen on all addresses.
         config = start.folder / "application" / "config.yaml"
         command = [str(start.python), "-m", "ray.serve.scripts", "run", str(config)]
         return confine(start.python, start.port, RAY_PORT, command)
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        """The proxy that Ray recommends for throughput; replicas import the application."""
-        # Places for replicas: with decoders more than cores, which they all share.
+        # Places for replicas. With decoders there are more than cores, which they all share.
         cpus = self.workers if self.decoders is None else self.workers + 1
         return super().make_environment(start) | {
             "PYTHONPATH": str(start.folder / "application"),
@@ -84,12 +80,12 @@ class OffpathRay(RayServe):
         }
 
     def is_ready(self, start: Start) -> bool:
-        """A replica answers through the proxy."""
+        # A replica answers through the proxy.
         return PackagedAdapter.is_ready(self, start)
 
 
 class OffpathRayTwoTier(OffpathRay):
-    """The same with decoders, a core each, before a replica with the model."""
+    """The same with one decoder per core before a replica with the model."""
 
     name = "offpath-ray-two-tier"
 

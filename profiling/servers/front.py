@@ -1,4 +1,4 @@
-"""Our server behind its front door: what `offpath serve --front` starts."""
+"""Our server behind its front door, as `offpath serve --front` starts it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.session import View
 
-# Free ports; every client of a benchmark is one address.
+# Free ports; all clients of a benchmark share one address.
 DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
 # What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of DoorSettings, TLS,
 # and the number of hosts on this machine behind `offpath front`.
 FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
-# Group of the door's processes; counted with the front end, and shown alone.
+# Group of the door's processes, which counts with the front end and is also shown alone.
 NGINX = "nginx"
-# `offpath front` before the hosts: its limits are none.
+# `offpath front` before the hosts, without limits of its own.
 HOSTS = Behind(False, 32 << 20, 240, 10_000)
 
 
@@ -58,7 +58,7 @@ class RunningBehindDoor(RunningTorchServe):
 
 
 class RunningHosts(RunningBehindDoor):
-    """Ready hosts behind a door of their own; NGINX is that door's alone."""
+    """Ready hosts behind a common door; the group NGINX is only the common door's."""
 
     def __init__(self, door: Door, hosts: Sequence[RunningBehindDoor]) -> None:
         first = hosts[0]
@@ -78,7 +78,7 @@ class RunningHosts(RunningBehindDoor):
 
 
 def find_nginx_pids(door: Door) -> list[int]:
-    """Its master and workers."""
+    """Returns the processes of a door's nginx."""
     return [door.nginx.pid, *door.nginx.worker_pids()]
 
 
@@ -87,7 +87,7 @@ class FrontDoorAdapter(TorchServeAdapter):
     """Our archive behind the front door.
 
     Attributes:
-        front: FRONT_KEYS that differ from `DOOR`.
+        front: keys of FRONT_KEYS that differ from `DOOR`.
     """
 
     front: Mapping[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class FrontDoorAdapter(TorchServeAdapter):
 
     @contextmanager
     def _run(self, door: DoorSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
-        """One host: TorchServe and its door."""
+        """Starts one host: TorchServe and its door."""
         began_s = time.perf_counter()
         settings = self._make_settings(Beside())
         logs = settings.model_store / f"logs-{number}"
@@ -147,7 +147,7 @@ class FrontDoorAdapter(TorchServeAdapter):
 
 
 def write_certificate(folder: Path, name: str = "door") -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key, valid for a day."""
+    """Writes a certificate for 127.0.0.1 and its key, valid for a day."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "1"]
     command += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", f"/CN={name}"]
@@ -161,6 +161,6 @@ def write_certificate(folder: Path, name: str = "door") -> tuple[Path, Path]:
 
 
 def make_offpath(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
-    """The same archive as `offpath-direct`, with nginx before TorchServe."""
+    """The archive of `offpath-direct`, with nginx before TorchServe."""
     direct = make_offpath_direct(model, cores)
     return FrontDoorAdapter("offpath", direct.build, direct.archive_settings)

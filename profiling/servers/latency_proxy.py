@@ -1,4 +1,4 @@
-"""A proxy that adds the time an answer takes over a network to a server on loopback."""
+"""A proxy that adds a network's latency to a server on loopback."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CHUNK_BYTES = 1 << 16
-# boto3 waits for "100 Continue" before it sends an object: two answers of the proxy make a put.
+# boto3 waits for "100 Continue" before it sends an object, so a put takes two answers.
 ANSWERS_PER_PUT = 2
 
 
 class LatencyProxy:
     """A TCP proxy on loopback, in a thread of its own; a context manager.
 
-    Bytes pass untouched, so signatures stay valid: the client signs for the proxy's address.
+    Bytes pass unchanged, so signatures stay valid: the client signs for the proxy's address.
 
     Args:
-        upstream_url: The server.
-        latency_s: Added to every answer.
+        upstream_url: address of the server.
+        latency_s: time that is added to every answer.
     """
 
     def __init__(self, upstream_url: str, latency_s: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class LatencyProxy:
 
     @property
     def endpoint_url(self) -> str:
-        """Where the proxy answers."""
+        """The address of the proxy."""
         return f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> LatencyProxy:
@@ -51,16 +51,16 @@ class LatencyProxy:
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does something on the proxy's thread."""
+        """Runs a coroutine on the proxy's thread."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=10)
 
     async def listen(self) -> None:
-        """Takes connections; on the same port as before."""
+        """Accepts connections, on the same port as before."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def hang_up(self) -> None:
-        """Takes no more connections, closes those that are open."""
+        """Accepts no more connections and closes the open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -79,7 +79,7 @@ class LatencyProxy:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await self.answer(reader, writer)
         except asyncio.CancelledError:
-            # It hangs up: asyncio would log the cancelling as an error.
+            # `hang_up` cancelled it, which asyncio would log as an error.
             return
         finally:
             self._connections.discard(task)
@@ -88,7 +88,7 @@ class LatencyProxy:
     async def answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serves one connection: passes everything through."""
+        """Serves one connection by passing everything through."""
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)
         try:
             await asyncio.gather(

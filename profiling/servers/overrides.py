@@ -5,15 +5,16 @@
         --variant "parallel=offpath:vmargs=-Xms2g -Xmx2g -XX:+UseParallelGC" \\
         --variant "alone=offpath:model.batch_size=1;handler.engine=eager"
 
-SERVER is a TorchServe of the registry. Each KEY changes one thing, all else stays SERVER's:
+SERVER is a TorchServe of the registry. Each KEY changes one thing; everything else stays as in
+SERVER:
 
-- a key of config.properties; `vmargs` are all of Java's options, `vmargs+` further ones;
-- model.batch_size, model.max_batch_delay_ms, model.workers: what the archive asks for;
-- handler.SETTING: of our handler, the value as in YAML;
+- a key of config.properties; `vmargs` replaces all of Java's options, `vmargs+` adds options;
+- model.batch_size, model.max_batch_delay_ms, model.workers: settings of the archive;
+- handler.SETTING: a setting of our handler, with a value as in YAML;
 - env.NAME: a variable of the server and its workers;
-- front.SETTING: of the front door, see `front.FRONT_KEYS`.
+- front.SETTING: a setting of the front door, see `front.FRONT_KEYS`.
 
-A value ends at the next `;`, spaces around names and values do not count.
+A value ends at the next `;`. Spaces around names and values do not count.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from offpath.serving.torchserve.server_settings import find_config
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS = "vmargs", "vmargs+"
-# Of TorchServe's ConfigManager.java, those that a benchmark can vary: it has its own addresses,
-# ports, model store and models.
+# The keys of TorchServe's ConfigManager.java that a benchmark can vary. It sets addresses, ports,
+# model store and models itself.
 CONFIG_KEYS = frozenset("""
     async_logging cpu_launcher_args cpu_launcher_enable decode_input_request
     default_response_timeout default_startup_timeout default_workers_per_model
@@ -58,8 +59,8 @@ class Override:
     """A variant as it was asked for.
 
     Attributes:
-        name: its own.
-        server: the one that it changes.
+        name: name of the variant.
+        server: name of the server that it changes.
         settings: key -> value, as typed.
     """
 
@@ -68,7 +69,7 @@ class Override:
     settings: Mapping[str, str]
 
     def of_kind(self, kind: str) -> dict[str, str]:
-        """The settings whose key begins with `kind.`, without that."""
+        """Returns the settings whose key begins with `kind.`, without this prefix."""
         return {
             key.removeprefix(f"{kind}."): value
             for key, value in self.settings.items()
@@ -80,7 +81,7 @@ def parse_override(text: str) -> Override:
     """Reads NAME=SERVER:KEY=VALUE;...
 
     Raises:
-        WrongOption: another form, a key twice, or one that there is not.
+        WrongOption: the text has another form, an unknown key, or a key twice.
     """
     name, _, rest = text.partition("=")
     server, _, listed = rest.partition(":")
@@ -101,7 +102,7 @@ def parse_override(text: str) -> Override:
 
 
 def check_key(name: str, key: str) -> None:
-    """Refuses a key that changes nothing; our handler checks its own."""
+    """Refuses an unknown key; our handler checks its own settings."""
     known = [*sorted(CONFIG_KEYS), *(f"model.{one}" for one in MODEL_KEYS)]
     known += [f"front.{one}" for one in FRONT_KEYS]
     if key not in known and not re.fullmatch(r"(handler|env)\.\w+", key):
@@ -112,15 +113,15 @@ def check_key(name: str, key: str) -> None:
 
 
 def apply_override(server: object, override: Override) -> TorchServeAdapter:
-    """The server with the variant's name and settings.
+    """Returns the server with the variant's name and settings.
 
     Raises:
-        WrongOption: it is no TorchServe, has no such archive, or a value is refused.
+        WrongOption: the server is no TorchServe, has no such setting, or a value is refused.
     """
     if not isinstance(server, TorchServeAdapter):
         raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} is no TorchServe, nothing of it"
-            " can be changed"
+            f"variant {override.name!r}: {override.server!r} is no TorchServe, so its"
+            " settings cannot be changed"
         )
     archive = change_archive(server, override)
     changed = replace(
@@ -142,29 +143,29 @@ def apply_override(server: object, override: Override) -> TorchServeAdapter:
 
 
 def change_config(server: TorchServeAdapter, override: Override) -> dict[str, str]:
-    """The keys of config.properties."""
+    """Returns the changed keys of config.properties."""
     config = {k: v for k, v in override.settings.items() if k in CONFIG_KEYS}
     more = config.pop(MORE_VMARGS, None)
     if more is not None:
         shipped = {} if server.stock else read_properties(find_config())
         options = {**shipped, **server.overrides, **config}.get(VMARGS, "")
-        # Of two that say different things Java takes the last.
+        # Where two options contradict, Java takes the last.
         config[VMARGS] = f"{options} {more}".strip()
     return config
 
 
 def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str, Any]:
-    """The content of the archive's model-config.yaml, checked as `offpath archive` does."""
+    """Returns the archive's model-config.yaml, checked as `offpath archive` does."""
     model, handler = override.of_kind("model"), override.of_kind("handler")
     asked = server.archive_settings
     if model and not asked:
         raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} runs on TorchServe's defaults, its"
-            " archive asks for nothing"
+            f"variant {override.name!r}: {override.server!r} runs on TorchServe's defaults:"
+            " its archive has no settings"
         )
     if handler and "handler" not in asked:
         raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} has not our handler"
+            f"variant {override.name!r}: {override.server!r} does not have our handler"
         )
     if not (model or handler):
         return asked
@@ -175,12 +176,12 @@ def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str
     }
     settings = {key: read_value(value) for key, value in handler.items()}
     changed = make_model_config(asked, changes, settings).settings
-    # It adds an empty `handler:` where there was none.
+    # make_model_config adds an empty `handler:` where there was none.
     return {key: value for key, value in changed.items() if key in asked}
 
 
 def read_value(text: str) -> Any:
-    """A value as in model-config.yaml; what is no YAML stays a text, which is refused then."""
+    """Reads a value as in model-config.yaml; invalid YAML stays a text, which is refused later."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

@@ -1,42 +1,58 @@
-"""One TorchServe for many settings: they come and go over its register API, with fresh workers.
+"""One TorchServe for many settings, which are registered in turn with fresh workers.
 
-Batch size, delay and workers are arguments of `register`; threads stand in the archive's own
-model-config.yaml, so each number of threads is an archive of its own (`registered_archive.py`).
+Batch size, delay and workers are arguments of the register API. Threads are set in the archive's
+own model-config.yaml, so each number of threads needs a copy of the archive.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from offpath.archive.model_config import (
+    format_model_config,
+    load_preset,
+    make_model_config,
+)
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.profiling.core.experiment import RunAborted
-from offpath.profiling.servers.archives import NAME
-from offpath.profiling.servers.registered_archive import RegisteredArchive
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
+from offpath.serving.mar_file import MANIFEST, MarFile, read_mar
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 
-# A worker's start, of which there may be one for each core and more.
+# Name of the unchanged archive in the store.
+BASE = "base.mar"
+WORKER_SETTINGS = ("minWorkers", "maxWorkers")
+# Time for all workers to start.
 REGISTER_TIMEOUT_S = 600.0
 POLL_S = 0.1
 
 
 class ServerDied(RunAborted):
-    """TorchServe itself is gone: no further setting can be measured."""
+    """Raised when TorchServe itself died, so that no further setting can be measured."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a model is registered.
+    """The arguments that a model is registered with.
 
     Attributes:
-        threads: per worker; 0 for an archive whose handler is not ours, which decides by itself.
+        threads: threads per worker; 0 for another handler than ours, which decides itself.
     """
 
     batch_size: int
@@ -55,7 +71,7 @@ class Setting:
 def read_setting(
     config: Mapping[str, Any], cores: int, has_our_handler: bool = True
 ) -> Setting:
-    """The setting that a model config stands for; automatic threads as their number."""
+    """Returns the setting of a model config, with automatic threads as their number."""
     handler = config.get("handler") or {}
     # handler/process/host_limits.py, threads_per_worker.
     threads = int(handler.get("threads") or 0) or max(
@@ -69,11 +85,95 @@ def read_setting(
     )
 
 
-class RegisteringServer:
-    """A context manager: TorchServe with nothing but the setting of the moment.
+@dataclass(frozen=True)
+class RegisteredArchive:
+    """An archive in a model store of its own.
 
-    It is started with the archive as it is, so that one that does not load says so at once. Made-up
-    load has no place in a prediction log: it is off.
+    Attributes:
+        preset: settings that others are compared with, as a preset.
+        identity: shortened SHA-256 of the archive.
+    """
+
+    mar: MarFile
+    preset: dict[str, Any]
+    identity: str
+
+    @property
+    def store(self) -> Path:
+        """The folder of the model store."""
+        return self.mar.path.parent
+
+    @property
+    def has_our_handler(self) -> bool:
+        """True where the threads can be set."""
+        return self.mar.has_our_handler
+
+    def with_threads(self, threads: int) -> str:
+        """Returns the file name of the copy with a number of threads, made at first use."""
+        if not threads:
+            return self.mar.path.name
+        target = self.store / f"threads-{threads}.mar"
+        if not target.exists():
+            write_copy(self.mar, threads, target)
+        return target.name
+
+
+def prepare_archive(
+    model: str | None, mar: Path | None, preset: str | None, store: Path
+) -> RegisteredArchive:
+    """Builds the archive of an embedded model, or copies the user's, into a store.
+
+    Args:
+        preset: name or file; None for the host's preset, or for a .mar's own settings.
+
+    Raises:
+        ExpectedError: there is no such model, archive or preset.
+    """
+    store.mkdir(parents=True)
+    if mar is not None:
+        own = read_mar(mar)
+        settings = load_preset(preset) if preset else own.model_config
+        settings = settings or load_preset(host_preset())
+        make_model_config(settings, {}, {})
+        shutil.copyfile(mar, store / BASE)
+    else:
+        settings = load_preset(preset or host_preset())
+        under_test = load_model(model or "")
+        config = make_model_config(settings, {}, under_test.source.handler)
+        build_offpath(under_test, config.settings, store).rename(store / BASE)
+    content = (store / BASE).read_bytes()
+    identity = hashlib.sha256(content).hexdigest()[:16]
+    return RegisteredArchive(read_mar(store / BASE), dict(settings), identity)
+
+
+def write_copy(base: MarFile, threads: int, target: Path) -> None:
+    """Copies an archive with `handler: threads:` changed."""
+    with zipfile.ZipFile(base.path) as old, zipfile.ZipFile(target, "w") as new:
+        config_name = json.loads(old.read(MANIFEST))["model"].get("configFile")
+        if config_name is None:
+            raise ExpectedError(
+                f"{base.path.name} has our handler but no model-config.yaml: build it again with"
+                " `offpath archive`"
+            )
+        for name in old.namelist():
+            content = old.read(name)
+            if name == config_name:
+                content = set_threads(yaml.safe_load(content) or {}, threads)
+            new.writestr(name, content)
+
+
+def set_threads(config: Mapping[str, Any], threads: int) -> bytes:
+    """Returns a model-config.yaml with the threads, and without workers, which beat `register`."""
+    kept = {key: value for key, value in config.items() if key not in WORKER_SETTINGS}
+    kept["handler"] = {**(config.get("handler") or {}), "threads": threads}
+    return format_model_config(kept).encode()
+
+
+class RegisteringServer:
+    """A TorchServe that serves one setting at a time; a context manager.
+
+    It starts with the unchanged archive, so that an archive that does not load fails at once. The
+    prediction log is off, because the load is artificial.
     """
 
     def __init__(self, archive: RegisteredArchive) -> None:
@@ -100,13 +200,13 @@ class RegisteringServer:
 
     @contextmanager
     def serving(self, setting: Setting) -> Iterator[tuple[RunningTorchServe, float]]:
-        """Registers a setting with fresh workers; yields it and how long they took, in s.
+        """Registers a setting with fresh workers; yields the server and the seconds it took.
 
-        Its workers stay until the next setting's turn.
+        The workers stay until the next setting's turn.
 
         Raises:
-            ExpectedError: its workers do not start, or the server puts something else in force.
-            ServerDied: TorchServe is gone.
+            ExpectedError: the workers do not start, or the server uses another setting.
+            ServerDied: TorchServe died.
         """
         try:
             ready_s = self._register(setting)
@@ -136,7 +236,7 @@ class RegisteringServer:
             return round(time.perf_counter() - begin_s, 2)
 
     def _remove_all(self, management: ManagementClient) -> None:
-        """Unregisters what is there and waits until its workers are gone from the cores."""
+        """Unregisters all models and waits until their workers have ended."""
         for name in management.list_models():
             management.unregister(name)
         deadline_s = time.monotonic() + REGISTER_TIMEOUT_S
@@ -145,12 +245,12 @@ class RegisteringServer:
 
 
 def check_in_force(management: ManagementClient, setting: Setting) -> None:
-    """Raises ExpectedError unless the server serves as it was told: else that is measured."""
+    """Raises ExpectedError when the server uses another setting than it was told to."""
     status = management.describe(NAME)[0]
     wanted = (setting.batch_size, setting.max_batch_delay_ms, setting.workers)
     found = (status.batch_size, status.max_batch_delay_ms, status.ready_workers)
     if wanted != found:
         raise ExpectedError(
-            "TorchServe does not serve as it was told: batch size, delay and ready workers are"
+            "TorchServe does not use the setting: batch size, delay and ready workers are"
             f" {found}, expected {wanted}"
         )

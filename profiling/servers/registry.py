@@ -52,7 +52,7 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "tf-serving": TfServing,
 }
 
-# Name -> what `offpath bench setup` installs for it; the others need nothing.
+# Name -> environment that `offpath bench setup` installs; the other servers need none.
 ENVIRONMENTS: dict[str, Environment] = {
     name: environment
     for name, make in SERVERS.items()
@@ -66,10 +66,10 @@ def make_servers(
     cores: int,
     variants: Sequence[str] = (),
 ) -> list[Adapter]:
-    """The named servers, in order, and then variants of servers, see `overrides`.
+    """Makes the named servers in order, then variants of servers, see `overrides`.
 
     Raises:
-        WrongOption: an unknown or repeated name, or a variant that cannot be made.
+        WrongOption: a name is unknown or repeated, or a variant cannot be made.
     """
     check_names(names)
     made = [SERVERS[name](model, cores) for name in names]
@@ -81,10 +81,10 @@ def make_servers(
 
 
 def make_override_variant(text: str, model: ModelUnderTest, cores: int) -> Adapter:
-    """A server with other settings, from NAME=SERVER:KEY=VALUE;...
+    """Makes a server with other settings, from NAME=SERVER:KEY=VALUE;...
 
     Raises:
-        WrongOption: another form, no such server or setting, a value that is refused.
+        WrongOption: the text has another form, or a server, setting or value is refused.
     """
     override = parse_override(text)
     check_names([override.server])
@@ -92,7 +92,7 @@ def make_override_variant(text: str, model: ModelUnderTest, cores: int) -> Adapt
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuses a name that no server has."""
+    """Refuses an unknown server name."""
     for name in names:
         if name not in SERVERS:
             raise WrongOption(

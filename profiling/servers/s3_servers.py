@@ -1,4 +1,4 @@
-"""A real S3-protocol server on loopback: SeaweedFS stores objects and checks signatures."""
+"""A real S3 server on loopback: SeaweedFS stores objects and checks signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from offpath.profiling.servers.server_process import (
 
 START_TIMEOUT_S = 60.0
 IDENTITY = ("offpath-test", "offpath-test-secret")
-# What SeaweedFS consists of; each part has a second port, for gRPC.
+# The parts of SeaweedFS; each has a second port for gRPC.
 PARTS = ("s3", "master", "volume", "filer")
 
 
@@ -34,9 +34,9 @@ class S3Server:
     """A running server.
 
     Attributes:
-        endpoint_url: Where it answers.
-        environ: Variables with which the AWS default chain finds credentials for it.
-        pid: Its process.
+        endpoint_url: address of the server.
+        environ: variables with which the AWS default chain finds credentials for it.
+        pid: process id.
     """
 
     endpoint_url: str
@@ -44,7 +44,7 @@ class S3Server:
     pid: int = 0
 
     def client(self) -> Any:
-        """A boto3 client with the server's credentials."""
+        """Returns a boto3 client with the server's credentials."""
         import boto3
         from botocore.config import Config
 
@@ -59,7 +59,7 @@ class S3Server:
 
 
 def make_environ() -> dict[str, str]:
-    """Credentials for the AWS default chain; nothing of the host's own is looked at."""
+    """Returns credentials for the AWS default chain, which then ignores the host's own."""
     return {
         "AWS_ACCESS_KEY_ID": IDENTITY[0],
         "AWS_SECRET_ACCESS_KEY": IDENTITY[1],
@@ -71,7 +71,7 @@ def make_environ() -> dict[str, str]:
 
 
 def find_weed() -> Path:
-    """SeaweedFS's program; raises ExpectedError when it is not installed."""
+    """Returns SeaweedFS's program; raises ExpectedError when it is not installed."""
     beside = Path(sys.executable).with_name("weed")
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
@@ -82,10 +82,10 @@ def find_weed() -> Path:
 
 
 def run_seaweedfs() -> AbstractContextManager[S3Server]:
-    """A SeaweedFS with one identity, on an empty temporary folder.
+    """Runs SeaweedFS with one identity, on an empty temporary folder.
 
     Raises:
-        ExpectedError: The `weed` program is missing, or does not start.
+        ExpectedError: the `weed` program is missing, or does not start.
     """
     weed = find_weed()
 
@@ -110,7 +110,7 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
             "-s3.port.lance=0",
             f"-s3.config={config}",
             *(f"-{part}.port={port}" for part, port, _ in parts),
-            # By default port + 10000, which may be taken or not exist.
+            # The default of port + 10000 may be taken or not exist.
             *(f"-{part}.port.grpc={port}" for part, _, port in parts),
         ]
 
@@ -120,7 +120,7 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
 
 
 def make_identities() -> dict[str, object]:
-    """One user who may do everything."""
+    """Returns one user who may do everything."""
     credentials = [{"accessKey": IDENTITY[0], "secretKey": IDENTITY[1]}]
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "offpath", "credentials": credentials, "actions": actions}
@@ -133,13 +133,13 @@ def run_s3_server(
     make_command: Callable[[Path, Sequence[int]], list[str]],
     port_count: int = 1,
 ) -> Iterator[S3Server]:
-    """Starts one in an empty temporary folder and waits until it stores objects.
+    """Starts an S3 server in an empty temporary folder and waits until it stores objects.
 
     Args:
-        make_command: for the folder and the ports, of which the first answers S3.
+        make_command: returns the command for the folder and the ports; the first port answers S3.
 
     Raises:
-        ExpectedError: it does not start.
+        ExpectedError: the server does not start.
     """
     with TemporaryDirectory(
         prefix="offpath-s3-", ignore_cleanup_errors=True
@@ -149,7 +149,7 @@ def run_s3_server(
         client = server.client()
 
         def is_ready() -> bool:
-            # Whatever it says: boto3 alone would pause longer and longer between its tries.
+            # Any answer will do. boto3 alone would pause longer and longer between its tries.
             httpx.get(server.endpoint_url, timeout=2.0, trust_env=False)
             return can_store(client)
 
@@ -167,7 +167,7 @@ def run_s3_server(
 
 
 def can_store(client: Any) -> bool:
-    """Whether an object can be stored: SeaweedFS answers before it has a volume to write to."""
+    """Returns whether an object can be stored; SeaweedFS answers before it has a volume."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

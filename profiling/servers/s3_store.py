@@ -1,6 +1,6 @@
-"""The S3 server that predictions go to: ours in segments, the naive handler's one object each.
+"""The S3 server for predictions: ours go in segments, the naive handler's as one object each.
 
-A real one (SeaweedFS) on loopback, behind a proxy that adds the time a put takes over a network.
+It is a real server (SeaweedFS) on loopback, behind a proxy that adds a network's latency.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from offpath.profiling.servers.s3_servers import find_weed, run_seaweedfs
 
 BUCKET = "offpath-predictions"
 PUT_LATENCY_MS = 30.0
-# Our `prediction_log:` section; short segments, so that any window holds some uploads. Where the
-# server answers is not in it: archives are built before that starts.
+# Our `prediction_log:` section, with short segments so that any window holds some uploads. The
+# server's address is not in it, because archives are built before the server starts.
 PREDICTION_LOG: Mapping[str, Any] = {
     "uri": f"s3://{BUCKET}/offpath",
     "segment_max_age_s": 2,
@@ -28,14 +28,14 @@ PREDICTION_LOG: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Beside:
-    """What runs beside a server: variables that lead it there, processes that are not its own."""
+    """The variables and processes of what runs beside a server."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     pids: Sequence[int] = ()
 
 
 def why_no_store() -> str | None:
-    """Why no S3 server can run here, with the cure; None when one can."""
+    """Returns why no S3 server can run here, with the cure; None when it can."""
     try:
         find_weed()
     except ExpectedError as error:
@@ -45,7 +45,7 @@ def why_no_store() -> str | None:
 
 @contextmanager
 def run_store(put_latency_ms: float = PUT_LATENCY_MS) -> Iterator[Beside]:
-    """An empty bucket, an empty spool, and the variables of both handlers for them.
+    """Runs a server with an empty bucket and spool; yields the variables of both handlers.
 
     Raises:
         ExpectedError: the S3 server does not start.
@@ -61,8 +61,8 @@ def run_store(put_latency_ms: float = PUT_LATENCY_MS) -> Iterator[Beside]:
             "OFFPATH_NAIVE_BUCKET": BUCKET,
             "OFFPATH_NAIVE_ENDPOINT": proxy.endpoint_url,
             "OFFPATH_SPOOL_DIR": spool,
-            # botocore's own. As with `endpoint_url` in the log's settings: not every S3 server
-            # knows the checksums that AWS clients send by default.
+            # botocore's own variables. As with `endpoint_url` in the log's settings: not every S3
+            # server knows the checksums that AWS clients send by default.
             "AWS_ENDPOINT_URL_S3": proxy.endpoint_url,
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
             "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",

@@ -1,4 +1,4 @@
-"""What an adapter tells its program: one JSON object in an environment variable.
+"""Settings that an adapter passes to its program: one JSON object in an environment variable.
 
 The program of a server from PyPI stands in its adapter's module, below `if is_service():`. There it
 runs in the server's own environment, which alone has what the program imports.

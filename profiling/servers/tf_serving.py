@@ -1,7 +1,7 @@
-"""TensorFlow Serving over REST: one that its owner runs, named by OFFPATH_TF_SERVING_URL.
+"""TensorFlow Serving over REST, run by its owner and named by OFFPATH_TF_SERVING_URL.
 
 No package index has the binary, and it needs a SavedModel with the same weights, which we cannot
-make without TensorFlow: the user brings both. docs/servers.md says what the model must look like.
+make without TensorFlow. So the user brings both; docs/servers.md describes the model.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.server_process import is_ok
 
-# Of the model: http://host:8501/v1/models/classifier
+# Variable with the model's address: http://host:8501/v1/models/classifier
 URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
 
 
 def wrap_file(content: bytes) -> bytes:
-    """A predict request with one encoded picture."""
+    """Returns a predict request with one encoded image."""
     picture = {"b64": base64.b64encode(content).decode()}
     return json.dumps({"instances": [picture]}).encode()
 
 
 def read_predictions(reply: bytes, labels: Sequence[str]) -> dict[str, float]:
-    """The one prediction, a probability for each class: label -> probability."""
+    """Reads the one prediction, a probability per class, as label -> probability."""
     (probabilities,) = json.loads(reply)["predictions"]
     if len(probabilities) != len(labels):
         raise ValueError(f"expected {len(labels)} probabilities")
@@ -42,7 +42,7 @@ def read_predictions(reply: bytes, labels: Sequence[str]) -> dict[str, float]:
 
 
 class RunningTfServing:
-    """One that answers; its processes are not seen."""
+    """A TensorFlow Serving that answers; its processes are unknown."""
 
     def __init__(self, model_url: str) -> None:
         self._model_url = model_url
@@ -67,7 +67,7 @@ class TfServing(Adapter):
     def __init__(self, model: ModelUnderTest, workers: int) -> None:
         url = os.environ.get(URL_VARIABLE, "").rstrip("/").removesuffix(":predict")
         self._url = url
-        # Batches are its owner's choice.
+        # Its owner sets the batch size.
         self.batch_size = BATCH_SIZE
         self.call = Call(
             headers={"Content-Type": "application/json"},

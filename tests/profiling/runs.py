@@ -40,12 +40,12 @@ def make_window(good: int, **changes: Any) -> Figures:
 
 
 def make_limit(images: int) -> Figures:
-    """What all cores handled in ten seconds."""
+    """Returns the figures of images that all cores handled in ten seconds."""
     return {"images": images, "elapsed_s": 10.0, "cpu_s.limit": 20.0}
 
 
 def make_compare(**changes: Any) -> Run:
-    """Three rounds of two servers beside the limits: 200 and 600 images a second."""
+    """Three rounds of two servers beside the limits: 200 and 600 images per second."""
     run = make_run(**changes)
     run.variants |= {"limit:decode": {}, "limit:forward": {}}
     run.add(0, "limit:decode", Cell("photos"), make_limit(2000))

@@ -1,1 +1,1 @@
-"""Load generators: Locust (always there), wrk (lighter, where it is installed)."""
+"""Load generators: Locust, which is always there, and wrk, which needs less CPU."""

@@ -1,6 +1,6 @@
 """Runs Locust's FastHttpUser (`locust_child.py`) in a process of its own.
 
-The plan goes to its stdin as JSON, events come from its stdout; its CPU is told apart from ours.
+The plan goes to its stdin as JSON, events come from its stdout, and its CPU is measured apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHARACTERS_SHOWN = 2000
 
 
 class LocustGenerator:
-    """Locust; continuous from the warm-up into the window."""
+    """Locust, which runs through the warm-up into the window without a pause."""
 
     name = "locust"
 
@@ -37,7 +37,7 @@ class LocustGenerator:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # It may run where the package is only on sys.path.
+            # The package may be only on sys.path.
             env=child_environment() | {"PYTHONPATH": ":".join(filter(None, sys.path))},
         )
         try:
@@ -50,7 +50,7 @@ class LocustGenerator:
 def follow(
     child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher
 ) -> LoadSample:
-    """Sends the plan, passes the child's events on and returns its result."""
+    """Sends the plan to the child, passes its events on and returns its result."""
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")
     content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}

@@ -1,8 +1,8 @@
-"""Runs wrk: a tenth of Locust's CPU a request, where the machine has it (`apt install wrk`).
+"""Runs wrk (`apt install wrk`), which needs a tenth of Locust's CPU per request.
 
-The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own: it runs
-twice, so the window begins with idle clients, which Locust's does not, and what is in flight at its
-end is not counted: a few batches too little, which counts where a window has few replies.
+The raw latencies are wrk's own histogram, 1 us wide. wrk has no warm-up of its own, so it runs
+twice. Its window therefore begins with idle clients, unlike Locust's, and requests in flight at its
+end are not counted. These few batches matter where a window has few replies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from offpath.profiling.load.plan import (
     Watcher,
 )
 
-# wrk tells only that a status was 400 or above, and times those replies with the others.
+# wrk reports only that a status was 400 or above, and times these replies with the others.
 BAD_STATUS = "4xx/5xx"
 SAMPLE_S = 0.1
 CHARACTERS_SHOWN = 1000
@@ -75,11 +75,11 @@ class WrkGenerator:
             )
         if load.seconds is None:
             raise WrongOption(
-                "wrk stops by time alone: give --seconds, or use --generator locust"
+                "wrk stops only by time: give --seconds, or use --generator locust"
             )
         if load.rate is not None:
             raise WrongOption(
-                "wrk knows closed loop alone: leave out --rate, or use --generator locust"
+                "wrk has only the closed loop: leave out --rate, or use --generator locust"
             )
 
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
@@ -99,7 +99,7 @@ class WrkGenerator:
                 replies = sum(sample.statuses.values())
                 if replies >= plan.min_replies or seconds >= plan.longest_s:
                     return sample
-                # wrk cannot go on: a window as long as the rate asks for, with something to spare.
+                # wrk cannot continue a window: measure a longer one, with some reserve.
                 needed_s = 1.2 * seconds * plan.min_replies / max(replies, 1)
                 seconds = min(plan.longest_s, needed_s)
                 wait_until_drained(plan)
@@ -108,8 +108,8 @@ class WrkGenerator:
 def wait_until_drained(plan: LoadPlan) -> None:
     """Sends one request and waits for its answer.
 
-    wrk leaves its last requests behind, one a client, and servers work on them all the same: the
-    next run would wait for them. One that comes later is answered later.
+    wrk leaves its last requests behind, one per client, and the server still works on them, so the
+    next run would wait for them. A request that comes later is answered after them.
     """
     with contextlib.suppress(httpx.HTTPError):  # the watcher notices a server that died
         httpx.post(
@@ -123,7 +123,7 @@ def wait_until_drained(plan: LoadPlan) -> None:
 
 
 def write_script(plan: LoadPlan, folder: Path) -> None:
-    """Writes the script and its list of photographs."""
+    """Writes wrk's script and its list of photographs."""
     paths = [str(path.resolve()) for path in plan.paths]
     random.Random(plan.seed).shuffle(paths)
     (folder / "list.txt").write_text("\n".join(paths) + "\n")
@@ -136,7 +136,7 @@ def write_script(plan: LoadPlan, folder: Path) -> None:
 
 
 def format_headers(headers: Mapping[str, str]) -> str:
-    """The inside of a Lua table."""
+    """Formats the inside of a Lua table."""
     # JSON's escapes are Lua's for the printable ASCII of a header.
     return ", ".join(
         f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items()
@@ -146,10 +146,10 @@ def format_headers(headers: Mapping[str, str]) -> str:
 def run_wrk(
     plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None
 ) -> LoadSample:
-    """Runs wrk with the script in a folder.
+    """Runs wrk with the script of a folder.
 
     Raises:
-        ExpectedError: it failed; the message has its last words.
+        ExpectedError: wrk failed; the message quotes it.
     """
     command = [
         *("wrk", "-t1", f"-c{plan.clients}", f"-d{round(seconds)}s"),
@@ -161,15 +161,15 @@ def run_wrk(
 
 
 def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
-    """Runs a generator's process, and tells the watcher meanwhile.
+    """Runs a generator's process and calls the watcher meanwhile.
 
     Returns:
-        the CPU seconds that it took.
+        The CPU seconds that the process took.
 
     Raises:
-        ExpectedError: it failed; the message has its last words.
+        ExpectedError: the process failed; the message quotes it.
     """
-    # A file: a pipe that nobody reads meanwhile would stop a talkative one.
+    # Into a file, because a full pipe that nobody reads would stop the process.
     with tempfile.TemporaryFile("w+") as words:
         child = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=words, env=child_environment()
@@ -178,7 +178,7 @@ def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
         process = psutil.Process(child.pid)
         try:
             while child.poll() is None:
-                # Until it ends: the last sample is at most SAMPLE_S old.
+                # When it ends, the last sample is at most SAMPLE_S old.
                 times = process.cpu_times()
                 cpu_s = times.user + times.system
                 if watcher is not None:
@@ -197,7 +197,7 @@ def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:
-    """wrk's own summary as a LoadSample."""
+    """Reads wrk's own summary as a LoadSample."""
     summary = json.loads(path.read_text())
     latencies = [
         us / 1000 for us, count in summary["latencies_us"] for _ in range(count)

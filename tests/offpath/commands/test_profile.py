@@ -110,7 +110,7 @@ def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(
     code, printed = end(["cprofile", *handlers, *argv, f"--json={result}"], capsys)
     assert code == 1
     assert "raised in handle: ValueError: planted" in printed.err
-    assert "left out after a failure, see above: Raising" in printed.err
+    assert "left out after a failure (see the message above): Raising" in printed.err
     assert "write_audit" in printed.out and "time.sleep" in printed.out
     saved = load_run(result, "profile-cprofile")
     assert {row.variant for row in saved.rows} == {"Planted"}

@@ -1,11 +1,11 @@
-"""What `--fail-if` understands, and where a condition holds."""
+"""Conditions of `--fail-if`: their forms, and where a condition holds."""
 
 from __future__ import annotations
 
 import pytest
 
 from offpath.profiling.core.conditions import parse_condition
-from offpath.profiling.core.goodput import BOUND
+from offpath.profiling.core.metrics import BOUND
 from offpath.profiling.core.statistics import Summary
 from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
 
@@ -47,7 +47,7 @@ def test_what_was_not_measured_is_no_success() -> None:
         pytest.param("p99_ms", "expected METRIC", id="no-sign"),
         pytest.param("p99_ms=1", "expected METRIC", id="assignment"),
         pytest.param("p99_ms>", "expected METRIC", id="no-number"),
-        pytest.param("p99_ms>fast", "'fast' is no number", id="word"),
+        pytest.param("p99_ms>fast", "'fast' is not a number", id="word"),
         pytest.param("p98_ms>1", "no metric 'p98_ms'; there are: p50_ms", id="unknown"),
         pytest.param("__import__('os')>1", "expected METRIC", id="code"),
         pytest.param("rate>1 or rate<2", "expected METRIC", id="two"),

@@ -1,4 +1,4 @@
-"""What makes figures doubtful is said with its cure, and nothing else is."""
+"""Each reason to doubt a figure is named with its cure, and nothing else is."""
 
 from __future__ import annotations
 

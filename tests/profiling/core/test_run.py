@@ -1,4 +1,4 @@
-"""What is written is read back; what does not belong together is refused and named."""
+"""A written run is read back; runs that do not belong together are refused and named."""
 
 from __future__ import annotations
 

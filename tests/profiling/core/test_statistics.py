@@ -1,4 +1,4 @@
-"""Each statistic on data small enough to be computed by hand, or against another library."""
+"""Each statistic on data small enough to be computed manually, or against another library."""
 
 from __future__ import annotations
 

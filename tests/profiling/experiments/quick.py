@@ -105,5 +105,5 @@ def serve(
 
 
 def are_gone(servers: Sequence[QuickServer]) -> bool:
-    """Whether no process of theirs is left."""
+    """Returns whether no process of the servers is left."""
     return not any(psutil.pid_exists(pid) for one in servers for pid in one.pids)

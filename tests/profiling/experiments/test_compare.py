@@ -1,4 +1,4 @@
-"""What a comparison measures and leaves, on servers that are quick to start."""
+"""A comparison's measurements, on servers that are quick to start."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
             *("latency_ms.p50", "cpu_ms", "rss_mb", "pss_mb", "limit_percent"),
         }
         assert summary.value(server, cell, "answer_difference") == 0.01
-        # Each request is held for 10 ms, and 10 / 1 + 30 / 1 images a second are the limit.
+        # Each request is held for 10 ms, and 10 / 1 + 30 / 1 images per second are the limit.
         assert summary.value(server, cell, "latency_ms.p50") > 10
         assert summary.value(server, cell, "limit") == pytest.approx(7.5)
         assert summary.value(server, Cell(), "ready_s") > 0.01

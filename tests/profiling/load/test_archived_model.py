@@ -14,9 +14,9 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
-from offpath.profiling.load.archived_model import load_archived_model
 from offpath.profiling.load.model_under_test import (
     classify_reference,
+    load_archived_model,
     load_model,
     read_picture,
 )

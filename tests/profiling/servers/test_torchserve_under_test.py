@@ -83,7 +83,7 @@ def test_a_port_that_stays_taken_is_said_and_leaves_no_process(
 
 
 def find_java_since(before: set[int]) -> list[psutil.Process]:
-    """Of this process: tests of the other one start servers meanwhile."""
+    # Only children of this process: other tests start servers meanwhile.
     return [
         process
         for process in psutil.Process().children(recursive=True)

@@ -18,7 +18,7 @@ def model() -> ModelUnderTest:
 
 
 def make_reply(labels: dict[str, float]) -> bytes:
-    """As Triton 2.51 answers a raw body."""
+    """Returns the answer of Triton 2.51 to a raw body."""
     names = b"".join(
         struct.pack("<I", len(label.encode())) + label.encode() for label in labels
     )
