@@ -173,8 +173,8 @@ def one_at_a_time() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"seconds": 1, "rate": 5}, "closed loop alone"),
-        ({"requests": 5}, "stops by time alone"),
+        ({"seconds": 1, "rate": 5}, "only the closed loop"),
+        ({"requests": 5}, "stops only by time"),
     ],
 )
 def test_what_wrk_cannot_is_refused(asked, said, send):

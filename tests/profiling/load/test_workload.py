@@ -82,7 +82,7 @@ def test_a_folder_is_a_workload(tmp_path):
     assert [path.name for path in found.paths] == ["a.PNG", "b.jpg"]
     assert found.mean_bytes == len(jpeg(size=(16, 16)))
     (tmp_path / "c.jpg").write_bytes(b"no picture")
-    with pytest.raises(WrongOption, match="c.jpg' is no picture"):
+    with pytest.raises(WrongOption, match="c.jpg' is no readable image"):
         load_workload(str(tmp_path))
 
 

@@ -99,12 +99,12 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
         pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
         pytest.param(
             "a=torchserve-fixed:handler.engine=eager",
-            "'torchserve-fixed' has not our handler",
+            "'torchserve-fixed' does not have our handler",
             id="not-ours",
         ),
         pytest.param(
             "a=torchserve-stock:model.batch_size=8",
-            "its archive asks for nothing",
+            "its archive has no settings",
             id="no-settings",
         ),
     ],
