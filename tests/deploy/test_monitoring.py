@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.conftest import build
+from tests.support import echo_archive
 from tests.support.monitoring import (
     DASHBOARD,
     DEPLOY,
@@ -44,6 +46,25 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
         ["promtool", "test", "rules", RULES], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_the_507_of_a_failing_model_counts_as_a_server_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OffpathServerErrors is the alert for it, because no metric has the status."""
+    failing = echo_archive.ECHO_HANDLER.replace(
+        "time.sleep(", 'raise RuntimeError("CUDA error: illegal access")  # ('
+    )
+    monkeypatch.setattr(echo_archive, "ECHO_HANDLER", failing)
+    archive = echo_archive.write_mar(tmp_path / "store")
+    settings = echo_archive.make_settings(archive, log_dir=tmp_path / "logs")
+    with TorchServe(settings) as server:
+        url = f"{server.inference_url}/predictions/echo"
+        assert httpx.post(url, content=b"any").status_code == 507
+        metrics = httpx.get(f"{server.metrics_url}/metrics").text
+    assert re.search(r"^Requests5XX\{.*\} 1\.0$", metrics, re.MULTILINE)
 
 
 def test_the_dashboard_has_a_panel_once_and_no_overlap() -> None:
