@@ -30,8 +30,8 @@ from offpath.profiling.servers.confined import (
     why_no_namespace,
 )
 from offpath.profiling.servers.server_process import answers, is_ok
-from offpath.serving.front.behind import MOST_TRIES
 from offpath.serving.front.bodies import SHM
+from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.process.ports import resolve_ports
 from tests.conftest import build
 from tests.serving.front.test_door_lifecycle import BODIES, PATH, SETTLE_S
