@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.commands import showing
+from offpath.commands import run_outputs
 from offpath.commands.load_options import CLIENTS_HELP, load_options
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ MIN_REPLIES = 160
 @options.append_option
 @options.bound_option
 @options.fail_if_option
-@showing.output_options
+@run_outputs.output_options
 def command(
     append: bool,
     baseline: str | None,
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
-    outputs: showing.Outputs,
+    outputs: run_outputs.Outputs,
     **asked: Any,
 ) -> None:
     """Compares servers: requests per second, latencies, CPU, memory, on the same photographs.
@@ -92,16 +92,18 @@ def make_choices(
     from offpath.profiling.experiments.compare import CompareChoices
     from offpath.profiling.experiments.server_experiment import PROBE_START, PROBES
 
-    probed = showing.split_names(probes)
+    probed = run_outputs.split_names(probes)
     if not set(probed) <= set(PROBES):
         raise click.UsageError(f"--probe {probes!r}: expected {' or '.join(PROBES)}")
     if load.seconds == 0 and PROBE_START not in probed:
         raise click.UsageError("--seconds 0 measures starts alone: needs --probe start")
     return CompareChoices(
         load=load,
-        servers=showing.split_names(servers),
-        command=showing.command_line(),
+        servers=run_outputs.split_names(servers),
+        command=run_outputs.command_line(),
         probes=probed,
-        workers=showing.read_numbers("--workers", workers, "1,2") if workers else (),
+        workers=(
+            run_outputs.read_numbers("--workers", workers, "1,2") if workers else ()
+        ),
         **asked,
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from offpath.commands import showing
-from offpath.commands.showing import Outputs, read_earlier
+from offpath.commands import run_outputs
+from offpath.commands.run_outputs import Outputs, read_earlier
 from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Reading:
             from offpath.profiling.core.metrics import BOUND
 
             run = replace(run, settings={**run.settings, BOUND: self.bound_ms})
-        showing.present(run, document_of(run, self.baseline), outputs)
+        run_outputs.present(run, document_of(run, self.baseline), outputs)
         if self.conditions:
             self._judge(run)
 
@@ -182,7 +182,7 @@ class Keeper:
     """Saves a run as it goes on, after the rounds of an earlier run that it continues.
 
     Raises:
-        ExpectedError: see `showing.read_earlier`; in `save` and `join`, the runs are not alike.
+        ExpectedError: see `run_outputs.read_earlier`; in `save` and `join`, the runs are not alike.
     """
 
     def __init__(self, outputs: Outputs, append: bool, experiment: str) -> None:
@@ -219,8 +219,8 @@ def measure_and_show(
     from offpath.commands.progress import LiveProgress
 
     keeper = Keeper(outputs, append, experiment)
-    showing.say_estimate(choices.estimated_s)
-    with showing.keeping(outputs, "windows"), LiveProgress() as progress:
+    run_outputs.say_estimate(choices.estimated_s)
+    with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = keeper.join(measure(choices, progress, keeper.save))
     reading.show(run, outputs)
     fail_if_left_out(run)

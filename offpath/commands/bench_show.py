@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offpath.commands import bench_options as options
-from offpath.commands import showing
+from offpath.commands import run_outputs
 
 if TYPE_CHECKING:
     from offpath.profiling.core.conditions import Condition
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @options.baseline_option
 @options.bound_option
 @options.fail_if_option
-@showing.output_options
+@run_outputs.output_options
 def command(
     path: Path,
     baseline: str | None,
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
-    outputs: showing.Outputs,
+    outputs: run_outputs.Outputs,
 ) -> None:
     """Prints (and draws) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from offpath.commands import bench_options as options
-from offpath.commands import showing
+from offpath.commands import run_outputs
 from offpath.commands.load_options import load_options
 
 
@@ -39,8 +39,10 @@ from offpath.commands.load_options import load_options
     warm_up_help="Seconds of load after each start of a server; 2 before a further step.",
 )
 @options.append_option
-@showing.output_options
-def command(append: bool, servers: str, outputs: showing.Outputs, **asked: Any) -> None:
+@run_outputs.output_options
+def command(
+    append: bool, servers: str, outputs: run_outputs.Outputs, **asked: Any
+) -> None:
     """Measures rate, p50/p95 latency and failures of each server against the number of clients.
 
     Finished steps are kept in --json, also after Ctrl-C.
@@ -48,6 +50,8 @@ def command(append: bool, servers: str, outputs: showing.Outputs, **asked: Any) 
     from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
 
     choices = SweepChoices(
-        servers=showing.split_names(servers), command=showing.command_line(), **asked
+        servers=run_outputs.split_names(servers),
+        command=run_outputs.command_line(),
+        **asked,
     )
     options.measure_and_show("sweep", run_sweep, choices, outputs, append)

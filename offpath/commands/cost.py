@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.run_outputs import FILE
 from offpath.commands.shared_options import json_option
-from offpath.commands.showing import FILE
 from offpath.handler.errors import WrongOption
 
 if TYPE_CHECKING:

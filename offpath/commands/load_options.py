@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from offpath.commands.showing import read_numbers
+from offpath.commands.run_outputs import read_numbers
 
 CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ import click
 
 from offpath.commands.bench_options import MODELS, fail_if_left_out
 from offpath.commands.load_options import load_options
-from offpath.commands.showing import (
+from offpath.commands.run_outputs import (
     FILE,
     Outputs,
     command_line,

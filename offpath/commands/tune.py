@@ -9,7 +9,7 @@ import click
 
 from offpath.commands.load_options import load_options
 from offpath.commands.progress import LiveProgress
-from offpath.commands.showing import (
+from offpath.commands.run_outputs import (
     Outputs,
     command_line,
     keeping,

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from offpath.cli import run
-from offpath.commands.showing import Outputs, keeping
+from offpath.commands.run_outputs import Outputs, keeping
 from tests.profiling.runs import make_compare
 from tests.support.pictures import jpeg
 
