@@ -41,16 +41,15 @@ def find_folder(nodeid: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two more tries with whole servers, whose files come first.
+    """Gives tests of whole servers one more try, and runs their files first.
 
-    A virtual machine can lose a core for seconds: replies come late, a window holds fewer. Such
-    tests are tried again and every try is printed (R, and RERUN in the summary). What is wrong in
-    the code fails three times.
+    A virtual machine can lose a core for seconds, and then replies come late. A second try is
+    printed (R, and RERUN in the summary). What is wrong in the code fails twice.
     """
     long = set()
     for item in items:
         if any(item.get_closest_marker(name) for name in RERUN_MARKS):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
             long.add(item.path)
     # Long files first, so that neither core is left with one at the end.
     items.sort(key=lambda item: (not find_folder(item.nodeid), item.path not in long))
