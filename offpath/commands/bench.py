@@ -9,7 +9,7 @@ from offpath.commands import bench_compare, bench_setup, bench_show, bench_sweep
 
 @click.group()
 def command() -> None:
-    """Measures servers side by side, in one run, beside the limits of the cores."""
+    """Measure servers side by side, in one run, beside the limits of the cores."""
 
 
 for subcommand in (

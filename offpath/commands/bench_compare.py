@@ -71,7 +71,7 @@ def command(
     outputs: run_outputs.Outputs,
     **asked: Any,
 ) -> None:
-    """Compares servers: requests per second, latencies, CPU, memory, on the same photographs.
+    """Compare servers: requests per second, latencies, CPU, memory, on the same photographs.
 
     Rounds are interleaved. Each server is started again in each round (or once, with
     --side-by-side), and its answers are checked before it is measured. A server that fails is left

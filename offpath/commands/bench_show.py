@@ -29,7 +29,7 @@ def command(
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
 ) -> None:
-    """Prints (and draws) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
+    """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
     run = load_run(path)

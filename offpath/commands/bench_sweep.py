@@ -43,7 +43,7 @@ from offpath.commands.load_options import load_options
 def command(
     append: bool, servers: str, outputs: run_outputs.Outputs, **asked: Any
 ) -> None:
-    """Measures rate, p50/p95 latency and failures of each server against the number of clients.
+    """Measure rate, p50/p95 latency and failures of each server against the number of clients.
 
     Finished steps are kept in --json, also after Ctrl-C.
     """

@@ -64,7 +64,7 @@ HANDLER_OPTIONS = (
 
 @click.group
 def command() -> None:
-    """Shows where a request's time goes: by stage, function or line, or inside a server.
+    """Show where a request's time goes: by stage, function or line, or inside a server.
 
     `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
     TorchServe. `offpath bench show` prints a saved profile again.
@@ -91,14 +91,14 @@ def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], C
     help="Also write a torch.profiler trace of three batches, with one range per stage.",
 )
 def stages(**chosen: Any) -> None:
-    """Measures each stage of a handler, per batch and per image. Stages add up to the total."""
+    """Measure each stage of a handler, per batch and per image. Stages add up to the total."""
     profile_handlers("stages", **chosen)
 
 
 @command.command("cprofile")
 @add_options(*HANDLER_OPTIONS, output_options, output_option)
 def cprofile(**chosen: Any) -> None:
-    """Measures each function and kind of work, in all threads. Writes HANDLER.prof."""
+    """Measure each function and kind of work, in all threads; write HANDLER.prof."""
     profile_handlers("cprofile", **chosen)
 
 
@@ -112,7 +112,7 @@ def cprofile(**chosen: Any) -> None:
     help="Measure this function. Can be repeated.  [default: the handler's stages]",
 )
 def lines(**chosen: Any) -> None:
-    """Measures each line of a handler's stages, or of chosen functions."""
+    """Measure each line of a handler's stages, or of chosen functions."""
     profile_handlers("lines", **chosen)
 
 
@@ -126,7 +126,7 @@ def lines(**chosen: Any) -> None:
     help="Milliseconds between two samples.",
 )
 def flame(**chosen: Any) -> None:
-    """Samples the stacks of all threads. Writes a flame graph, HANDLER-flame.html."""
+    """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
     profile_handlers("flame", **chosen)
 
 
@@ -197,7 +197,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
 @output_options
 @click.pass_context
 def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
-    """Splits clients' mean latency into socket, queue, worker and stages.
+    """Split clients' mean latency into socket, queue, worker and stages.
 
     Loads a TorchServe and compares its counters with the clients' clock. The parts add up to the
     clients' mean latency. Use `--clients 1` to see what a single request costs.
