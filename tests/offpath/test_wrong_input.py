@@ -44,7 +44,7 @@ def busy() -> Iterator[int]:
 @pytest.fixture(autouse=True)
 def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
     forbid_processes(monkeypatch)
     monkeypatch.setattr(workload, "generate", refuse_to_generate)
 
@@ -59,10 +59,17 @@ def test_every_command_has_ten_wrong_inputs(name: str) -> None:
     assert sum(case.command == name for case in CASES.values()) >= 10
 
 
+def list_files(folder: Path) -> dict[Path, int]:
+    """Lists every file with its time of modification."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_wrong_input_is_refused_in_one_line(
+def test_wrong_input_is_refused_in_one_line_and_changes_no_file(
     run: Run, case: Case, folder: Path, busy: int
 ) -> None:
+    before = list_files(folder)
     arguments = shlex.split(case.arguments.format(folder=folder, busy=busy))
     done = run(*case.command.split(), *arguments)
     lines = done.err.splitlines()
@@ -73,3 +80,4 @@ def test_wrong_input_is_refused_in_one_line(
     assert in_table or 1 <= len(lines) <= 3
     assert in_table or any(line.startswith("offpath: ") for line in lines)
     assert case.says in done.err + done.out
+    assert list_files(folder) == before

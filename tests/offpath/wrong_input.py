@@ -73,7 +73,7 @@ def derive(command: click.Command) -> Iterator[list[str]]:
 
 def write_files(folder: Path) -> None:
     """Writes the files that the table names; `out`, `new.yaml` and `none` do not exist."""
-    for name in ("folder", "empty", "store", "log", "damaged"):
+    for name in ("folder", "empty", "store", "log", "damaged", "pictures"):
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
     (folder / "damaged" / "a.jpg").write_bytes(b"no picture")
@@ -85,7 +85,8 @@ def write_files(folder: Path) -> None:
     (folder / "list.yaml").write_text("[1, 2]\n")
     (folder / "bad.properties").write_text("no equals sign\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
-    (folder / "photo.jpg").write_bytes(jpeg(size=(64, 64)))
+    for name in ("photo.jpg", "pictures/a.jpg"):
+        (folder / name).write_bytes(jpeg(size=(64, 64)))
     (folder / "broken.py").write_text("def x(:\n")
     net = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
     (folder / "net.py").write_text(f"{net}        super().__init__(3, 2)\n")

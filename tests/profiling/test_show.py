@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from offpath.cli import run
+from offpath.commands.run_outputs import Outputs, keeping
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments.registry import document_of
 from tests.profiling.runs import make_compare, make_run
@@ -36,7 +38,7 @@ def test_a_committed_result_is_shown_drawn_and_fits_80_columns(
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) > 3
     # Cut by rich where a table does not fit.
-    assert "…" not in shown
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
     drawn = [tmp_path / name for name in ("a.html", "a.svg")][: len(options) // 2]
     assert all(file.stat().st_size > 1000 for file in drawn)
 
@@ -49,22 +51,6 @@ def test_a_result_of_each_experiment_is_shown_as_markdown(
 ) -> None:
     assert exit_code(str(FOLDER / f"{name}.json"), "--markdown") == 0
     assert "| ---" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param("[]", "its format is not", id="no-result"),
-        pytest.param('{"format": "offpath-bench/1"}', "its format is not", id="old"),
-    ],
-)
-def test_what_is_no_result_is_refused(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "result.json"
-    path.write_text(text)
-    assert exit_code(str(path)) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_run_of_an_unknown_experiment_is_said(
@@ -81,8 +67,6 @@ def test_a_run_of_an_unknown_experiment_is_said(
         pytest.param(["p99_ms>200"], 0, "", id="holds-nowhere"),
         pytest.param(["failed>0", "offpath:rate<200"], 1, "rate<200: 121", id="met"),
         pytest.param(["goodput<90"], 1, "goodput<90: 5", id="in-time"),
-        pytest.param(["p99>100"], 2, "no metric 'p99'", id="no-metric"),
-        pytest.param(["triton:rate>1"], 2, "no variant 'triton'", id="no-variant"),
     ],
 )
 def test_a_condition_decides_the_exit_code_after_the_report(
@@ -98,4 +82,14 @@ def test_a_condition_decides_the_exit_code_after_the_report(
     assert exit_code(*argv) == code
     shown = capsys.readouterr()
     assert said in shown.err
-    assert ("in time/s" in shown.out) == (not said.startswith("no metric"))
+    assert "in time/s" in shown.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_says_where_the_finished_part_is(number, tmp_path, capsys):
+    outputs = Outputs(tmp_path / "result.json")
+    make_compare().save(outputs.json_path)
+    with pytest.raises(KeyboardInterrupt), keeping(outputs, "windows"):
+        signal.raise_signal(number)
+    said = f"finished windows are in {outputs.json_path}"
+    assert said in capsys.readouterr().err

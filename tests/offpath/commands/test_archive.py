@@ -90,68 +90,6 @@ def test_options_end_up_in_the_archives_settings(archive: Archive, store: Path) 
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--labels no.txt", "no such file"),
-        ("--labels net.pt", "net.pt is not UTF-8"),
-        ("--preset a100", "--preset 'a100': no such preset or file; presets: cpu, t4"),
-        ("--max-batch-delay-ms 0", "maxBatchDelay is 0; accepted: an integer from 1"),
-        ("--workers 0", "minWorkers is 0"),
-        ("--mean a,b", "--mean 'a,b'; expected one number, or one number per channel"),
-        ("--mean 0.5,0.5", "handler.mean is [0.5, 0.5]; accepted: one number"),
-        ("--std 0", "handler.std is [0.0]; accepted: one number"),
-        ("--std nan", "handler.std is [nan]"),
-        ("--set activation=relu", "handler.activation is 'relu'; accepted: one of"),
-        ("--set threshold=0.5", "handler.threshold is 0.5 and handler.activation"),
-        (
-            "--set threshold=2 --set activation=sigmoid",
-            "handler.threshold is 2; accepted: a number from 0 to 1",
-        ),
-        ("--set decode", "expected KEY=VALUE"),
-        ("--set mean=[0.5", "--set 'mean=[0.5' is not valid YAML"),
-        ("--set top_k=2026-13-45", "--set 'top_k=2026-13-45' is not valid YAML"),
-        (
-            "--set prediction_log=5 --prediction-log off",
-            "prediction_log=5: expected a mapping",
-        ),
-        ("--prediction-log http://x/y", "prediction_log.uri is 'http://x/y'"),
-        ("--extra-file no.txt", "--extra-file 'no.txt': no such file"),
-        ("--extra-file net.py", "the archive already has a net.py"),
-        ("--name a/b", "--name 'a/b': accepted are letters"),
-        ("--engine tflite", "handler.engine is 'tflite'; accepted: one of auto"),
-        (
-            "--engine eager --precision int8",
-            "handler.precision is 'int8'; handler.engine 'eager' has fp32",
-        ),
-        ("--engine tensorrt", "needs a CUDA device"),
-        ("--engine openvino --preset t4", "--engine openvino runs on the CPU"),
-        ("--calibrate no-such", "--calibrate 'no-such': no such folder"),
-        ("--model no.py", "--model 'no.py': no such file or model; accepted"),
-        ("--model net.py:Other", "has no class or function"),
-        ("--weights no.pt", "--weights 'no.pt': no such file"),
-        ("--model near-free", "missing: linear.weight, linear.bias"),
-        (
-            "--model near-free --weights random --labels labels.txt",
-            "has 3 labels, but the model has 1000 classes",
-        ),
-        (
-            "--model near-free --weights random --set image_size=336",
-            "it takes 224 x 224",
-        ),
-        ("--model torchvision:", "no such classifier"),
-    ],
-)
-def test_wrong_input_is_one_line_and_builds_nothing(
-    archive: Archive, store: Path, arguments: str, message: str
-) -> None:
-    code, out, err = archive(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("offpath: ") and message in err
-    assert err.count("\n") == 1
-    assert not store.exists()
-
-
 def test_odd_image_size_builds(archive: Archive, store: Path) -> None:
     code, _, err = archive("--set", "image_size=33", "--engine", "eager")
     assert code == 0, err
@@ -174,6 +112,14 @@ def test_grey_model_builds_from_a_list_of_numbers(
     assert handler["activation"] == "softmax"
 
 
+def test_a_file_of_the_model_cannot_be_added_again(
+    archive: Archive, store: Path
+) -> None:
+    code, _, err = archive("--extra-file", "net.py")
+    assert code == 2 and "the archive already has a net.py" in err
+    assert not store.exists()
+
+
 def test_force_replaces_an_archive(archive: Archive, store: Path) -> None:
     assert archive().code == 0
     assert "pass --force" in archive("--model-version", "2.0").err
@@ -181,11 +127,6 @@ def test_force_replaces_an_archive(archive: Archive, store: Path) -> None:
     with zipfile.ZipFile(store / "classifier.mar") as file:
         manifest = json.loads(file.read("MAR-INF/MANIFEST.json"))
     assert manifest["model"]["modelVersion"] == "2.0"
-
-
-def test_output_that_is_a_file_is_wrong_usage(archive: Archive, store: Path) -> None:
-    store.write_text("")
-    assert archive()[0] == 2
 
 
 def test_engine_travels_in_the_archive_with_its_settings(

@@ -15,20 +15,6 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(setup, arguments)
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--all", "triton"], ["--list", "triton"], ["--list", "--all"]]
-)
-def test_unclear_choices_are_wrong_usage(arguments: list[str]) -> None:
-    assert invoke(*arguments).exit_code == 2
-
-
-def test_unknown_server_is_refused_with_the_known_ones() -> None:
-    error = invoke("nobody").exception
-
-    assert isinstance(error, ExpectedError)
-    assert "triton" in str(error)
-
-
 def test_server_that_comes_with_us_needs_nothing() -> None:
     assert invoke("offpath").output == "offpath: nothing to set up\n"
 

@@ -57,10 +57,3 @@ def test_of_several_servers_one_must_be_named(
         "several TorchServes run on this host; name one: --url http://127.0.0.1:8081"
         in err
     )
-
-
-def test_other_files_are_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    code, _, err = run("check", tmp_path / "a.txt")
-    assert (code, "neither a .properties" in err) == (2, True)
-    assert run("check", tmp_path / "none.mar")[0] == 2

@@ -43,53 +43,6 @@ def test_the_published_example_prints_both_totals_and_its_assumptions():
     assert "assumed" in text and "is enough for" in text
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        pytest.param((*RATE, *PRICE), "no peak rate", id="no-peak"),
-        pytest.param(
-            (*RATE, *PRICE, *PEAK, "--peak-per-minute", "1"),
-            "one of them",
-            id="two-peaks",
-        ),
-        pytest.param((*RATE, *PEAK), "no hourly price", id="no-price"),
-        pytest.param((*PEAK, *PRICE), "no server's rate", id="no-rate"),
-        pytest.param(
-            (*RATE, *PEAK, "--instance", "x9.huge"), "'x9.huge'", id="unknown-instance"
-        ),
-        pytest.param(
-            ("--rate-per-instance", "ours", *PEAK, *PRICE),
-            "NAME=NUMBER",
-            id="no-number",
-        ),
-        pytest.param((*RATE, *RATE, *PEAK, *PRICE), "each name once", id="name-twice"),
-        pytest.param((*RATE, *PEAK, "--hourly-price", "-1"), "above 0", id="negative"),
-        pytest.param((*RATE, "--peak-per-s", "0", *PRICE), "above 0", id="zero-peak"),
-        pytest.param(
-            (*RATE, *PEAK, *PRICE, "--paid-instances", "ours=1.5"),
-            "whole number",
-            id="half-an-instance",
-        ),
-        pytest.param(
-            (*RATE, *PEAK, *PRICE, "--paid-instances", "theirs=2"),
-            "names 'theirs': expected one of ours",
-            id="paid-for-an-unknown-server",
-        ),
-        pytest.param(
-            (*RATE, *PEAK, *PRICE, "--workload", "photos"),
-            "name the file too",
-            id="workload-without-result",
-        ),
-        pytest.param(
-            ("--result", "none.json", *PEAK, *PRICE), "none.json", id="no-such-file"
-        ),
-    ],
-)
-def test_wrong_input_is_an_expected_error(args, message):
-    with pytest.raises(ExpectedError, match=message):
-        run(*args)
-
-
 def test_a_cpus_rates_are_a_gpu_instances_only_where_that_is_said(tmp_path):
     make_compare().save(tmp_path / "result.json")
     options = ("--result", str(tmp_path / "result.json"), *PEAK)

@@ -145,43 +145,6 @@ def test_brackets_in_names_and_labels_are_no_markup(
     assert "a[red].jpg" in out and "[/red]cat" in out
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1", "nonsense", "ftp://x", "", "http://127.0.0.1:abc"]
-)
-def test_server_that_cannot_be_reached_is_said(
-    predict: Predict, photo: Path, url: str
-) -> None:
-    code, _, err = predict(photo, "--url", url)
-    assert code == (1 if url == "http://127.0.0.1:1" else 2)
-    assert "offpath: " in err and url in err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(
-            ["--set", "image_size=300", "--set", "resize_size=256"],
-            id="crop-above-resize",
-        ),
-        pytest.param(["--set", "image_size=0"], id="no-size"),
-        pytest.param(["--set", "resize_size=99999"], id="too-large"),
-        pytest.param(["--token", "ni\u00f1o"], id="token-beyond-ascii"),
-        pytest.param(["--clients", "0"], id="no-clients"),
-    ],
-)
-def test_wrong_option_is_wrong_usage(
-    predict: Predict, photo: Path, arguments: list[str]
-) -> None:
-    assert predict(photo, *arguments)[0] == 2
-
-
-def test_name_that_matches_nothing_is_said(predict: Predict, tmp_path: Path) -> None:
-    for name in (tmp_path / "missing.jpg", tmp_path, tmp_path / "*.jpg"):
-        code, _, err = predict(name)
-        assert code == 2
-        assert "no such file, or a folder without images" in err
-
-
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     for name in ("b.PNG", "a.jpg", "notes.txt", "deep/c.webp", "x[1].jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -14,7 +14,6 @@ from offpath.archive.model_config import (
     make_model_config,
 )
 from offpath.commands.tune import command, describe_next_step
-from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import load_run
 from offpath.profiling.experiments.tune_report import (
     read_finals,
@@ -33,58 +32,6 @@ TINY = (
 
 def call(*args: str):
     return CliRunner().invoke(command, args, catch_exceptions=False)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        pytest.param((), "--model NAME and --mar FILE", id="no-archive"),
-        pytest.param(
-            ("--model", "near-free", "--mar", "x.mar"),
-            "one of --model NAME and",
-            id="two-archives",
-        ),
-        pytest.param(
-            ("--model", "near-free", "--workload", "none"),
-            "no workload 'none'",
-            id="workload",
-        ),
-        pytest.param(("--mar", "none.mar"), "none.mar", id="no-such-mar"),
-        pytest.param(
-            ("--model", "near-free", "--plot", "x.pdf"), "x.pdf", id="unknown-plot"
-        ),
-    ],
-)
-def test_wrong_input_is_refused_before_a_server_starts(
-    args, message, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExpectedError, match=message):
-        call(*args)
-
-
-def test_a_bound_of_0_is_refused():
-    done = call("--model", "near-free", "--p95-ms", "0")
-    assert done.exit_code == 2 and "'--p95-ms'" in done.output
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        pytest.param((), "tuned.yaml' exists: pass --force", id="preset"),
-        pytest.param(("--output", "."), "is a folder", id="folder"),
-        pytest.param(
-            ("--force", "--json", "tuned.yaml"), "exists: name another", id="raw-values"
-        ),
-    ],
-)
-def test_an_existing_file_is_refused_before_minutes_of_measuring(
-    args, message, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("tuned.yaml").touch()
-    with pytest.raises(ExpectedError, match=message):
-        call("--model", "near-free", *args)
 
 
 def test_the_last_line_says_how_to_build_a_winner_or_to_keep_the_preset():

@@ -11,7 +11,6 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.cli import run
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.model_under_test import (
@@ -114,19 +113,6 @@ def test_archive_without_a_class_is_refused_with_the_cure(tmp_path: Path) -> Non
     spec = ArchiveSpec("scripted", "1.0", source, None, "a test", config)
     with pytest.raises(ExpectedError, match="the other servers need the class"):
         load_archived_model(build_archive(spec, tmp_path).path)
-
-
-@pytest.mark.parametrize(
-    ("reference", "said"),
-    [("vgg", "no such model"), ("gone.mar", "no such file")],
-)
-def test_wrong_model_is_said(
-    reference: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(["bench", "compare", "--model", reference])
-    assert ended.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

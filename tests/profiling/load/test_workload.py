@@ -86,13 +86,6 @@ def test_a_folder_is_a_workload(tmp_path):
         load_workload(str(tmp_path))
 
 
-def test_an_empty_folder_and_an_unknown_name_are_said(tmp_path):
-    with pytest.raises(ExpectedError, match="no photographs in"):
-        load_workload(str(tmp_path))
-    with pytest.raises(ExpectedError, match="photos-1200k"):
-        load_workload("photos-5k")
-
-
 def test_a_source_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(photographs, "SOURCES", (("skimage", "data/nowhere.png"),))
     with pytest.raises(ExpectedError, match=r"nowhere\.png.*pip install"):

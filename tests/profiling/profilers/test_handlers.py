@@ -35,25 +35,6 @@ def test_a_class_and_an_archive_are_called_by_their_own_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        pytest.param(
-            ["offpth"], "unknown handler 'offpth'; expected offpath", id="typo"
-        ),
-        pytest.param(["gone.py:Mine"], "'gone.py' does not exist", id="no-file"),
-        pytest.param(["mine.py"], "FILE.py:CLASS", id="no-class"),
-        pytest.param(["mine.py:a b"], "FILE.py:CLASS", id="no-name-of-a-class"),
-        pytest.param(
-            ["stock", "offpath", "stock"], "'stock' is given 2 times", id="twice"
-        ),
-    ],
-)
-def test_handlers_that_cannot_be_profiled_are_refused(names, said):
-    with pytest.raises(ExpectedError, match=said):
-        choose_handlers(tuple(names), ())
-
-
-@pytest.mark.parametrize(
     ("model", "said"),
     [
         pytest.param({}, "has no handler in its manifest", id="without-a-handler"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
 from offpath.profiling.servers.registry import ENVIRONMENTS, SERVERS, make_servers
 
@@ -47,11 +46,3 @@ def test_naive_handler_says_where_it_puts_its_predictions(
 
     assert with_store.settings["env"] == {"OFFPATH_NAIVE_BUCKET": "predictions"}
     assert without_store.settings["env"] == {}
-
-
-@pytest.mark.parametrize("names", [["nobody"], ["offpath", "offpath"], []])
-def test_unknown_repeated_and_missing_names_are_refused(
-    names: list[str], model: ModelUnderTest
-) -> None:
-    with pytest.raises(ExpectedError):
-        make_servers(names, model, 2)
