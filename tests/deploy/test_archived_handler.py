@@ -176,3 +176,7 @@ def test_two_tiers_answer_as_one_and_each_record_is_written_once(
     }
     for field in ("payload_bytes", "payload_hash"):
         assert records["id-0"][field] == records["direct-0"][field]
+    # The record has the times of both tiers.
+    stage_ms = records["id-0"]["stage_ms"]
+    assert stage_ms["decode"] == pytest.approx(float(timing["decode"]), abs=0.0051)
+    assert stage_ms["inference"] > 0

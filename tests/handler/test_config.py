@@ -48,16 +48,6 @@ def test_no_settings_are_the_defaults(section: Any) -> None:
     assert config.prediction_log.is_off
 
 
-def test_settings_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        read(None).top_k = 3  # type: ignore[misc]
-
-
-def test_yaml_lists_become_tuples() -> None:
-    config = read({"mean": [0, 0.5, 1], "std": [1, 0.5, 0.25]})
-    assert (config.mean, config.std) == ((0, 0.5, 1), (1, 0.5, 0.25))
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [(key, value) for key, values in WRONG.items() for value in values],

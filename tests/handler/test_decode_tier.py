@@ -12,11 +12,8 @@ from ts.context import Context, RequestProcessor
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.decode_tier import DecodeTier
-from offpath.handler.pipeline import PreparedInput
-from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.response import Reply
-from offpath.handler.stages import Stage
 from tests.handler.conftest import MakePipeline
 from tests.support.photographs import encode, find_photograph
 
@@ -67,32 +64,6 @@ def read_log(folder: Path) -> list[dict]:
         for path in folder.glob("log/dt=*/hour=*/*.jsonl.gz")
         for line in gzip.decompress(path.read_bytes()).splitlines()
     ]
-
-
-def test_a_decoded_picture_gets_the_answer_of_its_file(
-    tier, make_pipeline: MakePipeline
-) -> None:
-    pipeline = make_pipeline()
-    decoded, timings = tier[0].decode({"body": JPEG}, make_context("a"))
-    assert isinstance(decoded, PreparedInput) and timings.seconds[Stage.DECODE] > 0
-    mine, theirs = pipeline.classify([{"body": decoded}, {"body": JPEG}])
-    assert json.loads(mine.body) == pytest.approx(json.loads(theirs.body), abs=1e-6)
-
-
-def test_record_of_a_prepared_input_covers_its_file_and_both_tiers(
-    tier, make_pipeline: MakePipeline
-) -> None:
-    decoded, before = tier[0].decode({"body": JPEG}, make_context("a"))
-    pipeline = make_pipeline()
-    batch = pipeline.inference(pipeline.preprocess([{"body": decoded}]))
-    timings = batch.timer.read()
-    settings = PredictionLogSettings.from_mapping({}, {})
-    (record,) = make_records(batch, make_context("a"), settings, "1.0", timings)
-    assert record.payload_bytes == len(JPEG) and record.payload_hash
-    assert record.stage_ms["decode"] == pytest.approx(
-        1e3 * (before.seconds[Stage.DECODE] + timings.seconds[Stage.DECODE])
-    )
-    assert record.stage_ms["inference"] > 0
 
 
 def test_refusal_is_answered_recorded_and_counted_by_the_decode_tier_only(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable
 
@@ -17,13 +16,7 @@ from offpath.handler.errors import (
 )
 from offpath.handler.image import decode_cost
 from offpath.handler.image.decode import DecodeOptions, decode_image
-from offpath.handler.image.decode_cost import (
-    BUDGET_S,
-    MAX_SCANS,
-    BudgetedBytes,
-    check_jpeg_cost,
-    count_scans,
-)
+from offpath.handler.image.decode_cost import BUDGET_S, check_jpeg_cost
 from tests.fuzz.costly_requests import deflated_after_nothing, jpeg_of_exif
 from tests.support.costly import (
     bmp_of_runs,
@@ -155,12 +148,6 @@ def test_a_tiff_of_too_many_bits_is_refused_before_libtiff_sees_it() -> None:
         decode_image(body, OPTIONS)
 
 
-def test_scans_are_counted_in_the_whole_picture() -> None:
-    ten = count_scans(progressive_jpeg(64))
-    assert 1 < ten < 20
-    assert count_scans(progressive_jpeg(64, MAX_SCANS)) == ten + MAX_SCANS
-
-
 @pytest.mark.parametrize("length", range(2, 540, 7))
 def test_a_picture_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
     with pytest.raises((UndecodableImage, UnsupportedFormat)):
@@ -175,9 +162,3 @@ def test_the_check_costs_a_baseline_picture_nothing() -> None:
     # 0.2 ms would be 2 % of its decoding.
     assert (time.thread_time() - begin_s) / 100 < 2e-4
     assert len(body) > 1_000_000
-
-
-def test_reading_within_the_budget_is_bytesios() -> None:
-    file = BudgetedBytes(b"abc")
-    assert file.read(2) == b"ab" and file.read() == b"c"
-    assert isinstance(file, io.BytesIO)

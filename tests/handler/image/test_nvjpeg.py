@@ -154,17 +154,6 @@ def read(pipeline: Pipeline, payloads: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(reply.body) for reply in pipeline.classify(rows)]
 
 
-def test_predictions_equal_those_of_the_cpu_decoder() -> None:
-    payloads = [encode(photograph.rgb, "JPEG") for photograph in PHOTOGRAPHS]
-    decode = CpuDecoder()
-    on_device = read(make_pipeline(decode), payloads)
-    assert decode.calls == [len(payloads)]
-    for answer, exact in zip(
-        on_device, read(make_pipeline(None, decode="exact"), payloads)
-    ):
-        assert answer == pytest.approx(exact, abs=ROUNDING)
-
-
 def test_mixed_batch_keeps_its_order_and_errors() -> None:
     payloads = [JPEG, b"junk", encode(COFFEE, "PNG"), JPEG[:-100], without_tables(JPEG)]
     payloads += [encode(find_photograph("chelsea").rgb, "JPEG"), b""]

@@ -12,7 +12,6 @@ from PIL import Image
 from offpath.handler.image.decode import DecodedImage, DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import (
-    MAX_LEAD_PX,
     MAX_SHIFT_PX,
     REACH_PX,
     find_cut,
@@ -135,27 +134,6 @@ def test_cut_is_within_reach_on_a_pixels_edge_or_at_the_pictures(
         assert abs(pixel * step - round(pixel * step)) <= MAX_SHIFT_PX
 
 
-def test_crop_far_from_the_edge_may_have_no_cut() -> None:
-    # The edges drift apart by a quarter of a pixel over the whole reach.
-    assert find_cut(MAX_LEAD_PX + 1, 1.001) is None
-    assert find_cut(20_000, 4 / 3) is not None
-
-
-@pytest.mark.parametrize(
-    "size",
-    [(1000, 872), (1365, 1024), (1001, 770), (769, 1153), (1600, 1537), (3073, 3079)],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["hubble_deep_field", "motorcycle_left", "grass"])
-def test_both_resamplers_differ_by_little(name: str, size: tuple[int, int]) -> None:
-    image = scaled_jpeg(find_photograph(name), size)
-    assert image.denominator > 1
-    by_torch = transform_with_torch(image, InputGeometry()).astype(int)
-    difference = np.abs(by_torch - transform_image(image, InputGeometry()))
-    assert difference.max() <= 1
-    assert difference.mean() <= 0.25
-
-
 def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:
     moves: dict[str, list[float]] = {"bilinear": [], "bicubic": []}
     for photograph in PHOTOGRAPHS[::5]:
@@ -205,8 +183,3 @@ def test_turned_pictures_cause_no_warning_on_the_log() -> None:
                 decode_image(payload, options), InputGeometry()
             )
         assert pixels.shape == (224, 224, 3)
-
-
-def test_resize_on_a_device_leaves_a_picture_without_a_near_cut() -> None:
-    picture = torch.zeros((3, 9001, 30), dtype=torch.uint8)
-    assert transform_on_device(picture, InputGeometry()) is None

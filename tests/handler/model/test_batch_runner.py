@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import numpy as np
 import pytest
@@ -53,21 +52,6 @@ def test_picture_in_the_batch_is_the_one_that_is_explained() -> None:
         np.testing.assert_array_equal(runner.picture(index)[0].numpy(), picture)
 
 
-def test_answers_are_softmax_and_top_k_of_the_model() -> None:
-    runner = make_runner(CONFIG)
-    pictures = photographs(5)
-    for index, picture in enumerate(pictures):
-        runner.put(index, picture)
-    top_k = runner.run(5, StageTimer())
-    with torch.inference_mode():
-        stacked = torch.from_numpy(np.stack(pictures))
-        expected = torch.softmax(runner.engine(stacked), 1)
-    values, indices = expected.topk(5)
-    np.testing.assert_allclose(top_k.probabilities, values.numpy(), atol=1e-6)
-    np.testing.assert_array_equal(top_k.classes, indices.numpy())
-    assert runner.classes == CLASSES
-
-
 def test_top_k_is_cut_to_the_models_classes() -> None:
     runner, _ = make_small(top_k=5)
     runner.put(0, np.full((16, 16, 3), (0, 200, 100), np.uint8))
@@ -75,24 +59,6 @@ def test_top_k_is_cut_to_the_models_classes() -> None:
     assert top_k.classes.tolist() == [[1, 2, 0]]
     assert top_k.probabilities.sum() == pytest.approx(1.0)
     assert runner.classes == 3
-
-
-def test_only_the_first_pictures_are_run() -> None:
-    runner, model = make_small(max_batch=8)
-    assert runner.run(3, StageTimer()).classes.shape == (3, 3)
-    assert model.batches == [3]
-
-
-def test_room_for_a_larger_batch_is_made_and_kept() -> None:
-    runner, _ = make_small(max_batch=2)
-    runner.grow(1)
-    assert runner.max_batch == 2
-    runner.grow(7)
-    assert runner.max_batch == 7
-    runner.put(6, np.full((16, 16, 3), (0, 0, 255), np.uint8))
-    assert runner.run(7, StageTimer()).classes[6][0] == 2
-    runner.grow(3)
-    assert runner.max_batch == 7
 
 
 @pytest.mark.parametrize(
@@ -105,21 +71,6 @@ def test_warm_up_runs_the_batch_sizes_there_will_be(
     runner, model = make_small(max_batch=max_batch)
     runner.warm_up()
     assert model.batches == sizes
-
-
-def test_time_on_the_cpu_is_inference() -> None:
-    runner, _ = make_small()
-    timer = StageTimer()
-    runner.run(2, timer)
-    assert timer.seconds[Stage.INFERENCE] > 0
-    assert timer.seconds[Stage.TRANSFER] == 0
-
-
-def test_no_gradients_are_kept() -> None:
-    runner = make_runner(CONFIG)
-    runner.run(2, StageTimer())
-    model = cast(EagerEngine, runner.engine).model
-    assert all(weights.grad is None for weights in model.parameters())
 
 
 def test_bucket_is_the_smallest_that_holds_the_batch() -> None:
@@ -151,22 +102,6 @@ def full_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.usefixtures("full_precision")
-def test_answers_on_the_gpu_are_those_on_the_cpu() -> None:
-    answers = []
-    for device in ("cpu", "cuda"):
-        runner = make_runner(CONFIG, device=device)
-        for index, picture in enumerate(photographs(8)):
-            runner.put(index, picture)
-        answers.append(runner.run(8, StageTimer()))
-    np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
-    np.testing.assert_allclose(
-        answers[0].probabilities, answers[1].probabilities, atol=1e-3
-    )
 
 
 @pytest.mark.gpu

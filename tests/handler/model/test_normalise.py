@@ -35,12 +35,3 @@ def test_normalisation_equals_torchvisions(
     # Relative to 1 / std, which is what one grey level weighs.
     for normalised in (made, exported):
         assert (normalised[0] - expected).abs().max() * min(std) < 1e-6
-
-
-def test_the_buffer_grows_and_is_used_again() -> None:
-    normalise = Normaliser(CONFIG.mean, CONFIG.std, 16, CPU)
-    pictures = torch.randint(0, 256, (5, 16, 16, 3), dtype=torch.uint8)
-    small = normalise(pictures[:2]).clone()
-    large = normalise(pictures)
-    assert torch.equal(large[:2], small)
-    assert normalise(pictures[3:])[0].data_ptr() == large.data_ptr()

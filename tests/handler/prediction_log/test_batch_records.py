@@ -59,9 +59,6 @@ def test_payload_hash_is_the_hash_of_the_image(make_pipeline: MakePipeline) -> N
     good, empty = record(make_pipeline, [{"body": JPEG}, {}], payload_hash="sha256")
     assert good.payload_hash == "sha256:" + hashlib.sha256(JPEG).hexdigest()[:16]
     assert empty.payload_hash is None
-
-
-def test_payload_is_not_hashed_without_the_field(make_pipeline: MakePipeline) -> None:
     (good,) = record(make_pipeline, [{"body": JPEG}], fields=["status"])
     assert good.payload_hash is None
 

@@ -30,24 +30,6 @@ def test_lasting_failure_is_logged_again_after_ten_minutes(
     assert caplog.messages == ["log of m: no answer"] * 2
 
 
-def test_recovery_is_logged_once_and_only_after_a_failure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    announcer = Announcer(LOGGER, "log of m", Clock())
-
-    announcer.recover(("timeout",), "again")
-    announcer.announce("timeout", "no answer")
-    announcer.announce("refused", "403")
-    announcer.recover(("timeout", "refused"), "again")
-    announcer.recover(("timeout", "refused"), "again")
-
-    assert [text.split(": ")[1] for text in caplog.messages] == [
-        "no answer",
-        "403",
-        "again",
-    ]
-
-
 @pytest.mark.parametrize(
     ("failures", "step_s"), [(1, 0.5), (2, 1.0), (4, 4.0), (7, 30.0), (10_000, 30.0)]
 )

@@ -17,7 +17,6 @@ from offpath.handler.prediction_log.owner import (
     count_bytes,
     create_owner_folder,
     is_owner_alive,
-    list_owner_folders,
     remove_stale,
 )
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
@@ -39,24 +38,14 @@ def find_sink_folder(tmp_path: Path) -> Path:
     return tmp_path / "spool" / make_sink_folder_name(f"file://{tmp_path}/out")
 
 
-def test_a_living_owners_folder_cannot_be_claimed(tmp_path: Path) -> None:
+def test_a_folder_can_be_claimed_only_after_its_owner_released_it(
+    tmp_path: Path,
+) -> None:
     folder = create_owner_folder(tmp_path)
-
+    (folder.path / "segment").touch()
     assert is_owner_alive(folder.path)
     assert claim_owner_folder(folder.path) is None
 
-
-def test_a_released_empty_folder_is_gone(tmp_path: Path) -> None:
-    folder = create_owner_folder(tmp_path)
-
-    folder.release()
-
-    assert list_owner_folders(tmp_path) == []
-
-
-def test_a_released_folder_with_segments_can_be_claimed(tmp_path: Path) -> None:
-    folder = create_owner_folder(tmp_path)
-    (folder.path / "segment").touch()
     folder.release()
 
     assert not is_owner_alive(folder.path)

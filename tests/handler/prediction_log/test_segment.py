@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 
 import pytest
 
 from offpath.handler.prediction_log.owner import make_owner_name
-from offpath.handler.prediction_log.segment import (
-    SegmentName,
-    format_hour,
-    parse_segment_name,
-)
+from offpath.handler.prediction_log.segment import SegmentName, parse_segment_name
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 
 
@@ -42,9 +37,3 @@ def test_owner_names_say_host_pid_start_and_never_repeat() -> None:
 
 def test_sinks_with_similar_uris_have_different_folders() -> None:
     assert make_sink_folder_name("s3://a/b-c") != make_sink_folder_name("s3://a/b/c")
-
-
-def test_the_hour_is_utc() -> None:
-    moment = datetime(2026, 11, 21, 3, 59, tzinfo=timezone.utc)
-
-    assert format_hour(moment) == "20261121T03"

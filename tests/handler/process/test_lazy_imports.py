@@ -101,10 +101,3 @@ def test_missing_module_stays_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy_imports, "TAKEN", {"offpath_no_such_module": {}})
     with unused_imports_deferred(), pytest.raises(ModuleNotFoundError):
         __import__("offpath_no_such_module")
-
-
-def test_attribute_that_nobody_has_is_an_attribute_error(heavy: str) -> None:
-    with unused_imports_deferred():
-        stand_in = __import__(heavy)
-        with pytest.raises(AttributeError):
-            stand_in.question

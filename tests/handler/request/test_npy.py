@@ -54,12 +54,6 @@ def test_header_of_an_earlier_payload_is_not_reused(
         read_npy(make_npy(PIXELS[:, :-1], version), SIDE)
 
 
-def test_npy_in_fortran_order_is_read_as_the_same_picture() -> None:
-    payload = make_npy(np.asfortranarray(PIXELS))
-    assert b"'fortran_order': True" in payload
-    np.testing.assert_array_equal(read_npy(payload, SIDE), PIXELS)
-
-
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
