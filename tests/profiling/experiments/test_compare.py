@@ -103,17 +103,6 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
     assert run.settings["clients"] == [2] and run.settings["model"] == "near-free"
 
 
-def test_side_by_side_a_server_starts_once_and_meets_all_clients(compare):
-    servers = [QuickServer("a"), QuickServer("b")]
-    run = compare(servers, side_by_side=True, clients=(1, 4))
-    turn = [("a", 1), ("a", 4), ("b", 1), ("b", 4)]
-    assert list_windows(run) == [(n, *where) for n in (0, 1) for where in turn]
-    assert [len(server.pids) for server in servers] == [1, 1]
-    (workload,) = run.workloads
-    one, four = (Summary(run).value("a", Cell(workload, n), "rate") for n in (1, 4))
-    assert four > 1.5 * one
-
-
 def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
     servers = [
         QuickServer("frail", dies=True),

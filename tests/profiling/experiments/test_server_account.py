@@ -135,7 +135,7 @@ def test_each_part_is_a_stage_or_the_difference_of_two_clocks(
         pytest.param({**OURS, PREDICTION: 100 * 90.0}, id="clocks-that-contradict"),
     ],
 )
-@pytest.mark.parametrize("mean_ms", [50.0, 33.3, 0.7])
+@pytest.mark.parametrize("mean_ms", [50.0, 0.7])
 def test_the_lines_add_up_to_the_clients_mean(counters, mean_ms):
     parts = account(counters, mean_ms)
     assert sum(parts.values()) == pytest.approx(mean_ms, rel=1e-12)

@@ -34,6 +34,7 @@ from tests.profiling.experiments.tuned import (
     make_empty,
     make_run,
 )
+from tests.profiling.quick_server import Listener
 
 
 class QuickRunning:
@@ -75,24 +76,6 @@ class QuickGenerator:
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         watcher.on_window()
         return LoadSample(1.0, {"200": 100}, [10.0] * 100, 0.1)
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.failures: dict[str, str] = {}
-
-    def on_step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def on_replies(self, replies: int, elapsed_s: float) -> None:
-        pass
-
-    def on_progress(self, done: int, total: int) -> None:
-        pass
-
-    def on_failure(self, variant: str, reason: str) -> None:
-        self.failures[variant] = reason
 
 
 CHOICES = TuneChoices(
@@ -174,7 +157,7 @@ def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
     search.try_settings()
     reasons = {one.setting.workers: one.error for one in read_trials(run).values()}
     assert reasons == {2: None, 1: "no memory"}
-    assert "no memory" in search.observer.failures.values()
+    assert "no memory" in dict(search.observer.failures).values()
 
 
 @pytest.mark.parametrize(

@@ -85,16 +85,11 @@ def test_the_score_orders_by_rate_within_the_bound_then_by_nearness(better, wors
     assert rank([worse, better], 100) == [better, worse]
 
 
-def test_a_setting_at_the_bound_is_within_it():
-    assert outcome(1, 100).is_within(100)
-    assert not outcome(1, 100.1).is_within(100)
-    assert not outcome(1, 1, failures=1).is_within(100)
-
-
 @pytest.mark.parametrize(
     ("bound_ms", "finalists"),
     [
         pytest.param(100, [PRESET, OTHER], id="the-best-other-within-the-bound"),
+        pytest.param(90, [PRESET, OTHER], id="exactly-at-it"),
         pytest.param(85, [PRESET, SMALL], id="a-faster-one-is-beyond-it"),
         pytest.param(1000, [PRESET, LARGE], id="all-within"),
         pytest.param(30, [PRESET, SMALL], id="the-preset-is-not-within"),
@@ -201,10 +196,6 @@ def test_the_bound_counts_in_fresh_rounds_too(preset_ms, other_ms, winner, said)
     )
 
 
-def test_a_preset_alone_within_the_bound_is_confirmed():
-    assert judge([finalist(PRESET, 50)], PRESET, 100).winner == PRESET
-
-
 # What is shown and written
 
 
@@ -246,10 +237,3 @@ def test_the_winner_is_a_preset_that_offpath_archive_takes(tmp_path):
     assert (config["minWorkers"], config["maxWorkers"]) == (2, 2)
     assert config["responseTimeout"] == load_preset("cpu")["responseTimeout"]
     assert path.read_text().startswith("# 2026-01-01")
-
-
-def test_the_winner_is_described_by_its_fresh_rounds():
-    text = read_result(make_run()).describe_winner()
-    assert text == (
-        f"{OTHER}: 120.0 req/s (118.0 to 123.0 in 3 fresh rounds), p95 50 ms, bound 100 ms"
-    )
