@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from offpath.commands.serve_options import DEFAULT_LOG_DIR
-from offpath.serving.front.state import request_reload
+from offpath.serving.front.reload_requests import request_reload
 
 
 @click.command(name="reload")
@@ -34,8 +34,9 @@ def command(port: int, log_dir: Path | None, timeout_s: float) -> None:
     """Reload the archives behind a front door without dropping requests.
 
     Starts a new TorchServe, which reads the archives again. It gets requests once it is READY and
-    its settings are checked. If it fails, the old server continues and this command exits with 1
-    and the reason.
+    its settings are checked. This command ends when no new request can reach the old server. If the
+    new server fails, the old one continues and this command exits with 1 and the reason. A reload
+    that is under way already has read the archives, so another one follows it.
     """
     request_reload(log_dir or DEFAULT_LOG_DIR / str(port), timeout_s)
     click.echo("reloaded")

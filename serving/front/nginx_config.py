@@ -60,13 +60,16 @@ NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { return 503 '%s'; }\n  
 UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 # With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
 MOST_TRIES = 3
+# nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
+# connection for as many seconds more.
+KEEPALIVE_S = 2
 OWN = """\
 # A link that a reload points at another TorchServe. No more requests than its queue holds: the door
 # refuses the rest, because TorchServe's own refusal has a misleading text.
 server unix:{run}/inference.sock max_conns={queue};
 # So that all connections leave an old TorchServe soon after the link has changed.
-keepalive_time 2s;
-keepalive_timeout 2s;"""
+keepalive_time {keepalive_s}s;
+keepalive_timeout {keepalive_s}s;"""
 HOSTS = """\
 # Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
 # compiled, then gets only as many as it answers.
@@ -135,7 +138,7 @@ def below(number: int) -> str:
 def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
     """Returns the values that differ between one TorchServe on this host and several hosts."""
     if not behind.hosts:
-        servers = OWN.format(run=run, queue=behind.queue)
+        servers = OWN.format(run=run, queue=behind.queue, keepalive_s=KEEPALIVE_S)
         return {"servers": servers, "id_of_host": ""}
     # nginx needs one server that is no backup: if all are unwell, none is marked.
     spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import FrameType
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
@@ -22,8 +19,9 @@ from offpath.serving.front.behind import (
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.state import DoorState
+from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
@@ -60,15 +58,15 @@ def serve_front(
     Raises:
         ExpectedError: nginx or TorchServe does not start, or ends by itself.
     """
-    session = OneHostSession(make_settings, front, view)
     # A SIGHUP that comes during the start is followed after the start.
-    with session.reloading_on_sighup():
+    with noting_hangup() as hangup:
+        session = OneHostSession(make_settings, front, view)
         try:
             session.start()
             if sample:
                 session.show_sample()
             if not once:
-                session.watch()
+                session.watch(hangup)
         finally:
             session.stop()
 
@@ -82,6 +80,7 @@ class OneHostSession:
         front: DoorSettings,
         view: View,
     ) -> None:
+        self._reloads = ReloadRequests()
         self._make_settings, self._view = make_settings, view
         settings = make_settings()
         behind = look_behind(settings, front)
@@ -89,8 +88,6 @@ class OneHostSession:
         self.rotation = Rotation(
             self._make_next, self.door.let_in, self.door.settings.drain_s
         )
-        self._state = DoorState(os.getpid())
-        self._reload_wanted = False
         self._is_reload = False
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
@@ -110,7 +107,8 @@ class OneHostSession:
                 raise starting.failure
             self.door.start()
             self.door.set_ready(True)
-        self._state.write(self.door.place.log)
+        with self._shown("only SIGHUP reloads"):
+            self._reloads.open(self.door.place.log)
         self._greet(starting)
         self._view.show_ready(
             self._urls(), starting.statuses or [], time.monotonic() - began
@@ -127,14 +125,18 @@ class OneHostSession:
         with Client(self.door.url, name, headers=headers, verify=verify) as client:
             self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
-    def watch(self) -> None:
-        """Looks after door and server until a signal interrupts it or a restart fails."""
+    def watch(self, hangup: Hangup) -> None:
+        """Looks after door and server until a signal interrupts it or a restart fails.
+
+        Args:
+            hangup: a SIGHUP asks for a reload.
+        """
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
             self._show_errors()
             self.door.look_after()
             self._replace_where_dead()
-            self._follow_reload()
+            self._follow_reload(hangup)
             self.rotation.end_retired()
             self._tell_ready()
             with self._shown("the door keeps its old files"):
@@ -151,21 +153,9 @@ class OneHostSession:
                         f"{self.door.settings.drain_s}"
                     )
         finally:
+            self._reloads.close()
             self.rotation.stop()
             self.door.stop()
-
-    @contextlib.contextmanager
-    def reloading_on_sighup(self) -> Iterator[None]:
-        """Makes SIGHUP ask for a reload."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._reload_wanted = True
-
-        before = signal.signal(signal.SIGHUP, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGHUP, before)
 
     def _make_next(self, number: int) -> ServerSettings:
         """Returns the settings of the next server; each server has its own folder of logs."""
@@ -178,30 +168,36 @@ class OneHostSession:
             settings, self.door.place, self.door.behind, log / f"torchserve-{number}"
         )
 
-    def _follow_reload(self) -> None:
+    def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
-        if self._reload_wanted and self.rotation.starting is None:
-            self._reload_wanted, self._is_reload = False, True
+        if self._may_begin_reload() and (self._reloads.are_waiting() | hangup.take()):
+            self._is_reload = True
+            self._reloads.begin()
             try:
                 self.rotation.begin()
             except ExpectedError as error:
                 self._end_reload(str(error))
         ended = self.rotation.finish()
-        if ended is None:
-            return
+        if ended is not None:
+            self._follow_start(ended)
+        elif self._is_reload and self.rotation.starting is None:
+            if self.rotation.has_turned():
+                self._end_reload(None)
+
+    def _may_begin_reload(self) -> bool:
+        return not self._is_reload and self.rotation.starting is None
+
+    def _follow_start(self, ended: Starting) -> None:
         if ended.failure is None:
             self._greet(ended)
         elif not self.rotation.current.is_running():
             raise ended.failure
-        if self._is_reload:
-            self._end_reload(None if ended.failure is None else str(ended.failure))
+        elif self._is_reload:
+            self._end_reload(str(ended.failure))
 
     def _end_reload(self, failure: str | None) -> None:
         self._is_reload = False
-        self._state = replace(
-            self._state, reloads=self._state.reloads + 1, failure=failure
-        )
-        self._state.write(self.door.place.log)
+        self._reloads.end(failure)
         if failure is None:
             self._view.show_problem("reloaded; a new TorchServe serves")
         else:

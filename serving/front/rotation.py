@@ -9,10 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from offpath.serving.front.behind import count_connections
+from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import start_checked
+
+# After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
+# request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
+TURNED_S = 2 * KEEPALIVE_S + 0.5
 
 
 class Starting:
@@ -46,16 +51,18 @@ class Starting:
 
 @dataclass
 class Retired:
-    """A server that gets no new requests.
+    """A server to which nginx makes no new connections.
 
     Attributes:
         server: the old server.
-        deadline: time by `time.monotonic` at which it ends even with requests in flight.
+        since: time by `time.monotonic` of the last new connection.
+        drain_s: seconds after which it ends even with requests in flight.
         ending: the thread that stops it.
     """
 
     server: TorchServe
-    deadline: float
+    since: float
+    drain_s: float
     ending: threading.Thread | None = None
 
     def is_over(self) -> bool:
@@ -65,12 +72,17 @@ class Retired:
             self.ending.start()
         return self.ending is not None and not self.ending.is_alive()
 
-    def _may_end(self) -> bool:
+    def may_get_requests(self) -> bool:
+        """Tells whether nginx may pass new requests over a connection that it has kept."""
+        return not self._is_left() and time.monotonic() < self.since + TURNED_S
+
+    def _is_left(self) -> bool:
         socket = self.server.socket("inference")
         is_left = socket is None or count_connections(socket) == 0
-        return (
-            is_left or time.monotonic() > self.deadline or not self.server.is_running()
-        )
+        return is_left or not self.server.is_running()
+
+    def _may_end(self) -> bool:
+        return self._is_left() or time.monotonic() > self.since + self.drain_s
 
 
 class Rotation:
@@ -128,8 +140,12 @@ class Rotation:
         old, self._current = self._current, starting.server
         self._let_in(starting.server)
         if old is not None:
-            self._retired.append(Retired(old, time.monotonic() + self._drain_s))
+            self._retired.append(Retired(old, time.monotonic(), self._drain_s))
         return starting
+
+    def has_turned(self) -> bool:
+        """Tells whether every new request reaches the current server."""
+        return not any(retired.may_get_requests() for retired in self._retired)
 
     def end_retired(self) -> None:
         """Ends old servers that have answered everything; to be called regularly."""

@@ -1,4 +1,4 @@
-"""Turns the first SIGTERM or Ctrl-C into an exception and ignores later ones."""
+"""Handles SIGTERM, Ctrl-C and SIGHUP, whose defaults would end a server without draining."""
 
 from __future__ import annotations
 
@@ -33,3 +33,30 @@ def stopping_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Hangup:
+    """Remembers a SIGHUP that nobody has followed yet."""
+
+    def __init__(self) -> None:
+        self._has_come = False
+
+    def take(self) -> bool:
+        """Returns True once after one or more SIGHUPs."""
+        has_come, self._has_come = self._has_come, False
+        return has_come
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handles the signal."""
+        self._has_come = True
+
+
+@contextmanager
+def noting_hangup() -> Iterator[Hangup]:
+    """Makes SIGHUP end nothing; the caller follows it when it has time."""
+    hangup = Hangup()
+    before = signal.signal(signal.SIGHUP, hangup.note)
+    try:
+        yield hangup
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.conftest import build
 from tests.fuzz.seeds import make_seeds
 from tests.fuzz.worst_cost import mutate
 from tests.serving.front.test_door_hostile import measure_beside_slow, send_randoms
@@ -22,7 +23,10 @@ from tests.serving.front.test_door_lifecycle import (
     KILLS,
     PATH,
     SETTLE_S,
+    begin_reload,
     check_log,
+    count_labels,
+    replaced,
     run_kill_round,
 )
 from tests.support.costly import progressive_jpeg
@@ -65,18 +69,34 @@ def test_twenty_kills_lose_no_record_and_leave_no_file(
     )
 
 
-def test_twenty_reloads_lose_no_request(door: FrontProcess, tmp_path: Path) -> None:
+def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
+    door: FrontProcess, model_store: Path, tmp_path: Path
+) -> None:
+    """Each archive answers with another number of labels than the one before."""
+    archive = model_store / "near-free.mar"
+    versions = {
+        top_k: build(tmp_path, "near-free", "near-free", top_k=top_k).read_bytes()
+        for top_k in (1, 2, 3, 4)
+    }
     took = []
-    with load(door.url + PATH, BODIES, pause_s=0.02) as seen:
-        for _ in range(ROUNDS):
+    with load(door.url + PATH, BODIES, pause_s=0.02) as seen, ExitStack() as store:
+        for number in range(ROUNDS):
             start = time.monotonic()
-            done = door.reload()
+            first, second = (1, 2) if number % 2 else (3, 4)
+            store.enter_context(replaced(archive, versions[first]))
+            reloads = {first: begin_reload(door)}
+            store.enter_context(replaced(archive, versions[second]))
+            reloads[second] = door.begin_reload()
+            for version, reload in reloads.items():
+                assert reload.wait(240) == 0
+                newest = {count_labels(door) for _ in range(40)}
+                # The second reload may end while these requests are answered.
+                assert newest <= {version, second}, number
             took.append(time.monotonic() - start)
-            assert done.returncode == 0, done.stderr
             time.sleep(SETTLE_S)
     door.terminate()
     check_log(tmp_path, seen.answered)
-    print(f"\n{ROUNDS} reloads, {sorted(took)[ROUNDS // 2]:.1f} s each: {seen}")
+    print(f"\n{ROUNDS} pairs, {sorted(took)[ROUNDS // 2]:.1f} s each: {seen}")
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
 
 

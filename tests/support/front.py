@@ -82,9 +82,20 @@ class FrontProcess:
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""
+        process = self.begin_reload()
+        output, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(
+            process.args, process.returncode, output, errors
+        )
+
+    def begin_reload(self) -> subprocess.Popen[str]:
+        """Starts `offpath reload`."""
         command = [sys.executable, "-m", "offpath", "reload", "--log-dir"]
-        return subprocess.run(
-            [*command, str(self.log_dir)], capture_output=True, text=True, timeout=120
+        return subprocess.Popen(
+            [*command, str(self.log_dir)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def is_healthy(self) -> bool:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.client import Client
+from offpath.serving.process.processes import find_workers
+from tests.conftest import build
 from tests.support.front import (
     FrontProcess,
     Seen,
@@ -134,26 +138,74 @@ def test_reload_loses_no_request(victim: FrontProcess, answered: list[str]) -> N
     assert victim.children("java") != javas
 
 
+@contextmanager
+def replaced(archive: Path, content: bytes) -> Iterator[None]:
+    """Puts another archive in an archive's place for a while."""
+    good = archive.read_bytes()
+    try:
+        # Another file: TorchServe reads the one it has open no more.
+        archive.unlink()
+        archive.write_bytes(content)
+        yield
+    finally:
+        archive.unlink()
+        archive.write_bytes(good)
+
+
+def broken(archive: bytes) -> bytes:
+    """Returns an archive that cannot load."""
+    return archive.replace(b"classifier_entry", b"classifier_entrx")
+
+
 def test_a_server_that_does_not_become_ready_is_not_let_in(
     victim: FrontProcess, model_store: Path, answered: list[str]
 ) -> None:
     archive = model_store / "near-free.mar"
-    good = archive.read_bytes()
     javas = victim.children("java")
-    try:
-        # Another file: TorchServe reads the one it has open no more.
-        archive.unlink()
-        archive.write_bytes(good.replace(b"classifier_entry", b"classifier_entrx"))
+    with replaced(archive, broken(archive.read_bytes())):
         with load(victim.url + PATH, BODIES, clients=2) as seen:
             done = victim.reload()
-    finally:
-        archive.unlink()
-        archive.write_bytes(good)
     answered += seen.answered
     assert done.returncode == 1
     assert "the old server continues" in done.stderr
     assert set(seen.statuses) == {200} and not seen.broken
     assert victim.children("java") == javas
+
+
+def begin_reload(door: FrontProcess) -> subprocess.Popen[str]:
+    """Starts a reload and waits until it has read the archives."""
+    old = set(door.children("java"))
+    process = door.begin_reload()
+    wait_until(lambda: any(find_workers(j) for j in {*door.children("java")} - old))
+    return process
+
+
+def count_labels(door: FrontProcess) -> int:
+    """Returns the number of labels in an answer; archives here differ in it."""
+    reply = httpx.post(door.url + PATH, content=BODIES[0], timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return len(reply.json())
+
+
+def test_each_of_two_reloads_learns_the_outcome_of_its_own(
+    victim: FrontProcess, model_store: Path, answered: list[str], tmp_path: Path
+) -> None:
+    """The second is asked for while the first is under way, and cannot succeed."""
+    good = build(tmp_path, "near-free", "near-free", top_k=2).read_bytes()
+    archive = model_store / "near-free.mar"
+    with load(victim.url + PATH, BODIES, pause_s=0.05) as seen:
+        with replaced(archive, good):
+            first = begin_reload(victim)
+        with replaced(archive, broken(good)):
+            second = victim.begin_reload()
+            assert first.wait(120) == 0
+            # The load holds connections that were made before.
+            labels = [count_labels(victim) for _ in range(40)]
+            assert second.wait(120) == 1
+    answered += seen.answered
+    assert labels == [2] * 40
+    assert second.stderr is not None and "continues" in second.stderr.read()
+    assert set(seen.statuses) == {200} and not seen.broken
 
 
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
@@ -168,3 +220,30 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     assert seen.refused > 0
     assert not victim.bodies.exists() and not victim.run.exists()
     check_log(log_folder, answered + seen.answered)
+    check_no_reload(victim)
+
+
+def check_no_reload(door: FrontProcess) -> None:
+    """Checks that `offpath reload` finds that the door has ended."""
+    done = door.reload()
+    assert done.returncode == 1 and not done.stdout
+    assert "no `offpath serve --front` runs" in done.stderr
+
+
+def test_reload_of_a_killed_door_reaches_nobody(
+    model_store: Path, tmp_path: Path
+) -> None:
+    """The kernel may give a killed door's process id to a stranger."""
+    with front(model_store, tmp_path / "logs", "near-free") as door:
+        kill(door.process.pid)
+        door.stop()
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        for file in door.log_dir.glob("*.json"):
+            text = file.read_text().replace(str(door.process.pid), str(stranger.pid))
+            file.write_text(text)
+        check_no_reload(door)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()

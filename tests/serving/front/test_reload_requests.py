@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.front.reload_requests import (
+    SOCKET,
+    ReloadRequests,
+    request_reload,
+)
+from tests.support.front import wait_until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Returns a folder whose path is too long for a socket."""
+    folder = tmp_path / ("l" * 120)
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def requests(folder: Path) -> Iterator[ReloadRequests]:
+    requests = ReloadRequests()
+    requests.open(folder)
+    yield requests
+    requests.close()
+
+
+def ask(requests: ReloadRequests, folder: Path) -> Future[None]:
+    """Asks for a reload; the request has arrived on return."""
+    before = len(requests._waiting)
+    future = ThreadPoolExecutor(1).submit(request_reload, folder, 30)
+    wait_until(lambda: requests.are_waiting() and len(requests._waiting) > before)
+    return future
+
+
+def test_request_learns_the_outcome_of_a_reload_that_began_after_it(
+    requests: ReloadRequests, folder: Path
+) -> None:
+    first, second = ask(requests, folder), ask(requests, folder)
+    requests.begin()
+    third = ask(requests, folder)
+    requests.end(None)
+    assert (first.result(30), second.result(30)) == (None, None)
+    assert not third.done()
+    requests.begin()
+    requests.end("no such file")
+    with pytest.raises(ExpectedError, match="continues: no such file"):
+        third.result(30)
+    assert not requests.are_waiting()
+
+
+def test_request_whose_command_was_interrupted_disturbs_nobody(
+    requests: ReloadRequests, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.connect(SOCKET)
+    patient = ask(requests, folder)
+    requests.begin()
+    requests.end(None)
+    assert patient.result(30) is None
+
+
+def test_requests_of_a_door_that_ends_fail(
+    requests: ReloadRequests, folder: Path
+) -> None:
+    began = ask(requests, folder)
+    requests.begin()
+    waiting = ask(requests, folder)
+    requests.close()
+    for future in (began, waiting):
+        with pytest.raises(ExpectedError, match="ended during the reload"):
+            future.result(30)
+    assert not (folder / SOCKET).exists()
+
+
+def test_door_that_was_killed_is_not_reached_and_its_socket_is_taken_over(
+    requests: ReloadRequests, folder: Path
+) -> None:
+    requests._listener.close()  # as the kernel does; the file stays
+    assert (folder / SOCKET).exists()
+    with pytest.raises(ExpectedError, match="no `offpath serve --front` runs"):
+        request_reload(folder, 30)
+    successor = ReloadRequests()
+    successor.open(folder)
+    requests.close()  # spares the successor's socket
+    future = ask(successor, folder)
+    successor.begin()
+    successor.end(None)
+    assert future.result(30) is None
+    successor.close()
+
+
+def test_patience_has_an_end(requests: ReloadRequests, folder: Path) -> None:
+    with pytest.raises(ExpectedError, match="has not ended after"):
+        request_reload(folder, 0.1)
+
+
+def test_folder_without_sockets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="cannot make the socket"):
+        ReloadRequests().open(tmp_path / "missing")
