@@ -58,7 +58,9 @@ class MetricsEmitter:
         self._model_name = model_name
         self._interval_s = interval_s
         self._read_log = read_log
-        self._log_counters = LogCounters()
+        # No age is -1, so the first write always has the age: until then TorchServe shows the age
+        # that a dead worker has left.
+        self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
         self._sums: dict[Series, float] = defaultdict(float)
         self._lock = threading.Lock()
         self._stopped = threading.Event()

@@ -145,7 +145,10 @@ class Spool:
     def oldest_age_s(self) -> float:
         """Age of the oldest record that this process has to ship; 0 without records."""
         times_s = [segment.since_s for segment in list(self.sealed)]
-        if (current := self._current) is not None:
+        current = self._current
+        # An empty segment would give some microseconds, which change with each reading: an idle
+        # worker would then write over the metric of a worker that is behind.
+        if current is not None and current.records:
             times_s.append(current.since_s)
         now_s = self._clock()
         return now_s - min(times_s, default=now_s)

@@ -28,6 +28,16 @@ from offpath.handler.prediction_log.log_settings import (
 from offpath.serving.printable import printable
 
 LISTED_IDS = 20
+# Rows of `offpath logs status`: SinkStatus' attribute -> label.
+STATUS_ROWS = {
+    "segments": "segments waiting",
+    "spool_bytes": "bytes waiting",
+    "oldest_age_s": "oldest, seconds",
+    "last_error": "last error",
+    "living": "folders in use",
+    "dead": "folders left behind",
+    "set_aside": "files set aside",
+}
 
 
 @click.group()
@@ -53,7 +63,7 @@ def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path),
         envvar=SPOOL_VARIABLE,
         default=lambda: default_spool_dir(os.environ),
-        show_default="the workers' default, ~/.local/state/offpath/spool",
+        show_default="~/.local/state/offpath/spool of the user who runs the workers",
         help=f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
     )(function)
 
@@ -152,7 +162,10 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 def status(spool: Path, as_json: bool) -> None:
     """Show what waits in the spool.
 
-    For each sink: processes, segments, bytes, age of the oldest segment, last error.
+    For each sink: segments and bytes that wait, age of the oldest segment, why the last delivery
+    failed. A folder in use belongs to a living worker; a folder left behind to a dead one, and a
+    worker or `offpath logs ship` will deliver it. The first line names the spool: a server that
+    runs as another user, or with OFFPATH_SPOOL_DIR, has another spool (--spool).
     """
     from offpath.serving.log_tools.status import read_status
 
@@ -162,12 +175,17 @@ def status(spool: Path, as_json: bool) -> None:
         return
     if not sinks:
         click.echo(f"{spool} is empty; no worker has written to it")
+        return
+    click.echo(f"spool {spool}")
     for sink in sinks:
-        click.echo(sink["uri"] or "unknown sink (no sink.json)")
+        click.echo(f"\n{sink['uri'] or 'unknown sink (no sink.json)'}")
         table = Table(show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
         for name, value in sink.items():
-            if name != "uri":
-                table.add_row(name, "-" if value is None else str(value))
+            if name in STATUS_ROWS:
+                text = "-" if value is None else str(value)
+                table.add_row(STATUS_ROWS[name], Text(text))
         Console().print(table)
 
 

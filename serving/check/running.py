@@ -16,6 +16,10 @@ import httpx
 import psutil
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.sink_file import (
+    make_sink_folder_name,
+    read_last_error,
+)
 from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
 from offpath.serving.check.config_file import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, lost, ok, wrong
@@ -94,8 +98,7 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
         try:
             models = management.list_models()
         except ExpectedError as error:
-            cure = "offpath check --url ... --token ..."
-            yield wrong(AREA, "management", str(error), cure)
+            yield wrong(AREA, "management", str(error), _find_cure(error))
             return
         yield ok(AREA, "models", ", ".join(models) or "none")
         has_ours = False
@@ -108,6 +111,13 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
     metrics = _metrics_address(url, process)
     if has_ours and metrics is not None:
         yield _check_metrics(f"{metrics}/metrics")
+
+
+def _find_cure(error: ExpectedError) -> str:
+    """Returns the cure for a management API that does not list its models."""
+    if isinstance(error.__cause__, httpx.HTTPError):
+        return "wait if the server is starting; otherwise read the end of torchserve.log"
+    return "offpath check --url ... --token ..."
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -159,6 +169,20 @@ def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
         yield lost(area, "prediction log", found, cure)
     else:
         yield ok(area, "prediction log", found)
+    error = _last_delivery_error(spool, uri)
+    if error is not None:
+        cure = f"offpath logs status --spool {spool}"
+        found = f"the last delivery failed ({error}); the records wait in the spool"
+        yield lost(area, "prediction log", found, cure)
+
+
+def _last_delivery_error(spool: Path, uri: str) -> str | None:
+    """Returns when and why deliveries last failed; None if the last one succeeded."""
+    try:
+        error = read_last_error(spool / make_sink_folder_name(uri))
+    except (OSError, ValueError):  # another user's spool, or one on another host
+        return None
+    return f"{error.get('time')}: {error.get('message')}" if error else None
 
 
 def _check_process(process: ServerProcess) -> Iterator[Finding]:

@@ -22,8 +22,8 @@ class SinkStatus:
 
     Attributes:
         uri: Destination of its segments; None if the spool does not name it.
-        living: Number of living processes with a folder here.
-        dead: Number of dead processes with a folder here.
+        living: Number of folders that a living process holds: its own, and those it has adopted.
+        dead: Number of folders that dead processes left and nobody has adopted yet.
         segments: Number of waiting segments, including open ones.
         spool_bytes: Size of the waiting segments.
         oldest_age_s: Seconds since the last append to the oldest segment; None if none waits.

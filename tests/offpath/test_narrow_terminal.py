@@ -1,4 +1,4 @@
-"""What the commands print fits 80 columns, and no cell is cut."""
+"""Output of all commands fits 80 columns, and no cell is cut."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from offpath.commands.serve_view import ServeView
 from offpath.handler.stages import Stage
+from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.serving.client import Prediction
 from offpath.serving.torchserve.management import ModelStatus
 from tests.offpath.conftest import Run
@@ -57,7 +58,11 @@ def test_a_sinks_state_is_whole_at_80_columns(
     folder.mkdir(parents=True)
     uri = f"file:///{'a-long-folder/' * 8}"
     (folder / "sink.json").write_text(json.dumps({"uri": uri}))
-    assert_whole(run, monkeypatch, "logs", "status", "--spool", tmp_path / "spool")
+    message = f"no answer from http://127.0.0.1:9/{'dt%3D2026' * 20}: check the bucket"
+    write_last_error(folder, "timeout", message)
+    monkeypatch.chdir(tmp_path)
+    shown = assert_whole(run, monkeypatch, "logs", "status", "--spool", "spool")
+    assert "bucket" in shown  # its end
 
 
 def test_a_start_is_whole_at_80_columns(

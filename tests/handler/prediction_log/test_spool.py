@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -435,6 +436,18 @@ def test_spool_reports_the_age_of_the_oldest_record(
     spool.seal()
     spool.clock.now_s = 8.0
     assert spool.oldest_age_s == 3.0
+
+
+def test_age_is_exactly_0_without_records_although_time_passes(
+    make_settings: MakeSettings,
+) -> None:
+    # Other microseconds at each reading would be written over the metric of a worker that is behind.
+    spool = Spool(make_settings(), clock=itertools.count().__next__)
+    try:
+        assert [spool.oldest_age_s, spool.oldest_age_s] == [0.0, 0.0]
+    finally:
+        spool.seal()
+        spool.release()
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])

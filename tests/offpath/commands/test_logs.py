@@ -181,7 +181,8 @@ def test_status_tells_what_waits_and_changes_nothing(
     assert sink["spool_bytes"] > 0 and sink["oldest_age_s"] < 60
     assert sink["last_error"] is None
     assert sorted(tmp_path.rglob("spool/*")) == before
-    assert "spool_bytes" in logs("status", "--spool", tmp_path / "spool").out
+    shown = logs("status", "--spool", tmp_path / "spool").out
+    assert f"spool {tmp_path / 'spool'}" in shown and "bytes waiting" in shown
 
 
 def test_read_prints_a_table(logs: Logs, tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from offpath.handler.prediction_log.sink_file import (
+    make_sink_folder_name,
+    write_last_error,
+)
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.mar_file import MarFile
@@ -81,6 +85,22 @@ def test_state_of_a_model_is_found(changes: dict, subject: str, state: State) ->
     assert by_subject(findings, "a 1.0")[subject].state == state
 
 
+def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None:
+    folder = tmp_path / make_sink_folder_name("s3://a/b")
+    folder.mkdir()
+    write_last_error(folder, "refused", "refused with AccessDenied: allow s3:PutObject")
+    described = {
+        "handler": "offpath",
+        "prediction_log": "s3://a/b",
+        "spool": str(tmp_path),
+    }
+    findings = list(check_model(replace(STATUS, described=described), None))
+    (found,) = [one for one in findings if "AccessDenied" in str(one.found)]
+    assert (found.subject, found.state) == ("prediction log", State.LOST)
+    assert found.cure == f"offpath logs status --spool {tmp_path}"
+
+
 def test_server_that_does_not_answer_is_wrong() -> None:
     (found,) = check_server("http://127.0.0.1:9")
     assert (found.subject, found.state) == ("management", State.WRONG)
+    assert "torchserve.log" in str(found.cure)
