@@ -116,7 +116,9 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
 def _find_cure(error: ExpectedError) -> str:
     """Returns the cure for a management API that does not list its models."""
     if isinstance(error.__cause__, httpx.HTTPError):
-        return "wait if the server is starting; otherwise read the end of torchserve.log"
+        return (
+            "wait if the server is starting; otherwise read the end of torchserve.log"
+        )
     return "offpath check --url ... --token ..."
 
 

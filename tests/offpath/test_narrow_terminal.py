@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from offpath.commands.serve_view import ServeView
-from offpath.handler.stages import Stage
 from offpath.handler.prediction_log.sink_file import write_last_error
+from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction
 from offpath.serving.torchserve.management import ModelStatus
 from tests.offpath.conftest import Run
