@@ -441,7 +441,7 @@ def test_spool_reports_the_age_of_the_oldest_record(
 def test_age_is_exactly_0_without_records_although_time_passes(
     make_settings: MakeSettings,
 ) -> None:
-    # Other microseconds at each reading would be written over the metric of a worker that is behind.
+    # Other microseconds at each reading would hide a worker that is behind on the same metric.
     spool = Spool(make_settings(), clock=itertools.count().__next__)
     try:
         assert [spool.oldest_age_s, spool.oldest_age_s] == [0.0, 0.0]
