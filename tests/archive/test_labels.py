@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import pytest
 
-from offpath.archive.labels import check_label_count, format_index_to_name, read_labels
+from offpath.archive.labels import read_labels
 from offpath.handler.errors import ExpectedError
 
 
@@ -72,16 +71,3 @@ def test_many_labels_are_checked_quickly(tmp_path: Path) -> None:
     start = time.process_time()
     assert len(read_labels(file)) == 50_000
     assert time.process_time() - start < 1.0
-
-
-def test_wrong_count_says_both_numbers_and_where_they_come_from() -> None:
-    check_label_count(["a", "b"], 2, "labels.txt")
-    with pytest.raises(ExpectedError, match="labels.txt has 2 labels, .* 3 classes"):
-        check_label_count(["a", "b"], 3, "labels.txt")
-
-
-def test_index_to_name_is_what_torchserve_reads() -> None:
-    assert json.loads(format_index_to_name(["cat", "ni\u00f1o"])) == {
-        "0": "cat",
-        "1": "ni\u00f1o",
-    }

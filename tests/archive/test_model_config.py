@@ -8,7 +8,6 @@ import yaml
 
 from offpath.archive.model_config import (
     SERVER_SETTINGS,
-    format_model_config,
     load_preset,
     make_model_config,
     merge_preprocessing,
@@ -119,11 +118,6 @@ def test_preset_file_that_cannot_be_read_is_refused(
 def test_unknown_preset_names_the_known_ones(name: str) -> None:
     with pytest.raises(ExpectedError, match="no such preset or file; presets: cpu, t4"):
         load_preset(name)
-
-
-def test_model_config_is_read_back_as_it_was() -> None:
-    config = make_model_config(load_preset("t4"), {}, {"mean": [0.5] * 3}).settings
-    assert yaml.safe_load(format_model_config(config)) == config
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,20 @@ def test_photographs_are_decoded_as_the_settings_say(tmp_path: Path) -> None:
     assert 0 < np.abs(scaled_pixels - exact_pixels).max() < 64
 
 
+def write_other_files(folder: Path) -> None:
+    folder.mkdir()
+    save(folder, 0)
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         pytest.param(lambda folder: None, "no such folder", id="missing"),
         pytest.param(Path.mkdir, "no image there can be decoded", id="empty"),
+        pytest.param(
+            write_other_files, "no image there can be decoded", id="other-files"
+        ),
         pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
     ],
 )
@@ -92,19 +101,3 @@ def test_folder_without_photographs_is_refused(
     prepare(folder)  # type: ignore[operator]
     with pytest.raises(ExpectedError, match=f"--calibrate .*photographs.*{message}"):
         load_photographs(folder, CONFIG)
-
-
-def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
-    save(tmp_path, 0)
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
-    with pytest.raises(ExpectedError, match="no image there can be decoded"):
-        load_photographs(tmp_path, CONFIG)
-
-
-def test_without_the_packages_bundled_photographs_check_and_do_not_calibrate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(keys(load_photographs(None, CONFIG).held_out)) == 32
-    with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
-        load_photographs(None, CONFIG, to_calibrate=True)

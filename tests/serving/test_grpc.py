@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -75,13 +74,3 @@ def test_an_unknown_model_is_a_status(ask: tuple[Ask, Ask]) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         ask[0](jpeg(), "nope")
     assert "Model not found: nope" in raised.value.details()
-
-
-def test_the_guide_shows_the_tested_calls() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "grpc.md").read_text()
-    for word in (
-        "PredictionsRequest(model_name=",
-        'input={"data":',
-        '"code" in answer',
-    ):
-        assert word in guide

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
-from tests.support.pictures import accepted, jpeg, rejected
+from tests.support.pictures import jpeg, rejected
 
 pytestmark = pytest.mark.server
 BASE64 = base64.b64encode(jpeg()).decode()
@@ -25,12 +25,6 @@ def http(server: TorchServe) -> httpx.Client:
 def top_label(response: httpx.Response) -> str:
     assert response.status_code == 200, response.text
     return next(iter(response.json()))
-
-
-@pytest.mark.parametrize("name", accepted())
-def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
-    response = http.put("/predictions/classifier", content=accepted()[name])
-    assert top_label(response) == "espresso"
 
 
 @pytest.mark.parametrize(

@@ -301,11 +301,6 @@ def test_engine_that_the_device_rules_out_is_refused(
         plan(model, device_type, engine=engine)
 
 
-def test_operations_are_counted_for_one_picture() -> None:
-    layer = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.Flatten())
-    assert count_flop(layer, InputGeometry(16)) == 2 * 3 * 8 * 16 * 16
-
-
 def test_nothing_reports_use_over_the_network() -> None:
     pytest.importorskip("openvino")
     # A process of its own: other tests may have imported what reports.
@@ -355,21 +350,6 @@ def test_clearest_of_the_others_fill_up() -> None:
 
 def test_model_of_one_class_has_a_parity_set_too() -> None:
     assert len(choose_clear(np.ones((3, 1)), 0.05)) == 3
-
-
-def test_parity_set_holds_eager_answers_and_is_read_back(tmp_path: Path) -> None:
-    made = make_parity_set(Mean(), SMALL, make_candidates(24))
-    assert made.pictures.shape == (16, 32, 32, 3)
-    planes = torch.from_numpy(made.pictures).permute(0, 3, 1, 2) / 255
-    normalised = (planes - torch.tensor(SMALL.mean).view(3, 1, 1)) / torch.tensor(
-        SMALL.std
-    ).view(3, 1, 1)
-    expected = torch.softmax(Mean()(normalised), 1).numpy()
-    assert np.allclose(made.probabilities, expected, atol=1e-5)
-    write_parity_file(tmp_path / "parity.npz", made)
-    read = load_parity_set(tmp_path / "parity.npz", 32)
-    assert np.array_equal(read.pictures, made.pictures)
-    assert np.array_equal(read.probabilities, made.probabilities)
 
 
 def test_same_set_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from PIL import Image
 from offpath.handler.image.decode import DecodedImage, DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.torch_transform import (
-    MAX_SHIFT_PX,
-    REACH_PX,
-    find_cut,
     transform_on_device,
     transform_with_torch,
 )
@@ -120,18 +117,6 @@ def test_formats_without_loss_stay_bit_equal_to_pillows() -> None:
         transform_with_torch(image, InputGeometry()),
         transform_image(image, InputGeometry()),
     )
-
-
-@pytest.mark.parametrize("step", [0.02, 0.4, 1.0, 1.3008, 1.5, 2.667, 5.33, 91.2])
-@pytest.mark.parametrize("first", [0, 7, 25, 80, 256])
-def test_cut_is_within_reach_on_a_pixels_edge_or_at_the_pictures(
-    first: int, step: float
-) -> None:
-    pixel = find_cut(first, step)
-    assert pixel is not None
-    if pixel:
-        assert first - REACH_PX <= pixel < first
-        assert abs(pixel * step - round(pixel * step)) <= MAX_SHIFT_PX
 
 
 def test_scaled_decode_moves_bicubic_no_more_than_bilinear() -> None:

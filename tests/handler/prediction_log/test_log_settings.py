@@ -16,12 +16,20 @@ def make(
     return PredictionLogSettings.from_mapping(mapping, environ)
 
 
-def test_nothing_set_means_off() -> None:
-    assert make().is_off
-
-
-def test_a_bare_off_in_yaml_means_off() -> None:
-    assert make({"uri": False}).is_off
+@pytest.mark.parametrize(
+    ("mapping", "environ"),
+    [
+        pytest.param(None, {}, id="nothing-is-set"),
+        pytest.param({"uri": False}, {}, id="a-bare-off-in-yaml"),
+        pytest.param(
+            {"uri": "s3://a/b"}, {"OFFPATH_PREDICTION_LOG": "off"}, id="environment"
+        ),
+    ],
+)
+def test_the_log_is_off(
+    mapping: dict[str, Any] | None, environ: dict[str, str]
+) -> None:
+    assert make(mapping, **environ).is_off
 
 
 def test_the_environment_wins_over_the_mapping() -> None:
@@ -32,10 +40,6 @@ def test_the_environment_wins_over_the_mapping() -> None:
     )
 
     assert (settings.uri, settings.spool_dir) == ("s3://c/d", Path("/c"))
-
-
-def test_the_environment_switches_a_log_off() -> None:
-    assert make({"uri": "s3://a/b"}, OFFPATH_PREDICTION_LOG="off").is_off
 
 
 def test_the_spool_is_not_in_a_temporary_folder() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from offpath.handler.prediction_log.packing import read_segment, split_torn
-from offpath.handler.prediction_log.segment import SealedSegment, SegmentName
+from offpath.handler.prediction_log.packing import split_torn
 
 
 @pytest.mark.parametrize(
@@ -30,17 +27,3 @@ def test_complete_lines_are_separated_from_torn_ones(
     data: bytes, lines: bytes, torn: bytes
 ) -> None:
     assert split_torn(data) == (lines, torn)
-
-
-def test_a_torn_line_is_set_aside_beside_the_owners_folder(tmp_path: Path) -> None:
-    name = SegmentName("host-1-2", "20261121T03", 1, "gzip")
-    path = tmp_path / "host-1-2" / name.file_name
-    path.parent.mkdir()
-    path.write_bytes(b'{"a":1}\n{"torn')
-
-    lines = read_segment(SealedSegment(name, path, 15, 0.0))
-
-    assert lines == b'{"a":1}\n'
-    aside = tmp_path / "host-1-2-20261121T03-000001.jsonl.gz.torn"
-    assert aside.read_bytes() == b'{"torn'
-    assert path.read_bytes() == b'{"a":1}\n{"torn'

@@ -21,11 +21,6 @@ def test_the_key_is_the_identity_by_day_and_hour(compression: str, end: str) -> 
     assert parse_segment_name("node-7-1xab", name.file_name) == name
 
 
-@pytest.mark.parametrize("name", ["lock", "20261121T03-000017.jsonl.gz", "x.spool"])
-def test_other_files_are_not_segments(name: str) -> None:
-    assert parse_segment_name("owner", name) is None
-
-
 def test_owner_names_say_host_pid_start_and_never_repeat() -> None:
     names = {make_owner_name() for _ in range(100)}
 

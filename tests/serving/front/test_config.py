@@ -14,14 +14,7 @@ from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary, find_nginx, read_version
-from offpath.serving.front.nginx_config import (
-    ERRORS,
-    TEMPLATE,
-    DoorPlace,
-    below,
-    fill,
-    write_config,
-)
+from offpath.serving.front.nginx_config import ERRORS, DoorPlace, below, write_config
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
@@ -86,13 +79,6 @@ def test_pattern_matches_exactly_the_numbers_below(number: int) -> None:
         assert bool(pattern.match(str(candidate))) == (candidate < number), candidate
 
 
-def test_bodies_go_by_name_only_if_the_handler_accepts_names(place: DoorPlace) -> None:
-    assert "default /named;" in make(place, DoorSettings())
-    without = make(place, DoorSettings(), hand_over=False)
-    assert "default /through;" in without and "default /named;" not in without
-    assert "default $http_content_type;" in without
-
-
 def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     text = make(place, DoorSettings())
     bodies = [
@@ -100,28 +86,6 @@ def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     ]
     assert {body["code"] for body in bodies} == set(ERRORS)
     assert all(set(body) == {"code", "type", "message"} for body in bodies)
-
-
-def test_every_setting_of_the_template_has_a_comment() -> None:
-    """Checks that every block of settings has a comment."""
-    bare = [
-        block.strip().splitlines()[0]
-        for block in re.split(r"\n\s*\n", TEMPLATE.read_text())
-        if "#" not in block
-    ]
-    assert [line for line in bare if line not in ("}",)] == []
-
-
-def test_a_name_without_a_value_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        fill("a @{b};", {})
-
-
-def test_lines_of_a_value_are_indented_like_the_first() -> None:
-    assert (
-        fill("x\n    @{a}\n    @{b}\ny", {"a": "1\n2", "b": ""})
-        == "x\n    1\n    2\ny\n"
-    )
 
 
 @pytest.mark.parametrize("log", ['a"b', "a$b", "a;b", "a\nb"])

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from offpath.serving.client import Client
 from tests.serving.test_path import traced
 from tests.support.front import FrontProcess
 from tests.support.pictures import accepted, jpeg, rejected
@@ -87,11 +86,6 @@ def test_expect_100_continue_is_answered(door: FrontProcess) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
         connection.sendall(LARGE)
         assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_a_thin_client_is_answered(door: FrontProcess) -> None:
-    with Client(door.url, thin=True) as client:
-        assert client.predict(jpeg()).labels[0][0] == "espresso"
 
 
 @pytest.mark.parametrize("name", rejected())

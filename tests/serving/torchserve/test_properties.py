@@ -22,11 +22,6 @@ def test_backslash_continues_a_line() -> None:
     assert parse_properties(text) == {"models": '{"echo": {}}', "next": "1"}
 
 
-def test_address_keeps_its_colons() -> None:
-    text = "inference_address=http://127.0.0.1:8080"
-    assert parse_properties(text) == {"inference_address": "http://127.0.0.1:8080"}
-
-
 def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.properties"
     path.write_text("a=1\nbatch_size 8\n")

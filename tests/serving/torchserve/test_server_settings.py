@@ -11,7 +11,6 @@ from offpath.serving.torchserve.server_settings import (
     Ports,
     ServerSettings,
     build_properties,
-    choose_ports,
     find_config,
 )
 
@@ -65,31 +64,9 @@ def test_overrides_win_over_options_and_file() -> None:
     assert properties["metrics_address"] == "http://127.0.0.1:9"
 
 
-def test_token_auth_turns_tokens_on() -> None:
-    on = build_properties(replace(SETTINGS, token_auth=True), PORTS)
-    off = build_properties(SETTINGS, PORTS)
-    key = "disable_token_authorization"
-    assert (on[key], off[key]) == ("false", "true")
-
-
 def test_stock_has_none_of_our_settings() -> None:
     properties = build_properties(replace(SETTINGS, stock=True), PORTS)
     assert not {"vmargs", "metrics_config", "job_queue_size"} & set(properties)
-
-
-def test_free_ports_differ() -> None:
-    ports = choose_ports(
-        replace(SETTINGS, inference_port=0, management_port=0, metrics_port=0)
-    )
-    numbers = {
-        ports.inference,
-        ports.management,
-        ports.metrics,
-        ports.grpc_inference,
-        ports.grpc_management,
-    }
-    assert len(numbers) == 5
-    assert 0 not in numbers
 
 
 def test_other_host_leaves_management_on_loopback() -> None:
