@@ -27,18 +27,16 @@ from offpath.handler.image import decode_cost
 from offpath.handler.image.decode_cost import (
     BudgetedBytes,
     check_jpeg_cost,
-    check_scans,
-    check_tiff_cost,
+    check_pixels,
 )
 from offpath.handler.image.formats import FORMATS
 from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.image.tiff_cost import check_tiff_cost
 from offpath.handler.request.payload import Payload
 
 Pixels = npt.NDArray[np.uint8]
 
 JPEG_MAGIC = b"\xff\xd8\xff"
-# Pillow takes 24 bytes per row besides the pixels: 1 x 50,000,000 px would be a gigabyte.
-MAX_SIDE = 1_000_000
 SCALE_DENOMINATORS = (8, 4, 2)
 # Default margin of a scaled decode: it keeps this many times the resize size, in the worker and in
 # a thin client. 1.5 keeps probabilities within 0.03 of the exact decode on ordinary photographs,
@@ -59,14 +57,6 @@ TURNS = {
 SWAPPING_ORIENTATIONS = (5, 6, 7, 8)
 # Orientations that bring the stored picture's last column (row) to the front.
 LEFT_IS_LAST, TOP_IS_LAST = (2, 3, 6, 7), (3, 4, 7, 8)
-# TIFF 6.0, sections 8, 15 and 22; 7 is JPEG as Technical Note 2 corrects it.
-BITS_TAG, COMPRESSION_TAG, SAMPLES_TAG = 258, 259, 277
-TILE_WIDTH_TAG, TILE_LENGTH_TAG = 322, 323
-NO_COMPRESSION, JPEG_COMPRESSIONS = 1, (6, 7)
-# Tags for the offset of each strip or tile, and for its length in bytes.
-PIECE_TAGS, PIECE_LENGTH_TAGS = (273, 324), (279, 325)
-# 8-bit RGBA. libtiff decodes a whole picture in one call, which no time budget can interrupt.
-MAX_BITS_PER_PIXEL = 32
 TIFF_MAGIC = (b"II", b"MM")
 
 
@@ -149,47 +139,6 @@ def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
     return next((d for d in SCALE_DENOMINATORS if -(-side // d) >= least), 1)
 
 
-def check_pixels(height: int, width: int, max_pixels: int) -> None:
-    """Raises ImageTooLarge for a picture over `max_pixels` or MAX_SIDE."""
-    if max(height, width) > MAX_SIDE:
-        raise ImageTooLarge(
-            f"the image has {width} x {height} pixels; at most {MAX_SIDE} per side are accepted"
-        )
-    if height * width > max_pixels:
-        raise ImageTooLarge(
-            f"the image has {width} x {height} pixels; at most {max_pixels} are accepted"
-        )
-
-
-def _check_tiff(image: Image.Image, payload: Payload, max_pixels: int) -> None:
-    """Refuses a TIFF that is costly inside libtiff's one call, which no budget can interrupt.
-
-    A TIFF may state tiles of a gigabyte for a small picture, and libtiff allocates a whole tile.
-    All its strips may share the same megabytes. It may hold JPEGs of thousands of scans.
-    """
-    tags = getattr(image, "tag_v2", {})
-    sides = tags.get(TILE_LENGTH_TAG, 0), tags.get(TILE_WIDTH_TAG, 0)
-    check_pixels(*sides, max_pixels)
-    compression = tags.get(COMPRESSION_TAG, NO_COMPRESSION)
-    if compression == NO_COMPRESSION:
-        return
-    pixels, depths = image.height * image.width, tags.get(BITS_TAG, (1,))
-    bits = sum(depths) if len(depths) > 1 else depths[0] * tags.get(SAMPLES_TAG, 1)
-    if pixels * bits > max_pixels * MAX_BITS_PER_PIXEL:
-        raise ImageTooLarge(
-            f"the image has {pixels} pixels of {bits} bits; at most {max_pixels} of "
-            f"{MAX_BITS_PER_PIXEL} bits are accepted"
-        )
-    pieces = next((len(tags[tag]) for tag in PIECE_TAGS if tag in tags), 1)
-    lengths = next((tags[tag] for tag in PIECE_LENGTH_TAGS if tag in tags), None)
-    # Without lengths libtiff reads each piece to the end of the file.
-    total = pieces * len(payload) if lengths is None else sum(lengths)
-    if total > len(payload):
-        raise ImageTooCostly("the strips or tiles of the TIFF share their bytes")
-    if compression in JPEG_COMPRESSIONS:
-        check_scans(payload, pixels // max(1, pieces))
-
-
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:
     """Decodes a JPEG by libjpeg-turbo; returns None if Pillow has to try (CMYK, damage)."""
     try:
@@ -251,12 +200,11 @@ def _decode_with_pillow(
     if spent_s > decode_cost.BUDGET_S / 2:
         raise ImageTooCostly("the image is damaged and takes too long to decode")
     if payload[:2] in TIFF_MAGIC:
-        check_tiff_cost(payload)
+        check_tiff_cost(payload, options.max_pixels)
     try:
         file = BudgetedBytes(payload, spent_s)
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
-            _check_tiff(image, payload, options.max_pixels)
             turned = _turn(image) if options.exif_orientation else image
             pixels = _to_rgb(turned)
     except ItemError:
@@ -279,6 +227,8 @@ def _decode_with_pillow(
 def _turn(image: Image.Image) -> Image.Image:
     """Turns a picture by its EXIF tag, without rewriting the EXIF as ImageOps does."""
     image.load()  # turns a TIFF already
+    if len(image.info.get("exif", b"")) > decode_cost.MAX_EXIF_BYTES:
+        raise ImageTooCostly("the image has too much EXIF data")
     orientation = image.getexif().get(ORIENTATION_TAG)
     return image.transpose(TURNS[orientation]) if orientation in TURNS else image
 

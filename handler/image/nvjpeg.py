@@ -19,10 +19,9 @@ from offpath.handler.image.decode import (
     JPEG_MAGIC,
     TURNS,
     DecodeOptions,
-    check_pixels,
     read_orientation,
 )
-from offpath.handler.image.decode_cost import check_jpeg_cost
+from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
 from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)

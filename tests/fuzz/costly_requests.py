@@ -22,6 +22,7 @@ from tests.support.costly import (
     damaged_jpeg,
     gif_of_comments,
     lossless_jpeg,
+    make_tiff,
     png_of_chunks,
     progressive_jpeg,
     save,
@@ -211,6 +212,19 @@ COSTLY: dict[str, dict[str, Maker]] = {
         ),
         "shared strips": lambda: tiff_of_strips(
             8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
+        ),
+        "tiles of the limit": lambda: make_tiff(
+            zlib.compress(bytes(1_000_000 * 50)), tile=(1_000_000, 50)
+        ),
+        "values": lambda: make_tiff(
+            zlib.compress(bytes(100 * 100)), last=[(282, 5, b"\1\0\0\0" * 190_000)]
+        ),
+        "group4 of single pixels": lambda: save(
+            Image.fromarray(
+                (np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")
+            ).convert("1"),
+            "TIFF",
+            compression="group4",
         ),
         "strips": lambda: tiff_of_strips(1, bytes(50), 50, 1_000_000, 1_000_000),
         "fewer strips": lambda: tiff_of_strips(1, bytes(500), 500, 100_000, 100_000),

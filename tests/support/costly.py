@@ -71,6 +71,70 @@ def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
     return header + jpeg
 
 
+Tags = list[tuple[int, int, list[int] | bytes]]
+# The letters of `struct` for types of tags, and the bytes of a value; a fraction has two parts.
+TAG_TYPES = {3: ("H", 2), 4: ("I", 4), 5: ("", 8), 17: ("Q", 8)}
+
+
+def tiff_of_tags(tags: Tags, at: int) -> bytes:
+    """Makes a TIFF directory for a place in the file, with its values after it."""
+    directory, values = struct.pack("<H", len(tags)), b""
+    values_at = at + 2 + 12 * len(tags) + 4
+    for tag, kind, numbers in tags:
+        letter, size = TAG_TYPES[kind]
+        is_raw = isinstance(numbers, bytes)
+        raw = numbers if is_raw else struct.pack(f"<{len(numbers)}{letter}", *numbers)
+        directory += struct.pack("<HHI", tag, kind, len(raw) // size)
+        if len(raw) <= 4:
+            directory += raw.ljust(4, b"\0")
+        else:
+            directory += struct.pack("<I", values_at + len(values))
+            values += raw
+    return directory + bytes(4) + values
+
+
+def make_tiff(
+    data: bytes,
+    *,
+    width: int = 100,
+    height: int = 100,
+    compression: int = 8,
+    strips: int = 1,
+    length: int | None = None,
+    tile: tuple[int, int] | None = None,
+    tiles: int = 1,
+    first: Tags = [],
+    last: Tags = [],
+    end: bytes = b"",
+) -> bytes:
+    """Makes a grey TIFF whose strips share `data`, or a tiled one with a copy of it per tile.
+
+    `first` and `last` are more tags around the usual ones, and `end` lies after the data.
+    """
+    tags: Tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [8])]
+    tags += [(259, 3, [compression]), (262, 3, [1]), (277, 3, [1])]
+    if tile is None:
+        lengths = [len(data) if length is None else length] * strips
+        tags += [
+            (273, 4, [8] * strips),
+            (278, 4, [height // strips]),
+            (279, 4, lengths),
+        ]
+    else:
+        tags[1] = (257, 4, [tile[1] * tiles if tiles > 1 else height])
+        offsets = [8 + number * len(data) for number in range(tiles)]
+        tags += [(322, 4, [tile[0]]), (323, 4, [tile[1]])]
+        tags += [(324, 4, offsets), (325, 4, [len(data)] * tiles)]
+    content = data * (tiles if tile else 1) + end
+    at = 8 + len(content)
+    return (
+        b"II*\0"
+        + struct.pack("<I", at)
+        + content
+        + tiff_of_tags(first + tags + last, at)
+    )
+
+
 def png_of_chunks(count: int) -> bytes:
     """Makes a small PNG with many empty chunks before its pixels."""
 

@@ -28,6 +28,7 @@ from tests.support.costly import (
     save,
     tiff_around,
     tiff_of_strips,
+    tiff_of_tags,
 )
 
 MOST_BYTES = HandlerConfig().max_payload_bytes
@@ -134,6 +135,16 @@ def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
     assert decode_image(body, DecodeOptions()).pixels.size
     with pytest.raises(ImageTooCostly):
         decode_image(damaged, DecodeOptions())
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_an_orientation_of_a_million_fractions_is_refused(kind: str) -> None:
+    tags = tiff_of_tags([(0x0112, 5, b"\1\0\0\0" * 2_000_000)], 8)
+    body = save(NOISE, kind, exif=b"II*\0\x08\0\0\0" + tags)
+    begin_s = time.thread_time()
+    with pytest.raises(ImageTooCostly, match="EXIF"):
+        decode_image(body, DecodeOptions(exif_orientation=True))
+    assert time.thread_time() - begin_s < 0.5
 
 
 def test_a_lossless_jpeg_is_not_scaled() -> None:
