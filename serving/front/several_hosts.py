@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import settle_ports
+from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.session import View
 
 LOOK_S = 1.0
@@ -93,11 +95,16 @@ class SeveralHostsSession:
         for host in sorted(self._pings.unwell):
             self._view.show_problem(f"{host} is not ready yet")
 
-    def watch(self) -> None:
-        """Looks after door and hosts until a signal interrupts it."""
+    def watch(self, hangup: Hangup) -> None:
+        """Looks after door and hosts until a signal interrupts it; SIGHUP does not."""
         self._view.show_usage(self.door.url, "MODEL")
         while True:
             self.look_after()
+            if hangup.take():
+                self._view.show_problem(
+                    "SIGHUP is ignored: this door reads tokens and certificates again when they "
+                    "change, and each host has its own `offpath reload`"
+                )
             time.sleep(LOOK_S)
 
     def look_after(self) -> None:
@@ -153,8 +160,7 @@ def serve_hosts(
         ExpectedError: nginx does not start, or has too little room in memory for bodies.
     """
     session = SeveralHostsSession(front, behind, view, log_dir)
-    try:
+    with noting_hangup() as hangup, ExitStack() as end:
+        end.callback(session.stop)
         session.start()
-        session.watch()
-    finally:
-        session.stop()
+        session.watch(hangup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,10 +37,14 @@ def stopping_on_signals() -> Iterator[None]:
 
 
 class Hangup:
-    """Remembers a SIGHUP that nobody has followed yet."""
+    """Remembers a SIGHUP that nobody has followed yet.
+
+    SIGHUP also comes when the terminal is closed. Then the server ends as at SIGTERM.
+    """
 
     def __init__(self) -> None:
         self._has_come = False
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def take(self) -> bool:
         """Returns True once after one or more SIGHUPs."""
@@ -48,7 +53,14 @@ class Hangup:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handles the signal."""
-        self._has_come = True
+        closed = [number for number in self._terminals if not os.isatty(number)]
+        if not closed:
+            self._has_come = True
+            return
+        for number in closed:
+            # What is printed during the end would fail there.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process.warmup import WARM_UP_HEADER
 from offpath.serving.client import Client, Prediction
 from offpath.serving.process.in_flight import wait_until_answered
+from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
@@ -85,7 +86,8 @@ def serve(
     """
     started = time.monotonic()
     server = TorchServe(settings)
-    try:
+    with noting_hangup() as hangup, ExitStack() as end:
+        end.callback(server.stop)
         with view.waiting("starting TorchServe ..."):
             statuses = start_checked(server)
         view.show_unchecked(list_unchecked(server))
@@ -96,11 +98,9 @@ def serve(
             name = server.model_names()[0]
             view.show_usage(server.inference_url, name, server.keys())
             try:
-                _watch(server, view)
+                _watch(server, view, hangup)
             finally:
                 _drain(server, view, drain_s)
-    finally:
-        server.stop()
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
@@ -180,7 +180,7 @@ def _show_sample(server: TorchServe, view: View) -> None:
         view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
 
-def _watch(server: TorchServe, view: View) -> None:
+def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
     """Shows the errors that the server logs, until the server ends by itself.
 
     Raises:
@@ -191,6 +191,11 @@ def _watch(server: TorchServe, view: View) -> None:
         for line in follower.read_new():
             if line.level in SHOWN_LEVELS:
                 view.show_log_line(line)
+        if hangup.take():
+            view.show_problem(
+                "SIGHUP is ignored: a reload without losing requests needs "
+                "`offpath serve --front`"
+            )
         time.sleep(WATCH_S)
     raise ExpectedError(
         f"TorchServe ended by itself. The log {server.log_path} says:\n  "

@@ -18,6 +18,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.process.in_flight import count_unanswered
 from offpath.serving.process.processes import find_session_members
 from tests.support.echo_archive import MakeMar
+from tests.support.front import load, wait_until
 
 FREE_PORTS = ["--port", "0", "--metrics-port", "0"]
 READY_S = 120
@@ -79,6 +80,28 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
         "no model-config.yaml to compare with" in errors and "--drain-s" not in errors
     )
     assert find_session_members(java) == []
+
+
+@pytest.mark.server
+def test_sighup_loses_no_request_and_the_server_says_what_reloads(
+    make_mar: MakeMar,
+) -> None:
+    process = start_serve(make_mar())
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        url = json.loads(process.stdout.readline())["inference"]
+        with load(f"{url}/predictions/echo", [b"abc"], clients=4) as seen:
+            wait_until(lambda: seen.statuses[200] > 20)
+            process.send_signal(signal.SIGHUP)
+            before = seen.statuses[200]
+            wait_until(lambda: seen.statuses[200] > before + 100, 20)
+        assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
+        said = next(line for line in process.stderr if "SIGHUP" in line)
+        assert "is ignored" in said and "--front" in said
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 @pytest.mark.server
