@@ -106,6 +106,8 @@ def build_archive(
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
+    else:
+        say(f"no labels: answers name classes by number, 0 to {classes - 1} (--labels)")
     _check_extra_files(spec)
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as folder:
         scratch = Path(folder)

@@ -36,6 +36,9 @@ from offpath.handler.stages import BatchTimings, Stage, StageTimer
 class PreparedInput:
     """The model's input that a decode tier made, in place of a payload.
 
+    A decode tier is a process without a model that decodes images for a model on another host
+    (decode_tier.py). Under TorchServe there is none, and every item has a payload.
+
     Only our own code creates it, because a client's body is always bytes.
 
     Attributes:

@@ -72,7 +72,7 @@ class BatchTimings:
 
     @property
     def other_s(self) -> float:
-        """Seconds outside all stages, so that the table adds up to the total."""
+        """Seconds outside all stages. With them, the stages add up to the total."""
         return self.total_s - sum(self.seconds.values())
 
 

@@ -231,7 +231,8 @@ class _EngineFolder:
             return
         result = (
             f"on {found.pictures} photographs it moves a probability by up to "
-            f"{found.largest_move:.1g} and changes the best class of {found.top1_changes}"
+            f"{found.largest_move:.1g} and changes the best class of "
+            f"{found.top1_changes or 'none'} of them"
         )
         if not found.holds(self.config.parity_bound):
             raise ExpectedError(

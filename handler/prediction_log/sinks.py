@@ -27,13 +27,23 @@ class UnprovenAnswer(Exception):
 
 
 class Sink(Protocol):
-    """A store for objects. Putting a key again replaces the object."""
+    """A store for objects. Putting a key again replaces the object.
+
+    All methods run in the event loop of the shipper's thread, never on the request's path. A sink
+    raises any exception for a failure: the shipper keeps the segment and tries it again.
+    """
 
     async def prepare(self) -> None:
         """Does the slow part of the first put in advance."""
 
     async def put(self, key: str, body: bytes, compression: str) -> None:
-        """Stores an object under the sink's prefix; raises unless storage is proved."""
+        """Stores an object under the sink's prefix; raises unless storage is proved.
+
+        Args:
+            key: path of the object below the sink's URI.
+            body: the object as it is to be stored, compressed already.
+            compression: gzip, zstd or none, for an object's `Content-Encoding`.
+        """
 
     async def close(self) -> None:
         """Closes connections."""
@@ -220,4 +230,6 @@ def open_sink(settings: PredictionLogSettings) -> Sink:
     """Returns the sink for the settings' URI, without touching network or disk."""
     if settings.uri.startswith("s3://"):
         return S3Sink(settings.uri, settings.s3)
-    return FileSink(split_file_uri(settings.uri), settings.sync == "fsync")
+    if settings.uri.startswith("file://"):
+        return FileSink(split_file_uri(settings.uri), settings.sync == "fsync")
+    raise ValueError(f"open_sink has no sink for {settings.uri}")

@@ -50,7 +50,10 @@ if TYPE_CHECKING:  # these modules import torch
     "batch settings instead of --model, --weights and --labels, and list what changes.",
 )
 @click.option(
-    "--labels", type=Path, help="A file with one label per line, or index_to_name.json."
+    "--labels",
+    type=Path,
+    help="A file with one label per line, or index_to_name.json. Without it, a model that brings no"
+    " labels answers with the numbers of its classes.",
 )
 @click.option(
     "--preset",
@@ -171,6 +174,7 @@ def command(**options: Any) -> None:
       offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
       offpath archive --from old.mar --output new-store
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
+      offpath archive --prediction-log s3://bucket/p --set 'prediction_log={sync: fsync}'
       offpath archive --engine openvino --precision int8 --calibrate my-photographs/
     """
     with tempfile.TemporaryDirectory(prefix="offpath-from-") as folder:

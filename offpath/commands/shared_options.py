@@ -32,7 +32,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Reads the values of `--set` as YAML, so that numbers, lists and booleans work.
 
     Raises:
-        WrongOption: a text has no `=`, or no YAML after it.
+        WrongOption: a text has no `=`, no YAML after it, or dots in its key.
     """
     import yaml
 
@@ -41,6 +41,11 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise WrongOption(f"--set {text!r}; expected KEY=VALUE")
+        if "." in key:
+            raise WrongOption(
+                f"--set {text!r}: a setting inside a section is written as --set "
+                f"'{_nest(key.split('.'), value)}'"
+            )
         try:
             settings[key] = yaml.safe_load(value)
         # ValueError: a date like 2026-13-45.
@@ -49,3 +54,11 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
             problem = getattr(error, "problem", error)
             raise WrongOption(f"--set {text!r} is not valid YAML: {problem}") from error
     return settings
+
+
+def _nest(keys: Sequence[str], value: str) -> str:
+    """Writes `a.b.c` and a value as `a={b: {c: value}}`."""
+    inner = value
+    for key in reversed(keys[1:]):
+        inner = f"{{{key}: {inner}}}"
+    return f"{keys[0]}={inner}"

@@ -88,8 +88,10 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
     Raises:
         ExpectedError: boto3 is not installed, or lacks a region or an endpoint.
     """
-    if not settings.uri.startswith("s3://"):
+    if settings.uri.startswith("file://"):
         return FileStore(settings.uri)
+    if not settings.uri.startswith("s3://"):
+        raise WrongOption(f"{settings.uri}: records of this kind of sink cannot be read")
     try:
         return S3Store(settings.uri, settings.s3)
     except ValueError as error:  # from botocore, for an endpoint that is not a URL

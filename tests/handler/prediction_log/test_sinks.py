@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog
-from offpath.handler.prediction_log.log_settings import S3Options
-from offpath.handler.prediction_log.sinks import S3Sink
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
+from offpath.handler.prediction_log.sinks import S3Sink, open_sink
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from tests.handler.prediction_log.conftest import make_record, wait_until
 from tests.support.answering_server import Answers, answering_server
@@ -142,3 +142,9 @@ def test_a_login_page_costs_no_record(
     assert log.counters().shipped == 0
     assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
     assert "does not prove that the object was stored" in caplog.text
+
+
+def test_a_scheme_without_a_sink_never_becomes_a_folder(tmp_path: Path) -> None:
+    settings = PredictionLogSettings(uri="gs://bucket/p", spool_dir=tmp_path)
+    with pytest.raises(ValueError, match="no sink for gs://bucket/p"):
+        open_sink(settings)
