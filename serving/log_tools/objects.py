@@ -91,7 +91,9 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
     if settings.uri.startswith("file://"):
         return FileStore(settings.uri)
     if not settings.uri.startswith("s3://"):
-        raise WrongOption(f"{settings.uri}: records of this kind of sink cannot be read")
+        raise WrongOption(
+            f"{settings.uri}: records of this kind of sink cannot be read"
+        )
     try:
         return S3Store(settings.uri, settings.s3)
     except ValueError as error:  # from botocore, for an endpoint that is not a URL
