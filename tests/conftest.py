@@ -19,25 +19,30 @@ from offpath.serving.torchserve.session import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
 
 RERUN_MARKS = ("server", "s3", "timing")
-# The files of each folder share a server, so one process runs the whole folder.
-TOGETHER = ("tests/serving/front/", "tests/serving/")
+# Files that share a server, so that one process runs them all, and the name of their group.
+TOGETHER = {
+    "tests/serving/front/": "front",
+    "tests/serving/": "server",
+    "tests/deploy/test_archived_handler.py": "server",
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Gives each process one file at a time, or one whole folder of TOGETHER."""
+    """Gives each process one file at a time, or one whole group of TOGETHER."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return find_folder(nodeid) or super()._split_scope(nodeid)
+            return find_group(nodeid) or super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
 
-def find_folder(nodeid: str) -> str | None:
-    """Returns the folder of TOGETHER that contains a test, or None."""
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+def find_group(nodeid: str) -> str | None:
+    """Returns the group of TOGETHER that a test belongs to, or None."""
+    groups = (group for path, group in TOGETHER.items() if nodeid.startswith(path))
+    return next(groups, None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
             long.add(item.path)
     # Long files first, so that neither core is left with one at the end.
-    items.sort(key=lambda item: (not find_folder(item.nodeid), item.path not in long))
+    items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in long))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -337,11 +337,13 @@ def test_a_release_that_begins_with_a_digit_is_refused(chart: helm.Chart) -> Non
         render(chart, {}, "2nd")
 
 
-def test_the_autoscaler_keeps_the_pods_while_prometheus_is_away(
+def test_the_autoscaler_alone_has_the_number_and_keeps_it_without_prometheus(
     chart: helm.Chart,
 ) -> None:
-    spec = render(chart, EVERYTHING)["ScaledObject/defects-offpath"]["spec"]
-    assert spec["fallback"]["behavior"] == "currentReplicas"
+    objects = render(chart, EVERYTHING)
+    scaler = objects["ScaledObject/defects-offpath"]["spec"]
+    assert scaler["fallback"]["behavior"] == "currentReplicas"
+    assert "replicas" not in objects["Deployment/defects-offpath"]["spec"]
 
 
 class Cluster(BaseHTTPRequestHandler):
@@ -438,15 +440,6 @@ def test_switching_the_autoscaler_on_keeps_the_pods_that_run(
             api.shutdown()
     spec = by_name(manifest)["Deployment/defects-offpath"]["spec"]
     assert spec["replicas"] == replicas
-
-
-def test_without_a_cluster_the_autoscaler_alone_has_the_number(
-    chart: helm.Chart,
-) -> None:
-    assert (
-        "replicas"
-        not in render(chart, EVERYTHING)["Deployment/defects-offpath"]["spec"]
-    )
 
 
 def test_the_alerts_are_those_of_prometheus_for_one_release(

@@ -30,7 +30,7 @@ def as_jpeg(picture: Image.Image) -> DecodedImage:
 @cache
 def make_waves(size: tuple[int, int]) -> bytes:
     """Makes a smooth picture: scaling loses nothing, but a shift of the geometry shows."""
-    rows, columns = np.mgrid[0 : size[1], 0 : size[0]]
+    rows, columns = np.ogrid[0 : size[1], 0 : size[0]]
     waves = 127 + 100 * np.sin(rows / 71) * np.cos(columns / 53)
     pixels = np.repeat(waves[:, :, None], 3, 2).astype(np.uint8)
     return encode(Image.fromarray(pixels), "JPEG", quality=98, subsampling=0)

@@ -114,6 +114,8 @@ def test_processes_that_measure_limits_end_with_their_parent() -> None:
     assert is_true_in_time(lambda: are_gone(pids))
 
 
+# By default the front door's command is killed: test_door_tls.py.
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_killed_command_leaves_no_torchserve_and_no_folder(make_mar: MakeMar) -> None:
     *pids, folder = kill_after_start(TORCHSERVE, make_mar())
