@@ -107,13 +107,9 @@ JOURNEYS = {
     "grey": Journey(
         take("make_grey"),
         ("--model", "nets.py:make_grey", "--set", "channels=1")
-        + ("--mean", "0.5", "--std", "0.5"),
-        pixels=preprocess(v2.Resize(256), 224, (0.5,), channels=1),
-    ),
-    "large": Journey(
-        take("Net"),
-        ("--model", "net.py", "--set", "image_size=384", "--set", "resize=stretch"),
-        pixels=preprocess(v2.Resize((384, 384)), 384),
+        + ("--mean", "0.5", "--std", "0.5")
+        + ("--set", "image_size=384", "--set", "resize=stretch"),
+        pixels=preprocess(v2.Resize((384, 384)), 384, (0.5,), channels=1),
     ),
     "ddp": Journey(
         take("Net"),

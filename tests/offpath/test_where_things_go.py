@@ -16,16 +16,7 @@ from tests.support.pictures import jpeg
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "where-things-go.md").read_text("utf-8")
-FOLDERS = (
-    "handler",
-    "archive",
-    "serving",
-    "deploy",
-    "profiling",
-    "offpath",
-    "docs",
-    "tests",
-)
+FOLDERS = ("handler", "archive", "serving", "deploy", "profiling", "offpath")
 
 
 @pytest.mark.parametrize(

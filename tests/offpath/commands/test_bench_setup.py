@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from offpath.commands.bench_setup import setup, unique
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.servers.environments import Environment
 
 
 def invoke(*arguments: str) -> Result:
@@ -26,14 +28,18 @@ def test_servers_that_share_an_environment_set_it_up_once() -> None:
 def test_failed_setup_is_said_at_the_end_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ExpectedError("pip failed")
+
     monkeypatch.setenv("OFFPATH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(Environment, "ensure", fail)
 
     result = invoke("mms", "offpath")
 
     assert "offpath: nothing to set up" in result.output
     assert isinstance(result.exception, ExpectedError)
     assert "not set up: mms" in str(result.exception)
+    assert "mms: pip failed" in result.output
 
 
 def test_list_says_what_is_missing_and_how_to_get_it(

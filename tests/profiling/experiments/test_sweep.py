@@ -83,14 +83,6 @@ def test_restarted_servers_take_turns_at_each_step(sweep):
     assert Summary(run).spread("b", Cell(workload, 4), "rate").rounds == 2
 
 
-@pytest.mark.parametrize("scenario", ["keep", "restart"])
-def test_one_that_dies_or_refuses_leaves_the_other_steps(sweep, scenario):
-    frail, steady = QuickServer("frail", dies=True), QuickServer("steady")
-    run = sweep(scenario, frail, QuickServer("refusing", refuses=True), steady)
-    assert list_steps(run) == [(0, "steady", 1), (0, "steady", 4)]
-    assert [failure.variant for failure in run.failures] == ["frail", "refusing"]
-
-
 def test_a_run_says_in_advance_how_long_it_takes():
     load = Load(seconds=10, warm_up_s=20)
     # Two servers: a start of 10 s and 20 s of warm-up, two steps of 10 s.

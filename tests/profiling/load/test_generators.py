@@ -90,7 +90,11 @@ def test_a_window_goes_on_until_it_has_enough_replies(send):
     assert sample.ok < 20 and sample.elapsed_s < 0.9
 
 
-def test_headers_of_the_call_are_sent(send):
+def test_headers_are_sent_and_the_package_is_found_on_sys_path_alone(
+    send, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert any((Path(entry) / "offpath").is_dir() for entry in sys.path if entry)
     with answering_server() as answers:
         sample = send(answers.url, clients=1, requests=3, headers={"X-Needed": "yes"})
     assert sample.statuses == {"200": 3}
@@ -126,20 +130,6 @@ def test_a_watcher_that_raises_ends_the_load(send):
     with run_known_server() as server:
         with pytest.raises(ExpectedError, match="died"):
             send(server.url, seconds=60, watcher=Impatient())
-
-
-def test_the_child_runs_where_the_package_is_only_on_sys_path(
-    send, monkeypatch, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    assert any((Path(entry) / "offpath").is_dir() for entry in sys.path if entry)
-    with run_known_server() as server:
-        assert send(server.url, clients=1, requests=3).ok == 3
-
-
-def test_an_unknown_generator_is_named():
-    with pytest.raises(ExpectedError, match="'ab': expected one of locust, wrk"):
-        find_generator("ab")
 
 
 class OneAtATime(BaseHTTPRequestHandler):

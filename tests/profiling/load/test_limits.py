@@ -20,6 +20,8 @@ def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path, monkeypa
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff nothing")
     with LimitMeter("near-free", cores=2, batch_size=8, seconds=0.5) as meter:
+        with pytest.raises(ExpectedError, match=r"broken\.jpg"):
+            meter.measure_decode([broken])
         decode = meter.measure_decode(paths)
         assert len(multiprocessing.active_children()) == 2
         with monkeypatch.context() as patched:
@@ -27,8 +29,6 @@ def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path, monkeypa
             forward = meter.measure_forward()
         # Nothing of theirs stays on the device that the servers are measured on.
         assert not multiprocessing.active_children()
-        with pytest.raises(ExpectedError, match=r"broken\.jpg"):
-            meter.measure_decode([broken])
     for rate in (decode, forward):
         assert rate.per_s == rate.images / rate.elapsed_s > 0
         assert rate.elapsed_s >= 0.5

@@ -59,10 +59,6 @@ def test_a_counter_is_found_with_total_even_where_the_page_has_none():
     assert not page.has("ts_queue_latency_microseconds")
 
 
-def test_what_is_not_there_is_zero():
-    assert parse_metrics("", at_s=0).total("ts_inference_requests_total") == 0
-
-
 def test_another_format_is_said():
     with pytest.raises(ExpectedError, match="not in Prometheus' text format.*<html>"):
         parse_metrics("<html> no metrics </html>", at_s=0)

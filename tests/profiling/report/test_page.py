@@ -13,8 +13,19 @@ HOSTILE = '<script>alert("x")</script> & {{ 7919 * 7919 }} $a$'
 LONG = "a_name_without_any_place_to_break_it_" * 4
 
 
-def test_a_page_loads_nothing_from_anywhere() -> None:
-    assert list_requests(render_page(make_document())) == []
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render_page(make_document())
+
+
+@pytest.fixture(scope="module")
+def long_page() -> str:
+    """A page whose every text is longer than a screen is wide."""
+    return render_page(make_document(LONG))
+
+
+def test_a_page_loads_nothing_from_anywhere(page: str) -> None:
+    assert list_requests(page) == []
 
 
 def test_names_cannot_write_markup_or_templates() -> None:
@@ -25,17 +36,17 @@ def test_names_cannot_write_markup_or_templates() -> None:
     assert sum(HOSTILE in text for text in reader.texts) > 15
 
 
-def test_every_picture_says_in_words_what_it_shows() -> None:
-    html = render_page(make_document())
-    pictures = html.split("<svg")[1:]
+def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
+    pictures = page.split("<svg")[1:]
     assert len(pictures) == 5
     assert all('role="img" aria-label="offpath"' in p.split(">")[0] for p in pictures)
 
 
-def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too() -> None:
-    html = render_page(make_document())
-    assert "prefers-color-scheme: dark" in html
-    drawn = "".join(part.split("</svg>")[0] for part in html.split("<svg")[1:])
+def test_charts_take_the_pages_colours_so_that_dark_mode_is_theirs_too(
+    page: str,
+) -> None:
+    assert "prefers-color-scheme: dark" in page
+    drawn = "".join(part.split("</svg>")[0] for part in page.split("<svg")[1:])
     assert "var(--s0)" in drawn and "var(--text)" in drawn
     assert "#0072b2" not in drawn and "#1f2328" not in drawn
 
@@ -54,12 +65,13 @@ def test_warnings_of_one_kind_are_one_line_with_the_others_on_demand() -> None:
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_nothing_is_wider_than_the_screen(tmp_path: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_screen(
+    tmp_path: Path, long_page: str, width: int
+) -> None:
     browser = find_browser()
     if browser is None:
         pytest.skip("no Chromium is installed")
-    html = render_page(make_document(LONG))
-    inner, needed = measure_widths(browser, html, tmp_path, width)
+    inner, needed = measure_widths(browser, long_page, tmp_path, width)
     assert inner == width
     assert needed <= inner
 

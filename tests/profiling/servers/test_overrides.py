@@ -123,6 +123,7 @@ def test_variants_follow_the_servers_and_have_names_of_their_own(model):
         make_servers(["offpath"], model, 2, ["offpath=offpath:io_ratio=90"])
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_started_variant_runs_with_its_settings(make, tmp_path):
     server = make(
