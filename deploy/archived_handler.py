@@ -133,6 +133,12 @@ class ArchivedHandler:
             for idx, body in enumerate(bodies)
         ]
 
+    @property
+    def diagnosis(self) -> str | None:
+        """The reason why this process must be replaced; None while its model works."""
+        health = getattr(self._handler, "health", None)  # older archives have none
+        return None if health is None else health.diagnosis
+
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""
         self._handler.close()

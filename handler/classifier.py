@@ -18,22 +18,35 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.custom_handler import CustomAnswers, Result
+from offpath.handler.errors import ModelOutOfMemory
 from offpath.handler.metrics import MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
 from offpath.handler.model.weights import make_with_weights
-from offpath.handler.pipeline import Batch, Pipeline, set_threads
+from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.process.allocator import keep_freed_memory
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
+from offpath.handler.process.sick_worker import (
+    EXIT_STATUS,
+    RETRY_AFTER_S,
+    ModelHealth,
+    describe_error,
+    end_after_reply,
+)
 from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.request.body_from_front_door import FrontDoor
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_json
-from offpath.handler.stages import BatchTimings, Stage, format_server_timing
+from offpath.handler.stages import (
+    BatchTimings,
+    Stage,
+    StageTimer,
+    format_server_timing,
+)
 
 if TYPE_CHECKING:
     from offpath.handler.tracing import Tracer
@@ -84,6 +97,7 @@ class OffpathClassifier(ImageClassifier):
         )
         self._metrics.start(self._choice.failed_gate)
         self._tracer = self._make_tracer(context)
+        self.health = ModelHealth()
         warn_of_losses(context.metrics)
 
     def preprocess(self, data: Sequence[Mapping[str, Any]]) -> Batch:
@@ -122,15 +136,31 @@ class OffpathClassifier(ImageClassifier):
             context: TorchServe's context: holds the requests' headers, takes statuses and headers.
 
         Returns:
-            one encoded JSON body per row. A bad item gets its own 4xx. Only a failure of the model
-            itself raises; TorchServe then answers 5xx.
+            one encoded JSON body per row. A bad item gets its own 4xx. A failure of the model gives
+            every item a 503 and does not raise, because TorchServe would answer 507.
         """
         self.context = context
         if self._door is not None:
             data = self._read_from_door(data, context, self._door)
-        batch = self.preprocess(data)
-        replies = self.postprocess(self.inference(batch))
-        replies = self._answer_other_requests(batch, data, context, replies)
+        batch = None
+        try:
+            batch = self.preprocess(data)
+            replies = self.postprocess(self.inference(batch))
+            replies = self._answer_other_requests(batch, data, context, replies)
+        except Exception as error:
+            return self._answer_failed(error, batch, data, context)
+        if self.health.failures and batch.good():
+            self.health.failures = 0
+        return self._finish(batch, replies, data, context)
+
+    def _finish(
+        self,
+        batch: Batch,
+        replies: list[Reply],
+        data: Sequence[Mapping[str, Any]],
+        context: Context,
+    ) -> list[bytes]:
+        """Sets what TorchServe sends, and records, counts and traces the batch."""
         # For the client and the log's records, so both see 0 for the stages that come later: a
         # reply cannot hold the time of its own log entry. The metrics below have all stages.
         timings = batch.timer.read()
@@ -145,6 +175,47 @@ class OffpathClassifier(ImageClassifier):
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
         if self._tracer is not None:
             self._tracer.trace(batch, context, key)
+        return bodies
+
+    def _answer_failed(
+        self,
+        error: Exception,
+        batch: Batch | None,
+        data: Sequence[Mapping[str, Any]],
+        context: Context,
+    ) -> list[bytes]:
+        """Answers a batch on which the model failed, and ends the worker if it cannot recover.
+
+        Args:
+            error: what the model raised.
+            batch: None if the rows could not be made into a batch.
+        """
+        health, connection = self.health, getattr(context, "cl_socket", None)
+        was_sick = health.diagnosis is not None
+        if was_sick and connection is not None:
+            # The thread that ends this process was late. A reply would only bring the next batch.
+            os._exit(EXIT_STATUS)
+        item_error = health.fail_batch(error, is_model=batch is not None)
+        batch = batch or Batch([Item() for _ in data], StageTimer())
+        for idx, item in enumerate(batch.items):
+            if item.error is None:
+                item.error = item_error
+                context.set_response_header(idx, "Retry-After", str(RETRY_AFTER_S))
+        bodies = self._finish(batch, self.pipeline.postprocess(batch), data, context)
+        if isinstance(item_error, ModelOutOfMemory):
+            self._metrics.count("offpath_out_of_memory_total")
+            logger.warning("a batch did not fit into memory: %s", describe_error(error))
+        elif health.diagnosis is None:
+            logger.warning("the model failed on a batch", exc_info=error)
+        elif not was_sick:
+            text = "the model is broken, so this worker must be replaced: %s"
+            logger.error(text, health.diagnosis)
+            self._metrics.count("offpath_sick_workers_total")
+            self._metrics.write()  # the process ends before its thread would
+            if (
+                connection is not None
+            ):  # other servers have none, and ask for the diagnosis
+                end_after_reply(connection)
         return bodies
 
     def close(self) -> None:

@@ -168,3 +168,17 @@ class BadTensor(ItemError):
 
     status = 422
     phrase = "bad tensor"
+
+
+class ModelOutOfMemory(ItemError):
+    """The model ran out of memory on the item's batch; its worker goes on."""
+
+    status = 503
+    phrase = "model out of memory"
+
+
+class ModelFailed(ItemError):
+    """The model failed on the item's batch; the worker's log has the cause."""
+
+    status = 503
+    phrase = "model failed"

@@ -20,6 +20,7 @@ from offpath.handler.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings
 
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
+MODEL_FAILURES = ("offpath_out_of_memory_total", "offpath_sick_workers_total")
 LOG_COUNTERS = ("appended", "shipped", "dropped", "retries")
 # LogCounters' attribute -> metric.
 LOG_GAUGES = {
@@ -75,6 +76,7 @@ class MetricsEmitter:
         counts = {
             "offpath_worker_starts_total": 1,
             "offpath_engine_refusals_total": refused_engines,
+            **dict.fromkeys(MODEL_FAILURES, 0),
         }
         if self._read_log is not None:
             counts |= {f"offpath_log_{name}_total": 0 for name in LOG_COUNTERS}
@@ -108,6 +110,11 @@ class MetricsEmitter:
         with self._lock:
             for name, seconds in [*stages.items(), ("other", timings.other_s)]:
                 self._sums["offpath_stage_seconds_total", (name,)] += seconds
+
+    def count(self, name: str) -> None:
+        """Adds one to a counter that has no dimension but the model's name."""
+        with self._lock:
+            self._sums[name, ()] += 1
 
     def write(self) -> None:
         """Writes the values that changed since the last write."""

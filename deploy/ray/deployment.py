@@ -59,11 +59,13 @@ class Classifier:
         return await self._batches.answer(request)
 
     async def check_health(self) -> None:
-        """Raises if a batch takes longer than TorchServe's response time-out would allow.
+        """Raises if the model is broken, or a batch takes longer than TorchServe would allow.
 
         Ray calls this every few seconds, and ends a replica after three errors. The event loop
         keeps running while the model hangs, so Ray would not notice otherwise.
         """
+        if self._handler.diagnosis is not None:
+            raise RuntimeError(f"the model is broken: {self._handler.diagnosis}")
         running_s = self._batches.running_s
         if running_s > SETTINGS["response_timeout_s"]:
             raise RuntimeError(f"a batch has been running for {running_s:.0f} s")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
+from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
+from offpath.handler.process.sick_worker import ModelHealth
 from offpath.serving.client import parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
@@ -221,6 +223,75 @@ def test_description_leaves_its_neighbours_their_predictions(
     assert [status(context, idx) for idx in range(2)] == [200, 200]
     assert errors_counted(classifier) == before
     assert bodies[1] == alone[0]
+
+
+@pytest.fixture
+def failing(
+    classifier: OffpathClassifier, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Exception | None], None]:
+    """Returns a function that makes the model raise an error, or run again with None."""
+    run, error = classifier.pipeline.runner.run, None
+    classifier.health = ModelHealth()
+
+    def set_error(wanted: Exception | None) -> None:
+        nonlocal error
+        error = wanted
+
+    def run_or_raise(*args: Any) -> TopK:
+        if error is not None:
+            raise error
+        return run(*args)
+
+    monkeypatch.setattr(classifier.pipeline.runner, "run", run_or_raise)
+    return set_error
+
+
+def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
+    classifier: OffpathClassifier,
+    context: Context,
+    failing: Callable[[Exception | None], None],
+) -> None:
+    failing(torch.OutOfMemoryError("CUDA out of memory"))
+    rows = [{"body": JPEG}, {"body": b"junk"}, {"body": PNG}]
+    bodies = classifier.handle(rows, request(context, {}, {}, {}))
+    assert [status(context, idx) for idx in range(3)] == [503, 415, 503]
+    assert json.loads(bodies[0])["type"] == "ModelOutOfMemory"
+    headers = [context.get_response_headers(idx) for idx in range(3)]
+    assert [one.get("Retry-After") for one in headers] == ["1", None, "1"]
+    failing(None)
+    classifier.handle(rows, request(context, {}, {}, {}))
+    assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
+
+
+def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
+    classifier: OffpathClassifier,
+    context: Context,
+    failing: Callable[[Exception | None], None],
+) -> None:
+    good, bad = [{"body": JPEG}], [{"body": b"junk"}]
+    for rows, error, failures in [
+        (good, ValueError("no"), 1),
+        (bad, ValueError("no"), 1),
+        (good, ValueError("no"), 2),
+        (good, None, 0),
+    ]:
+        failing(error)
+        classifier.handle(rows, request(context, {}))
+        assert classifier.health.failures == failures
+
+
+def test_a_sick_model_is_said_once_and_counted_once(
+    classifier: OffpathClassifier,
+    context: Context,
+    failing: Callable[[Exception | None], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failing(torch.AcceleratorError("CUDA error: an illegal memory access\nmore"))
+    for _ in range(3):  # another server goes on sending batches
+        classifier.handle([{"body": JPEG}], request(context, {}))
+        assert status(context, 0) == 503
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(lines) == 1 and "illegal memory access" in lines[0]
 
 
 def test_answered_requests_cause_no_line_on_the_log(

@@ -13,8 +13,15 @@ from offpath.handler.response import encode_error, encode_prediction
 ITEM_ERRORS = [
     e for e in errors.ItemError.__subclasses__() if e.__module__ == errors.__name__
 ]
-# Errors that the client did not cause: the front door's file, a custom handler, a slow batch.
-SERVER_ERRORS = (errors.BodyUnreadable, errors.PostprocessFailed, errors.BatchOutOfTime)
+# Errors that the client did not cause: the front door's file, a custom handler, a slow batch, the
+# model.
+SERVER_ERRORS = (
+    errors.BodyUnreadable,
+    errors.PostprocessFailed,
+    errors.BatchOutOfTime,
+    errors.ModelOutOfMemory,
+    errors.ModelFailed,
+)
 
 
 def test_prediction_is_the_stock_handlers_object_best_first() -> None:

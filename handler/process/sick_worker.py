@@ -1,0 +1,119 @@
+"""Tells a model's errors apart, and ends a worker whose model cannot recover.
+
+A broken worker answers fastest, so most requests would go to it. On a sticky CUDA error every later
+call of the process fails, and only a new process helps. Out of memory is no such error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from offpath.handler.errors import ItemError, ModelFailed, ModelOutOfMemory
+
+# Batches in a row that fail in the model, on any device and with any error, before a worker ends.
+MOST_FAILURES_IN_A_ROW = 5
+# A sick worker that gets no further batch ends after this time.
+IDLE_S = 1.0
+RETRY_AFTER_S = 1
+EXIT_STATUS = 1
+# As torch and ONNX Runtime say it; TorchScript puts lines before it.
+STICKY = re.compile(r"CUDA (?:error|failure)")
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|(?:failed to|can't) allocate memory",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns True if an error means that this batch did not fit into memory."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return bool(OUT_OF_MEMORY.search(str(error)))
+
+
+def is_sticky(error: Exception) -> bool:
+    """Returns True if every later CUDA call of this process will fail too."""
+    if is_out_of_memory(error):
+        return False
+    return isinstance(error, torch.AcceleratorError) or bool(STICKY.search(str(error)))
+
+
+class ModelHealth:
+    """The failures of a worker's model, batch by batch.
+
+    Attributes:
+        failures: batches in a row that failed; running out of memory neither counts nor resets.
+        diagnosis: the reason to end this process, in one line; None while the model may recover.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.diagnosis: str | None = None
+
+    def fail_batch(self, error: Exception, is_model: bool = True) -> ItemError:
+        """Notes that a batch failed, and frees the memory that it held.
+
+        Args:
+            error: the batch's exception.
+            is_model: False if the batch failed before the model ran. Then only a sticky error
+                counts, so that nobody can end workers with images.
+
+        Returns:
+            the error for each item of the batch.
+        """
+        # The frames hold the batch's tensors.
+        traceback.clear_frames(error.__traceback__)
+        if is_out_of_memory(error):
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+            return ModelOutOfMemory(
+                "the model ran out of memory on this batch; send the request again"
+            )
+        self.failures += is_model
+        if is_sticky(error):
+            self.diagnosis = describe_error(error)
+        elif self.failures >= MOST_FAILURES_IN_A_ROW:
+            last = describe_error(error)
+            self.diagnosis = (
+                f"{self.failures} batches in a row failed, the last with {last}"
+            )
+        return ModelFailed("the model failed on this batch; send the request again")
+
+
+def describe_error(error: Exception) -> str:
+    """Returns an error's type and the first line of its text."""
+    return f"{type(error).__name__}: {ascii(str(error).partition(chr(10))[0])}"
+
+
+def end_after_reply(
+    connection: socket.socket, end: Callable[[int], None] = os._exit
+) -> None:
+    """Ends this TorchServe worker once its reply has arrived.
+
+    TorchServe sends nothing until it has read the reply. So the next byte proves that the reply
+    arrived. It is the start of the next batch, which TorchServe answers with 500 ("Worker died.").
+    Ending between two batches would be worse: TorchServe (WorkerThread.java) forgets requests that
+    it is collecting when the connection closes, and they never get an answer. For the same reason
+    an idle worker waits `IDLE_S` before it ends.
+
+    Args:
+        connection: TorchServe's connection to this worker.
+        end: ends the process without Python's clean-up, which could hang on a broken device.
+    """
+
+    def run() -> None:
+        poller = select.poll()  # select.select takes no descriptor over 1023
+        poller.register(connection, select.POLLIN)
+        poller.poll(IDLE_S * 1000)
+        end(EXIT_STATUS)
+
+    threading.Thread(target=run, name="end", daemon=True).start()

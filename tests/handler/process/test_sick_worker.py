@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from offpath.handler.errors import ModelFailed, ModelOutOfMemory
+from offpath.handler.process import sick_worker
+from offpath.handler.process.sick_worker import (
+    EXIT_STATUS,
+    MOST_FAILURES_IN_A_ROW,
+    ModelHealth,
+    end_after_reply,
+    is_out_of_memory,
+    is_sticky,
+)
+
+ILLEGAL = (
+    "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
+)
+STICKY = [
+    pytest.param(torch.AcceleratorError(ILLEGAL), id="accelerator-error"),
+    pytest.param(RuntimeError("CUDA error: device-side assert"), id="device-assert"),
+    pytest.param(
+        RuntimeError(
+            f"failed in the TorchScript interpreter.\nRuntimeError: {ILLEGAL}"
+        ),
+        id="torchscript",
+    ),
+    pytest.param(Exception("FAIL : CUDA failure 700: an illegal"), id="onnx-runtime"),
+]
+MEMORY = [
+    pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried to"), id="torch"),
+    pytest.param(torch.AcceleratorError("CUDA error: out of memory"), id="driver"),
+    pytest.param(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), id="cublas"
+    ),
+    pytest.param(
+        RuntimeError("[enforce fail at alloc_cpu.cpp] Failed to allocate memory"),
+        id="onnx-runtime",
+    ),
+    pytest.param(
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), id="cpu"
+    ),
+    pytest.param(MemoryError(), id="python"),
+]
+OTHER = [
+    pytest.param(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), id="shape"),
+    pytest.param(ValueError("no"), id="value"),
+    pytest.param(RuntimeError("Expected all tensors on cuda:0"), id="device-name"),
+]
+
+
+@pytest.mark.parametrize("error", STICKY)
+def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
+    health = ModelHealth()
+    assert isinstance(health.fail_batch(error), ModelFailed)
+    assert is_sticky(error) and health.diagnosis is not None
+    assert "\n" not in health.diagnosis and type(error).__name__ in health.diagnosis
+
+
+@pytest.mark.parametrize("error", MEMORY)
+def test_out_of_memory_never_ends_the_worker(error: Exception) -> None:
+    health = ModelHealth()
+    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+        assert isinstance(health.fail_batch(error), ModelOutOfMemory)
+    assert is_out_of_memory(error) and not is_sticky(error)
+    assert (health.failures, health.diagnosis) == (0, None)
+
+
+@pytest.mark.parametrize("error", OTHER)
+def test_any_other_error_ends_the_worker_after_some_in_a_row(error: Exception) -> None:
+    health = ModelHealth()
+    for _ in range(MOST_FAILURES_IN_A_ROW - 1):
+        assert isinstance(health.fail_batch(error), ModelFailed)
+    health.fail_batch(MemoryError())
+    assert health.diagnosis is None
+    health.fail_batch(error)
+    assert health.diagnosis is not None and "5 batches in a row" in health.diagnosis
+
+
+def test_a_failure_before_the_model_counts_only_if_it_is_sticky() -> None:
+    health = ModelHealth()
+    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+        health.fail_batch(ValueError("a decoder's bug"), is_model=False)
+    assert (health.failures, health.diagnosis) == (0, None)
+    health.fail_batch(torch.AcceleratorError(ILLEGAL), is_model=False)
+    assert health.diagnosis is not None
+
+
+def test_a_failed_batch_releases_the_tensors_of_its_frames() -> None:
+    freed = threading.Event()
+
+    class Big:
+        def __del__(self) -> None:
+            freed.set()
+
+    def forward() -> None:
+        big = Big()
+        raise RuntimeError(f"CUDA out of memory {id(big)}")
+
+    try:
+        forward()
+    except RuntimeError as error:
+        ModelHealth().fail_batch(error)
+        assert freed.is_set()
+
+
+@pytest.fixture
+def ended() -> tuple[threading.Event, Callable[[int], None]]:
+    event = threading.Event()
+
+    def end(status: int) -> None:
+        assert status == EXIT_STATUS
+        event.set()
+
+    return event, end
+
+
+def test_the_process_ends_when_the_next_batch_arrives(
+    ended: tuple[threading.Event, Callable[[int], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sick_worker, "IDLE_S", 60)
+    worker, server = socket.socketpair()
+    with worker, server:
+        end_after_reply(worker, ended[1])
+        assert not ended[0].wait(0.1)
+        server.send(b"I")
+        assert ended[0].wait(5)
+
+
+def test_an_idle_process_ends_without_a_next_batch(
+    ended: tuple[threading.Event, Callable[[int], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sick_worker, "IDLE_S", 0.05)
+    worker, server = socket.socketpair()
+    with worker, server:
+        end_after_reply(worker, ended[1])
+        assert ended[0].wait(5)

@@ -1,0 +1,221 @@
+"""Workers of a real TorchServe whose model fails under load: few answers fail, and it heals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
+from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW
+from offpath.serving.log_tools.objects import open_store_at
+from offpath.serving.log_tools.reading import Period, compare, read_records
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from tests.support.clients import Reply, sending
+from tests.support.front import wait_until
+from tests.support.pictures import jpeg
+
+pytestmark = pytest.mark.server
+CLIENTS, BATCH, WORKERS = 12, 4, 2
+# A worker of this small model starts in three to five seconds.
+MOST_S = 12.0
+LINE = "this worker must be replaced"
+# The first batch that runs after the file FLAG appeared takes the file away and fails as its text
+# says: the error and its message, and whether the worker stays that way.
+MODEL = """
+import json
+from pathlib import Path
+
+import torch
+
+FLAG = Path({flag!r})
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pool = torch.nn.AdaptiveAvgPool2d(4)
+        self.classifier = torch.nn.Linear(48, 10)
+        self.error = None
+
+    def forward(self, pictures):
+        error = self.error or self.claim()
+        if error is not None:
+            self.error = error if error["for_ever"] else None
+            kind = getattr(torch, error["kind"], None) or eval(error["kind"])
+            raise kind(error["message"])
+        return self.classifier(self.pool(pictures).flatten(1))
+
+    def claim(self):
+        try:
+            taken = FLAG.rename(FLAG.with_suffix(".taken"))
+        except OSError:
+            return None
+        return json.loads(taken.read_text())
+"""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A server with two workers, and the file that makes one of them fail."""
+
+    server: TorchServe
+    flag: Path
+    log: Path
+
+    def fail(self, kind: str, message: str, for_ever: bool = True) -> None:
+        """Makes the model of the worker that next runs a batch raise an error."""
+        text = {"kind": kind, "message": message, "for_ever": for_ever}
+        made = self.flag.with_suffix(".made")
+        made.write_text(json.dumps(text))
+        made.rename(self.flag)
+
+    def read_ready_pids(self) -> set[int]:
+        """Returns the process ids of the workers; an empty set unless all are ready."""
+        with self.server.management() as management:
+            (model,) = management.describe("failing")
+        is_whole = model.worker_states.count("READY") == WORKERS
+        return set(model.worker_pids) if is_whole else set()
+
+    def count(self, name: str) -> float:
+        """Reads a metric; 0 before it exists."""
+        text = httpx.get(f"{self.server.metrics_url}/metrics").text
+        return sum(map(float, re.findall(rf"^{name}\{{.*\}} (\S+)$", text, re.M)))
+
+    def count_lines(self) -> int:
+        """Counts the log's lines about a worker that ends."""
+        return self.server.log_path.read_text().count(LINE)
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    folder = tmp_path_factory.mktemp("failing")
+    flag, log = folder / "flag", folder / "log"
+    log.mkdir()
+    (folder / "net.py").write_text(MODEL.format(flag=str(flag)))
+    source = load_model_source(f"{folder}/net.py:Net", "random")
+    handler = {"prediction_log": {"uri": f"file://{log}", "segment_max_age_s": 0.5}}
+    config = make_model_config(
+        load_preset("cpu"),
+        {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS},
+        {**source.handler, **handler, "metrics_interval_s": 0.2},
+    )
+    spec = ArchiveSpec("failing", "1.0", source, None, "none", config)
+    store = folder / "store"
+    build_archive(spec, store, force=True)
+    settings = ServerSettings(
+        model_store=store,
+        models=("failing.mar",),
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+        log_dir=folder / "logs",
+    )
+    with TorchServe(settings) as server:
+        yield Failing(server, flag, log)
+
+
+def load_around(
+    failing: Failing, fail: Callable[[], None]
+) -> tuple[list[Reply], float]:
+    """Sends load while a model fails, until the server has been whole again for two seconds.
+
+    Returns:
+        the replies, and the seconds from the failure until a failed worker was replaced; infinite
+        if none was.
+    """
+    url = f"{failing.server.inference_url}/predictions/failing"
+    wait_until(failing.read_ready_pids, 30)
+    before, replaced_s = failing.read_ready_pids(), math.inf
+    with sending(url, [jpeg()], CLIENTS) as replies:
+        time.sleep(1)
+        begin_s = time.monotonic()
+        fail()
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: failing.read_ready_pids() not in (set(), before), MOST_S)
+            replaced_s = time.monotonic() - begin_s
+        time.sleep(2)
+    statuses = Counter(reply.status for reply in replies)
+    print(f"\n{dict(statuses)}, a worker replaced after {replaced_s:.1f} s")
+    return replies, replaced_s
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "most_batches"),
+    [
+        pytest.param(
+            "AcceleratorError",
+            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
+            1,
+            id="sticky-cuda-error",
+        ),
+        pytest.param("ValueError", "no", MOST_FAILURES_IN_A_ROW, id="any-error"),
+    ],
+)
+def test_a_sick_worker_is_replaced_and_costs_few_answers(
+    failing: Failing, kind: str, message: str, most_batches: int
+) -> None:
+    lines, ended = failing.count_lines(), failing.count("offpath_sick_workers_total")
+    replies, replaced_s = load_around(failing, lambda: failing.fail(kind, message))
+    statuses = Counter(reply.status for reply in replies)
+    # 500 is TorchServe's answer to the batch that reached the worker while it was ending.
+    assert set(statuses) <= {200, 503, 500}
+    assert 0 < statuses[503] <= most_batches * BATCH
+    assert statuses[500] <= BATCH
+    assert replaced_s < MOST_S
+    assert failing.count_lines() == lines + 1
+    wait_until(lambda: failing.count("offpath_sick_workers_total") == ended + 1, 5)
+    check_log(failing, [reply for reply in replies if reply.status in (200, 503)])
+
+
+def check_log(failing: Failing, replies: list[Reply]) -> None:
+    """Checks that each of our answers has one record."""
+    asked = {reply.request_id for reply in replies}
+    store = open_store_at(f"file://{failing.log}", None, None)
+
+    def missing_and_double() -> tuple[int, int]:
+        found = Counter(one["event_id"] for one in read_records(store, Period()))
+        return len(compare(found.elements(), asked).missing), max(found.values())
+
+    wait_until(lambda: missing_and_double() == (0, 1), 30)
+
+
+def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(
+    failing: Failing,
+) -> None:
+    before, lines = failing.count("offpath_worker_starts_total"), failing.count_lines()
+    replies, replaced_s = load_around(
+        failing,
+        lambda: failing.fail(
+            "OutOfMemoryError", "CUDA out of memory. Tried to allocate", False
+        ),
+    )
+    statuses = Counter(reply.status for reply in replies)
+    assert set(statuses) == {200, 503} and statuses[503] <= BATCH
+    assert failing.count_lines() == lines
+    assert replaced_s == math.inf
+    assert failing.count("offpath_worker_starts_total") == before
+    assert failing.count("offpath_out_of_memory_total") == 1
+    check_log(failing, replies)
+
+
+def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
+    wait_until(failing.read_ready_pids, 30)
+    failing.fail("OutOfMemoryError", "CUDA out of memory.", False)
+    url = f"{failing.server.inference_url}/predictions/failing"
+    reply = httpx.post(url, content=jpeg())
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert reply.json()["type"] == "ModelOutOfMemory"
+    assert httpx.post(url, content=jpeg()).status_code == 200
