@@ -321,7 +321,7 @@ SMALL = HandlerConfig(image_size=32, resize_size=32)
 
 
 class Mean(torch.nn.Module):
-    """As many classes as channels; the brightest wins."""
+    """A model with one class per channel; the brightest channel wins."""
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         return pictures.mean(dim=(2, 3))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.serving.check.config_file import check_config, read_size
+from offpath.serving.check.config_file import check_config
 from offpath.serving.finding import State
 from offpath.serving.torchserve.properties import read_properties
 from offpath.serving.torchserve.server_settings import find_config
@@ -84,10 +84,3 @@ def test_running_java_wins_over_the_file() -> None:
     file = {"vmargs": "-XX:+UseG1GC -Xmx1g"}
     assert states(file, "java -XX:+UseSerialGC")["collector"] == State.OK
     assert states(file, "java -XX:+UseSerialGC")["heap"] == State.LOST
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1g", 2**30), ("512M", 2**29), ("7", 7), ("x", None)]
-)
-def test_sizes_are_read(text: str, size: int | None) -> None:
-    assert read_size(text) == size
