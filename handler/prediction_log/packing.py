@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import zlib
 
 from offpath.handler.prediction_log.segment import (
     SPOOL_SUFFIX,
@@ -56,14 +57,33 @@ def compress(data: bytes, name: str) -> bytes:
     return data
 
 
+class DamagedObject(ValueError):
+    """An object of the log that cannot be decompressed."""
+
+
 def decompress(data: bytes, name: str) -> bytes:
-    """Returns the lines of an object of the log."""
+    """Returns the lines of an object of the log.
+
+    Raises:
+        DamagedObject: the object is truncated or not compressed as its name says.
+    """
     if name == "gzip":
-        return gzip.decompress(data)
+        try:
+            return gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DamagedObject(str(error)) from error
     if name == "zstd":
         import zstandard
 
-        return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            lines = frame.decompress(data)
+        except zstandard.ZstdError as error:
+            raise DamagedObject(str(error)) from error
+        # A truncated frame is no error to the library.
+        if not frame.eof:
+            raise DamagedObject("the zstd frame is truncated")
+        return lines
     return data
 
 

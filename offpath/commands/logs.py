@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -209,17 +210,20 @@ def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
     """
     from offpath.serving.log_tools.reading import keep_one_attempt
 
+    damage: list[str] = []
     with counting_bar("reading objects") as progress:
-        records = _records(progress, **where)
+        records = _records(progress, damage, **where)
         kept = keep_one_attempt(records) if once else records
         chosen = itertools.islice(kept, limit)
         if as_json:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))
+            _check_damage(damage)
             return
         # User ids come from clients and labels from models: they must not act as markup.
         rows = [[printable(cell) for cell in _row(record)] for record in chosen]
     Console(markup=False).print(_records_table(rows))
+    _check_damage(damage)
 
 
 # Event ids are copied, so they are never wrapped; the year of the time is left out. --json has all.
@@ -250,10 +254,11 @@ def _records_table(rows: list[list[str]]) -> Table:
 
 
 def _row(record: dict[str, Any]) -> list[str]:
-    best = next(iter(record.get("predictions") or []), None)
-    label = (
-        f"{best['label']} {best['probability']:.3f}" if best else record.get("error")
-    )
+    label = record.get("error")
+    # A handler of the user's own may log other predictions.
+    with suppress(TypeError, KeyError, IndexError, ValueError):
+        best = record["predictions"][0]
+        label = f"{best['label']} {best['probability']:.3f}"
     model = f"{record.get('model', '')} {record.get('version', '')}"
     return [
         # 2026-11-21T03:51:42.123Z
@@ -286,8 +291,9 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     from offpath.serving.log_tools.reading import compare, parse_request_ids
 
     asked = parse_request_ids(ids)
+    damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
-        records = _records(progress, **where)
+        records = _records(progress, damage, **where)
         verdict = compare((str(record["event_id"]) for record in records), asked)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(verdict)))
@@ -298,10 +304,20 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
         )
         _list_ids("missing", verdict.missing)
         _list_ids("double", verdict.double)
+    _check_damage(damage)
     if not verdict.is_clean:
         raise ExpectedError(
             f"{len(verdict.missing)} records missing, {len(verdict.double)} double under "
             f"{where['uri']}; `offpath logs status` shows what still waits in a spool"
+        )
+
+
+def _check_damage(damage: list[str]) -> None:
+    if damage:
+        listed = "\n  ".join(printable(text) for text in damage[:LISTED_IDS])
+        raise ExpectedError(
+            f"{len(damage)} objects or lines of the log cannot be read, all others were:"
+            f"\n  {listed}"
         )
 
 
@@ -316,6 +332,7 @@ def _list_ids(what: str, ids: list[str]) -> None:
 
 def _records(
     progress: Callable[[int, int], None],
+    damage: list[str],
     uri: str,
     since: str | None,
     until: str | None,
@@ -330,4 +347,4 @@ def _records(
         parse_time(since) if since else None, parse_time(until) if until else None
     )
     store = open_store_at(uri, endpoint_url, region)
-    return read_records(store, period, progress)
+    return read_records(store, period, progress, damage.append)

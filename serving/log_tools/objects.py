@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.packing import decompress
+from offpath.handler.prediction_log.packing import DamagedObject, decompress
 from offpath.handler.prediction_log.segment import SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.sinks import (
     make_client_config,
@@ -30,7 +30,11 @@ class LogStore(Protocol):
         """Yields the keys that start with `below`, in order."""
 
     def get(self, key: str) -> bytes:
-        """Returns the decompressed lines of an object."""
+        """Returns the decompressed lines of an object.
+
+        Raises:
+            DamagedObject: it cannot be decompressed.
+        """
 
 
 class S3Store:
@@ -136,9 +140,18 @@ def compression_of(key: str) -> str:
     return by_suffix.get(Path(key).suffix, "none")
 
 
-def get_all(store: LogStore, keys: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yields (key, lines) of the objects in order, and downloads some objects ahead."""
+def get_all(
+    store: LogStore, keys: list[str]
+) -> Iterator[tuple[str, bytes | DamagedObject]]:
+    """Yields (key, lines or damage) of the objects in order, and downloads some objects ahead."""
+
+    def get(key: str) -> bytes | DamagedObject:
+        try:
+            return store.get(key)
+        except DamagedObject as error:
+            return error
+
     with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
         for start in range(0, len(keys), DOWNLOADS_AT_ONCE):
             some = keys[start : start + DOWNLOADS_AT_ONCE]
-            yield from zip(some, pool.map(store.get, some))
+            yield from zip(some, pool.map(get, some))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.serving.log_tools.objects import LogStore, explain, get_all
 
 _AGO = re.compile(r"(\d+)([smhd])")
@@ -85,8 +86,16 @@ def _parse_iso(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
+def refuse_damage(text: str) -> None:
+    """Raises an ExpectedError for a part of the log that cannot be read."""
+    raise ExpectedError(text)
+
+
 def read_records(
-    store: LogStore, period: Period, progress: Progress = lambda done, total: None
+    store: LogStore,
+    period: Period,
+    progress: Progress = lambda done, total: None,
+    on_damage: Callable[[str], None] = refuse_damage,
 ) -> Iterator[dict[str, Any]]:
     """Yields the records of a period, object by object in the order of their keys.
 
@@ -94,6 +103,7 @@ def read_records(
         store: The objects to read.
         period: Inference times to keep.
         progress: Called with (objects read, objects in all).
+        on_damage: Called with the place of each object or line that is no record, and the reason.
 
     Raises:
         WrongOption: The store cannot be read.
@@ -107,8 +117,15 @@ def read_records(
         ]
         for done, (key, lines) in enumerate(get_all(store, keys), start=1):
             progress(done, len(keys))
-            for line in lines.splitlines():
-                record = json.loads(line)
+            if isinstance(lines, DamagedObject):
+                on_damage(f"{key}: {lines}")
+                continue
+            for number, line in enumerate(lines.splitlines(), start=1):
+                try:
+                    record = _parse_record(line)
+                except (ValueError, RecursionError) as error:
+                    on_damage(f"{key} line {number}: {error}")
+                    continue
                 if period.holds(record):
                     yield record
     except Exception as error:
@@ -116,6 +133,23 @@ def read_records(
         if explained is error:
             raise
         raise explained from error
+
+
+def _parse_record(line: bytes) -> dict[str, Any]:
+    """Parses a line of the log.
+
+    Raises:
+        ValueError: the line is not JSON, or lacks what each record has.
+        RecursionError: its JSON is nested too deeply.
+    """
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    for name in ("event_id", "inference_time"):
+        if not isinstance(record.get(name), str):
+            raise ValueError(f"{name} is not a text")
+    _parse_iso(record["inference_time"])
+    return record
 
 
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

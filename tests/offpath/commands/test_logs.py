@@ -258,6 +258,60 @@ def test_read_once_shows_one_attempt_at_each_request(
     assert read("--once") == ["u.1", "u.2", "v~1", "u.1~1"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"{", id="torn"),
+        pytest.param(b"\xff{}", id="not-text"),
+        pytest.param(b"[]", id="no-object"),
+        pytest.param(b'{"event_id": 1}', id="no-record"),
+        pytest.param(b'{"event_id": "a", "inference_time": "soon"}', id="no-time"),
+        pytest.param(b"[" * 100_000, id="nested"),
+    ],
+)
+def test_damaged_line_is_named_and_the_rest_is_read(
+    logs: Logs, tmp_path: Path, line: bytes
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression="none")
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    check_damage(logs, tmp_path, uri, f"{path.name} line 1")
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("end", [-5, 3, 30])
+def test_truncated_object_is_named_and_the_rest_is_read(
+    logs: Logs, tmp_path: Path, compression: str, end: int
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression=compression)
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    first = path.with_name(f"0{path.name}")
+    first.write_bytes(path.read_bytes()[:end])
+    check_damage(logs, tmp_path, uri, first.name)
+
+
+def check_damage(logs: Logs, folder: Path, uri: str, named: str) -> None:
+    (folder / "ids").write_text("a\n")
+    for arguments in (
+        ("read", uri),
+        ("read", uri, "--json", "--since", "1h"),
+        ("verify", uri, "--ids", str(folder / "ids")),
+    ):
+        done = logs(*arguments)
+        assert done.code == 1
+        assert named in done.err and "cannot be read" in done.err
+        assert "1 records read" in done.out or '"a"' in done.out or " a " in done.out
+
+
+def test_record_with_odd_predictions_is_shown(logs: Logs, tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression="none")
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    row = json.loads(path.read_bytes())
+    for odd in ([{}], [3], 7, {"label": 1}, [{"label": "cat", "probability": "much"}]):
+        path.write_text(json.dumps({**row, "predictions": odd}) + "\n")
+        assert logs("read", uri).code == 0
+
+
 def test_credentials_in_a_uri_are_not_repeated(logs: Logs) -> None:
     done = logs("read", "s3://k:secret@b")
 
