@@ -16,25 +16,7 @@ from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
 from tests.support.pictures import jpeg
 
-RESULTS = Path(__file__).parents[2] / "profiling" / "results"
-COST = ("--peak-per-s", "500", "--instance", "c7i.large", "--workload", "photos-55k")
 LABEL = "tabby cat, or another animal with a name that goes on and on " * 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["cost", "--example", "published"], id="cost"),
-        pytest.param(
-            ["cost", "--result", str(RESULTS / "compare-turns-55k.json"), *COST],
-            id="cost-of-a-run",
-        ),
-    ],
-)
-def test_costs_are_whole_at_80_columns(
-    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
-    assert_whole(run, monkeypatch, *arguments)
 
 
 def test_answers_are_whole_at_80_columns(

@@ -18,9 +18,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from offpath.deploy.ray.export import RayChoices, export_ray
+from offpath.profiling.load.model_under_test import load_model
+from offpath.profiling.servers import archives
 from offpath.profiling.servers.confined import NAMESPACE
 from tests.support.bucket import read_out
-from tests.support.ray_application import make_application
 from tests.support.ray_rounds import CPUS, KILLED, REPLICAS, Event
 from tests.support.watched_load import Tries, Try
 
@@ -28,6 +30,23 @@ ROUNDS = int(os.environ.get("OFFPATH_RAY_ROUNDS", "10"))
 BATCH_SIZE = 8
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(120 * ROUNDS + 600)]
+
+
+def make_application(folder: Path, batch_size: int, replicas: tuple[int, int]) -> None:
+    """Exports FOLDER/application, which logs to FOLDER/log.
+
+    Args:
+        replicas: lowest and highest number of replicas.
+    """
+    model = load_model("near-free")
+    log = {"uri": f"file://{folder / 'log'}", "segment_max_age_s": 2}
+    config = archives.offpath_config(model, 1, prediction_log=log)
+    (folder / "store").mkdir()
+    config = {**config, "batchSize": batch_size}
+    archive = archives.build_offpath(model, config, folder / "store")
+    # The balancer runs on another node.
+    application = folder / "application"
+    export_ray(RayChoices(archive, application, replicas, host="0.0.0.0"))
 
 
 def ship(spool: Path) -> None:

@@ -17,10 +17,6 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(setup, arguments)
 
 
-def test_server_that_comes_with_us_needs_nothing() -> None:
-    assert invoke("offpath").output == "offpath: nothing to set up\n"
-
-
 def test_servers_that_share_an_environment_set_it_up_once() -> None:
     assert unique(["triton", "triton-thin", "offpath"]) == ["triton", "offpath"]
 

@@ -13,8 +13,6 @@ import psutil
 import pytest
 
 from offpath.commands.serve import wants_tokens
-from offpath.commands.serve_options import check_host
-from offpath.handler.errors import ExpectedError
 from offpath.serving.process.in_flight import count_unanswered
 from offpath.serving.process.processes import find_session_members
 from tests.support.echo_archive import MakeMar
@@ -157,21 +155,6 @@ def test_printed_curl_carries_a_key_that_works(make_mar: MakeMar) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
-def test_addresses_beyond_loopback_need_tokens(host: str) -> None:
-    for loopback in ("127.0.0.1", "localhost"):
-        check_host(loopback, token_auth=False)
-    check_host(host, token_auth=True)
-    check_host(host, token_auth=False, behind_proxy=True)
-    with pytest.raises(ExpectedError, match="--token-auth"):
-        check_host(host, token_auth=False)
-
-
-def test_ipv6_is_refused_as_torchserve_cannot() -> None:
-    with pytest.raises(ExpectedError, match="is an IPv6 address"):
-        check_host("::1", token_auth=True)
 
 
 def test_config_file_that_asks_for_tokens_gets_them(tmp_path: Path) -> None:

@@ -23,11 +23,14 @@ def test_the_door_is_there_where_it_is_asked_for() -> None:
     assert make(front=True) == DoorSettings(drain_s=7)
 
 
-def test_an_option_of_the_door_without_the_door_is_refused() -> None:
-    with pytest.raises(ExpectedError, match="--queue needs --front"):
-        make(queue=7)
-    with pytest.raises(ExpectedError, match="--front-memory needs --front"):
-        make(memory=Path("/elsewhere"))
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
+def test_addresses_beyond_loopback_need_tokens(host: str) -> None:
+    for loopback in ("127.0.0.1", "localhost"):
+        check_host(loopback, token_auth=False)
+    check_host(host, token_auth=True)
+    check_host(host, token_auth=False, behind_proxy=True)
+    with pytest.raises(ExpectedError, match="--token-auth"):
+        check_host(host, token_auth=False)
 
 
 def test_an_address_for_others_needs_the_doors_tokens() -> None:

@@ -149,14 +149,6 @@ def test_the_report_fits_80_columns_without_cutting_a_figure(both):
         assert "…" not in shown
 
 
-def test_markup_in_names_and_sources_is_shown_as_it_is():
-    functions = [make_function("[red]f[/]", "other", 2.0)]
-    lines = [make_line(1, 1.0, "a[/]")]
-    run = add_handler(make_run("lines"), "[b]x", None, functions, lines)
-    shown = show(run)
-    assert "[b]x" in shown and "[red]f[/]" in shown and "a[/]" in shown
-
-
 def test_a_lone_requests_account_says_what_its_queue_is():
     lone = " ".join(show(make_server(clients=1)).split())
     assert "With one client, no request waits for another" in lone
