@@ -73,7 +73,8 @@ servers_option = click.option(
     "--servers",
     default=DEFAULT_SERVERS,
     show_default=True,
-    help="Servers to measure, comma-separated, in the order of a round.",
+    help="Servers to measure, comma-separated, in the order of a round. docs/servers.md describes"
+    " all; an unknown name lists them.",
 )
 baseline_option = click.option(
     "--baseline",

@@ -46,7 +46,11 @@ BODY_SHOWN = 60
     type=click.IntRange(0, 20),
     help="How often to try again after no answer, or after 429, 500, 502, 503 or 504.",
 )
-@click.option("--model", help="Name of the model.  [default: the server's only model]")
+@click.option(
+    "--model",
+    help="Name of the model.  [default: the server's only model; behind a front door, which does"
+    " not list models, `classifier`]",
+)
 @click.option(
     "--thin",
     is_flag=True,
