@@ -27,6 +27,7 @@ from offpath.handler.image.input_maker import InputMaker, silence_decoders
 from offpath.handler.image.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.model.batch_runner import BatchRunner
+from offpath.handler.process.sick_worker import is_out_of_memory
 from offpath.handler.request.payload import Payload, read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import BatchTimings, Stage, StageTimer
@@ -236,16 +237,22 @@ class Pipeline:
         decoded = time.perf_counter()
         left = []
         for item, picture in zip(items, pictures):
-            pixels = (
-                None
-                if picture is None
-                else transform_on_device(picture, self._geometry)
-            )
+            pixels = None if picture is None else self._transform_on_device(picture)
             if pixels is None or item.index is None:
                 left.append(item)
             else:
                 self.runner.put_from_device(item.index, pixels)
         return left, decoded - start, time.perf_counter() - decoded
+
+    def _transform_on_device(self, picture: torch.Tensor) -> torch.Tensor | None:
+        try:
+            return transform_on_device(picture, self._geometry)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return (
+                None  # one large picture must not fail its neighbours; the CPU takes it
+            )
 
     def _decode(self, item: Item) -> tuple[float, float]:
         """Decodes and resizes one item into the batch.

@@ -22,6 +22,7 @@ from offpath.handler.image.decode import (
     read_orientation,
 )
 from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
+from offpath.handler.process.sick_worker import is_sticky
 from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)
@@ -101,12 +102,17 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
 def _together_or_alone(
     files: list[torch.Tensor], decode: DecodeTogether
 ) -> list[torch.Tensor | None]:
-    """Decodes all files in one call, or each in its own call if one bad file fails that call."""
+    """Decodes all files in one call, or each in its own call if one bad file fails that call.
+
+    A file for which the device has no memory is left to the CPU like a bad one.
+    """
     if not files:
         return []
     try:
         return [*decode(files)]
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_sticky(error):
+            raise
         if len(files) == 1:
             return [None]
         return [p for file in files for p in _together_or_alone([file], decode)]

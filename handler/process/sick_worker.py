@@ -90,8 +90,10 @@ class ModelHealth:
 
 
 def describe_error(error: Exception) -> str:
-    """Returns an error's type and the first line of its text."""
-    return f"{type(error).__name__}: {ascii(str(error).partition(chr(10))[0])}"
+    """Returns an error's type and the line of its text that says most, as ASCII."""
+    lines = str(error).splitlines() or [""]
+    line = next(filter(STICKY.search, lines), lines[0])
+    return f"{type(error).__name__}: {ascii(line)}"
 
 
 def end_after_reply(

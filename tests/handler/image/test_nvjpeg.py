@@ -13,9 +13,12 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from offpath.handler import pipeline as pipeline_module
 from offpath.handler.config import HandlerConfig
 from offpath.handler.image.decode import DecodeOptions, decode_image
+from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.image.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
+from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
@@ -124,6 +127,34 @@ def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     assert bad is None and png is None
     assert good is not None and last is not None and torch.equal(good, last)
     assert decode.calls == [3, 1, 1, 1]
+
+
+def test_a_broken_device_is_not_taken_for_a_broken_file() -> None:
+    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access")
+
+    with pytest.raises(torch.AcceleratorError):
+        decode_on_device([JPEG, JPEG], OPTIONS, decode)
+
+
+def test_a_picture_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = COFFEE.resize((COFFEE.width * 2, COFFEE.height * 2))
+    payloads = [JPEG, encode(large, "JPEG")]
+    expected = read(make_pipeline(None, decode="exact"), payloads)
+
+    def transform(
+        picture: torch.Tensor, geometry: InputGeometry
+    ) -> torch.Tensor | None:
+        if picture.shape[2] == large.width:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return transform_on_device(picture, geometry)
+
+    monkeypatch.setattr(pipeline_module, "transform_on_device", transform)
+    mixed = read(make_pipeline(CpuDecoder()), payloads)
+    for answer, one in zip(mixed, expected):
+        assert answer == pytest.approx(one, abs=ROUNDING)
 
 
 def test_read_only_bytes_cause_no_warning() -> None:

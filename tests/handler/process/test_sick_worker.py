@@ -60,6 +60,7 @@ def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
     assert isinstance(health.fail_batch(error), ModelFailed)
     assert is_sticky(error) and health.diagnosis is not None
     assert "\n" not in health.diagnosis and type(error).__name__ in health.diagnosis
+    assert "CUDA" in health.diagnosis
 
 
 @pytest.mark.parametrize("error", MEMORY)
