@@ -148,7 +148,9 @@ class FileSink:
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
-        with open(new, "wb") as file:
+        # Not for every user of the machine; the folder's group may read the records.
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        with open(descriptor, "wb") as file:
             file.write(body)
             if self.is_synced:
                 file.flush()

@@ -55,7 +55,7 @@ class Door:
         )
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
-        log.mkdir(parents=True, exist_ok=True)
+        log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
         self._files_seen: list[tuple[str, int]] = []

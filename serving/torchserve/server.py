@@ -231,7 +231,8 @@ class TorchServe:
     def _launch(self) -> None:
         self._tmp_dir = make_short_tmp_dir()
         self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+        # Logs may name clients and files: other users of the machine cannot read them.
+        self._log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         server_log = self._log_dir / SERVER_LOG
         # Skip what earlier runs have logged. The console log is overwritten.
         self._log_start = server_log.stat().st_size if server_log.exists() else 0

@@ -82,9 +82,10 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
 
 @pytest.mark.server
 def test_sighup_loses_no_request_and_the_server_says_what_reloads(
-    make_mar: MakeMar,
+    make_mar: MakeMar, tmp_path: Path
 ) -> None:
-    process = start_serve(make_mar())
+    log_dir = tmp_path / "logs"
+    process = start_serve(make_mar(), "--log-dir", str(log_dir))
     assert process.stdout is not None and process.stderr is not None
     try:
         url = json.loads(process.stdout.readline())["inference"]
@@ -100,6 +101,7 @@ def test_sighup_loses_no_request_and_the_server_says_what_reloads(
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0
+    assert log_dir.stat().st_mode & 0o7 == 0, "every user can read the logs"
 
 
 @pytest.mark.server

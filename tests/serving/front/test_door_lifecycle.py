@@ -220,6 +220,8 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     assert seen.refused > 0
     assert not victim.bodies.exists() and not victim.run.exists()
     check_log(log_folder, answered + seen.answered)
+    for private in (victim.log_dir, *(log_folder / "log").glob("dt=*/*/*")):
+        assert private.stat().st_mode & 0o7 == 0, "every user can read it"
     check_no_reload(victim)
 
 
