@@ -16,7 +16,7 @@ MARK = "<!-- commands -->\n"
 def list_commands(
     command: click.Command, path: str, parent: click.Context | None = None
 ) -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Every command with its whole name, groups' members in their place."""
+    """Yields every command with its whole name; the members of a group follow in its place."""
     context = click.Context(command, info_name=path.rpartition(" ")[2], parent=parent)
     if not isinstance(command, click.Group):
         yield path, command, context
@@ -28,12 +28,12 @@ def list_commands(
 
 
 def escape(text: str) -> str:
-    """For a cell of a table."""
+    """Escapes text for a cell of a table."""
     return text.replace("|", "\\|")
 
 
 def format_commands() -> str:
-    """A heading, the first sentence and the options of each command."""
+    """Formats a heading, the first sentence and the options of each command."""
     blocks = []
     for path, command, context in list_commands(main, "offpath"):
         rows = [
@@ -55,7 +55,7 @@ def format_commands() -> str:
 
 
 def write() -> None:
-    """Replaces everything after the mark."""
+    """Replaces everything in the page after the mark."""
     before = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
     PAGE.write_text(f"{before}{MARK}\n{format_commands()}", encoding="utf-8")
 

@@ -65,8 +65,7 @@ class Done(NamedTuple):
     err: str
     has_torch: bool
 
-
-def list_extras() -> dict[str, set[str]]:
+    """Returns the modules that each extra of setup.cfg installs, by the names that are imported."""
     """What setup.cfg's extras install, by the names that are imported."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
@@ -98,7 +97,7 @@ def run_hiding(
 
 
 def list_commands(folder: Path) -> list[list[str]]:
-    """Each command, ended by a wrong input at the latest."""
+    """Lists each command with arguments that end it, at the latest by a wrong input."""
     result = str(folder / "result.json")
     make_compare().save(folder / "result.json")
     (folder / "ids").write_text("a\n")

@@ -1,4 +1,4 @@
-"""What README and guides print are commands of `offpath`; their links lead somewhere."""
+"""README and guides print real commands of `offpath`, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_commands(page: Path) -> Iterator[str]:
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The innermost command, and what follows it."""
+    """Returns the innermost command and the words that follow it."""
     found: click.Command = main
     context = click.Context(main)
     while isinstance(found, click.Group) and words and not words[0].startswith("-"):

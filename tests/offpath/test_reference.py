@@ -18,7 +18,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def rows_under(heading: str) -> list[list[str]]:
-    """The cells of the tables of one section, without their heads."""
+    """Returns the cells of the tables of one section, without their heads."""
     section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     return [
