@@ -11,7 +11,7 @@ from offpath import cli
 
 
 class Done(NamedTuple):
-    """What a command left: exit code, stdout, stderr."""
+    """The exit code, stdout and stderr of a command."""
 
     code: int
     out: str

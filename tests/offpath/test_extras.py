@@ -65,8 +65,9 @@ class Done(NamedTuple):
     err: str
     has_torch: bool
 
+
+def list_extras() -> dict[str, set[str]]:
     """Returns the modules that each extra of setup.cfg installs, by the names that are imported."""
-    """What setup.cfg's extras install, by the names that are imported."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     return {
