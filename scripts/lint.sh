@@ -11,5 +11,6 @@ trap 'kill "$types" 2>/dev/null || true' EXIT
 "$VENV/bin/black" --check --quiet . || { say "black would reformat; run: $VENV/bin/black ."; exit 1; }
 "$VENV/bin/isort" --check --quiet .
 "$VENV/bin/flake8"
+"$VENV/bin/python" scripts/check_english.py
 "$VENV/bin/lint-imports" --no-logo --no-cache
 wait "$types"
