@@ -5,6 +5,7 @@ The check asks the management API and /metrics, and reads the process where it r
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ AREA = "server"
 METRICS_WAIT_S = 3.0
 METRICS_POLL_S = 0.2
 LEAST_SPOOL_BYTES = 1 << 30
+SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                 has_ours |= described.described.get("handler") == "offpath"
     metrics = _metrics_address(url, process)
     if has_ours and metrics is not None:
-        yield _check_metrics(f"{metrics}/metrics")
+        yield from _check_metrics(f"{metrics}/metrics")
 
 
 def _find_cure(error: ExpectedError) -> str:
@@ -221,17 +223,25 @@ def _metrics_address(url: str, process: ServerProcess | None) -> str | None:
     return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else None
 
 
-def _check_metrics(url: str) -> Finding:
+def _check_metrics(url: str) -> Iterator[Finding]:
     """Looks for offpath's metrics: describing the workers has just counted as a request."""
     deadline = time.monotonic() + METRICS_WAIT_S
     while True:
         try:
             text = httpx.get(url, trust_env=False).text
         except httpx.HTTPError as error:
-            return lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
+            yield lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
+            return
         if DECLARED_METRIC in text:
-            return ok(AREA, "metrics", f"offpath's metrics are at {url}")
+            yield ok(AREA, "metrics", f"offpath's metrics are at {url}")
+            break
         if time.monotonic() > deadline:
             found = f"none of offpath's at {url}"
-            return lost(AREA, "metrics", found, METRICS_CURE)
+            yield lost(AREA, "metrics", found, METRICS_CURE)
+            return
         time.sleep(METRICS_POLL_S)
+    ended = int(sum(float(count) for count in SICK_WORKERS.findall(text)))
+    if ended:
+        found = f"{ended} times since the start, a worker ended with a broken model"
+        cure = "torchserve.log says why: `this worker must be replaced`"
+        yield lost(AREA, "broken models", found, cure)

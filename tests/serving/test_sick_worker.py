@@ -19,6 +19,8 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW
+from offpath.serving.check.running import check_server
+from offpath.serving.finding import State
 from offpath.serving.log_tools.objects import open_store_at
 from offpath.serving.log_tools.reading import Period, compare, read_records
 from offpath.serving.torchserve.server import TorchServe
@@ -178,6 +180,9 @@ def test_a_sick_worker_is_replaced_and_costs_few_answers(
     assert failing.count_lines() == lines + 1
     wait_until(lambda: failing.count("offpath_sick_workers_total") == ended + 1, 5)
     check_log(failing, [reply for reply in replies if reply.status in (200, 503)])
+    found = {one.subject: one for one in check_server(failing.server.management_url)}
+    assert found["broken models"].state is State.LOST
+    assert found["broken models"].found.startswith(f"{ended + 1:.0f} times")
 
 
 def check_log(failing: Failing, replies: list[Reply]) -> None:
