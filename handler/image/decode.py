@@ -206,7 +206,9 @@ def _decode_with_pillow(
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_pixels(image.height, image.width, options.max_pixels)
             turned = _turn(image) if options.exif_orientation else image
-            pixels = _to_rgb(turned)
+            image.load()
+            image.fp = None  # where a WebP keeps a second copy of its pixels
+            rgb = _to_rgb(turned)
     except ItemError:
         raise
     except UnidentifiedImageError as error:
@@ -221,6 +223,9 @@ def _decode_with_pillow(
     except Exception as error:
         # Pillow's plugins raise anything on broken input: OSError, SyntaxError, struct.error, ...
         raise UndecodableImage("the image data is broken or incomplete") from error
+    # A WebP keeps four copies of its pixels; most go before the array is made.
+    del image, turned
+    pixels = np.asarray(rgb)
     return DecodedImage(pixels, pixels.shape[0], pixels.shape[1])
 
 
@@ -233,8 +238,8 @@ def _turn(image: Image.Image) -> Image.Image:
     return image.transpose(TURNS[orientation]) if orientation in TURNS else image
 
 
-def _to_rgb(image: Image.Image) -> Pixels:
-    """Converts any of Pillow's modes to uint8 RGB: high byte of 16-bit grey, alpha dropped."""
+def _to_rgb(image: Image.Image) -> Image.Image | Pixels:
+    """Converts any of Pillow's modes to 8-bit RGB: high byte of 16-bit grey, alpha dropped."""
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
@@ -243,4 +248,4 @@ def _to_rgb(image: Image.Image) -> Pixels:
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -189,6 +189,13 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "lossless": lambda: save(
             Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
         ),
+        "animated": lambda: save(
+            Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
+            "WEBP",
+            save_all=True,
+            append_images=[Image.new("RGBA", (SIDE, SIDE), (4, 3, 2, 1))],
+            method=0,
+        ),
         "lossless bytes": lambda: save(noise(2500), "WEBP", lossless=True, method=0),
         "lossy": lambda: save(noise(900, SIDE), "WEBP", quality=60, method=0),
     },

@@ -17,6 +17,8 @@ from tests.fuzz.costly_requests import (
 from tests.fuzz.worst_cost import measure, report
 
 MOST_S = 2.0
+# docs/security.md: memory to plan per decode thread.
+MOST_MB = 1000
 # For each format, what costs most as it is: those are also sent in every envelope.
 COSTLIEST = {
     "JPEG": "progressive",
@@ -64,4 +66,4 @@ def check(kind: str, name: str, request: Request) -> None:
     cost = measure(request)
     report(kind, name, len(request.body), cost)
     assert cost.cpu_s <= MOST_S and "BUG" not in cost.answer
-    assert cost.answer != "the process ended"
+    assert cost.answer != "the process ended" and cost.memory_mb <= MOST_MB
