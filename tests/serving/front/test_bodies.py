@@ -9,7 +9,6 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front import bodies
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orphans
-from offpath.serving.front.state import DoorState, read_state, request_reload
 
 
 def test_folder_is_private_and_in_memory() -> None:
@@ -60,12 +59,3 @@ def test_connections_to_a_socket_are_counted(tmp_path: Path) -> None:
             accepted, _ = listener.accept()
             assert count_connections(path) == 1
             accepted.close()
-
-
-def test_a_reload_needs_a_running_door(tmp_path: Path) -> None:
-    with pytest.raises(ExpectedError, match="no `offpath serve --front`"):
-        request_reload(tmp_path, 1)
-    DoorState(2**22 + 1).write(tmp_path)
-    assert read_state(tmp_path).reloads == 0
-    with pytest.raises(ExpectedError, match="cannot reach process"):
-        request_reload(tmp_path, 1)

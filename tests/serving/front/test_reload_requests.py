@@ -34,6 +34,7 @@ def requests(folder: Path) -> Iterator[ReloadRequests]:
 
 def ask(requests: ReloadRequests, folder: Path) -> Future[None]:
     """Asks for a reload; the request has arrived on return."""
+    requests.are_waiting()  # accepts the requests that came earlier
     before = len(requests._waiting)
     future = ThreadPoolExecutor(1).submit(request_reload, folder, 30)
     wait_until(lambda: requests.are_waiting() and len(requests._waiting) > before)
