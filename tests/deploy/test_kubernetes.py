@@ -200,6 +200,7 @@ def list_containers(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_log_files_reach_kubectl_logs_also_those_of_a_later_server(
     chart: helm.Chart, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_only_server_errors_mark_a_span_as_failed(collector: Collector) -> None:
     assert (bad.status.code, failed.status.code) == (0, 2)
 
 
+@pytest.mark.slow
 def test_traced_requests_open_nothing_and_connect_nowhere(
     collector: Collector, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def share(handler: Profiled, *stages: str) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(
     profile, tmp_path

@@ -60,6 +60,7 @@ def test_open_loop_counts_each_arrival_of_its_window(send):
     assert 0.6 < sample.elapsed_s < 4
 
 
+@pytest.mark.slow
 def test_closed_loop_hides_a_stall_and_open_loop_shows_it(send):
     p90_ms = {}
     for rate in (None, 40):
