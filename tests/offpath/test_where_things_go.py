@@ -244,7 +244,8 @@ def test_a_new_server_is_in_the_comparison(copy: Copy) -> None:
     (copy.folder / "images").mkdir()
     (copy.folder / "images" / "a.jpg").write_bytes(jpeg(size=(320, 240)))
     options = "--model near-free --workload images --clients 1 --seconds 1 --warm-up 0 --rounds 1"
-    copy.run(
+    shown = copy.run(
         "-m", "offpath", "bench", "compare", "--servers", "plain", *options.split()
     )
-    # The answers were checked, or the server would be left out and the exit code 1.
+    # A server with wrong answers would be left out, with exit code 1.
+    assert re.search(r"^ +plain +[\d.,]+ ", shown, re.MULTILINE)
