@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -12,20 +14,24 @@ from offpath.handler.errors import ExpectedError
 
 SHM = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
+PREFIX = "offpath-bodies-"
 # Room for two batches of the largest bodies.
 LEAST_BODIES = 16
 
 
 def make_folder(
     max_body_bytes: int, parent: Path = SHM, bodies: int = LEAST_BODIES
-) -> Path:
-    """Makes the folder with mode 0700.
+) -> tuple[Path, int]:
+    """Makes the folder with mode 0700, after removing the folders of doors that were killed.
 
     Args:
         max_body_bytes: size of the largest body.
         parent: folder on a tmpfs.
         bodies: number of the largest bodies that must fit. A body that finds no room later is
             answered 503.
+
+    Returns:
+        the folder, and a descriptor that locks it until it is closed or this process ends.
 
     Raises:
         ExpectedError: `parent` is not on a tmpfs, or has too little room.
@@ -35,6 +41,7 @@ def make_folder(
             f"{parent} is not on a tmpfs, so bodies would be written to a disk; mount a tmpfs and "
             "name it with --front-memory"
         )
+    remove_dead_folders(parent)
     free = free_bytes(parent)
     needed = bodies * max_body_bytes
     if free < needed:
@@ -43,7 +50,29 @@ def make_folder(
             f"need {needed >> 20} MB; make it larger (docker run --shm-size=2g, a Memory volume in "
             "Kubernetes), or lower max_request_size or --front-bodies"
         )
-    return Path(tempfile.mkdtemp(prefix="offpath-", dir=parent))
+    # Renamed after it is locked, so that no other door finds it without a lock.
+    new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
+    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return new.rename(parent / new.name[1:]), lock
+
+
+def remove_dead_folders(parent: Path) -> None:
+    """Removes this user's folders of bodies that no running door has locked.
+
+    The kernel drops a lock with its process, also after SIGKILL and across containers that share
+    the tmpfs, where the same process id belongs to several processes.
+    """
+    for folder in parent.glob(f"{PREFIX}*"):
+        # Locked by its door, removed in the meantime, or not a folder that this user may open.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_uid == os.getuid():
+                    remove_folder(folder)
+            finally:
+                os.close(descriptor)
 
 
 def free_bytes(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from pathlib import Path
@@ -50,7 +51,8 @@ class Door:
         log_dir: Path | None,
     ) -> None:
         self.settings, self.behind, self._binary = settings, behind, binary
-        bodies = make_folder(
+        self._bodies_lock: int | None
+        bodies, self._bodies_lock = make_folder(
             behind.max_body_bytes, settings.memory, settings.front_bodies
         )
         run = make_short_tmp_dir()
@@ -169,6 +171,9 @@ class Door:
             self._nginx.stop()
         remove_folder(self.place.bodies)
         remove_folder(self.place.run)
+        if self._bodies_lock is not None:
+            os.close(self._bodies_lock)
+            self._bodies_lock = None
 
     def _write(self) -> None:
         self._files_seen = self._read_stamps()

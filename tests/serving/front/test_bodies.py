@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,13 @@ from offpath.serving.front.bodies import SHM, is_tmpfs, make_folder, remove_orph
 
 
 def test_folder_is_private_and_in_memory() -> None:
-    folder = make_folder(1 << 20)
+    folder, lock = make_folder(1 << 20)
     try:
         assert folder.parent == SHM and is_tmpfs(folder)
         assert folder.stat().st_mode & 0o777 == 0o700
     finally:
         folder.rmdir()
+        os.close(lock)
 
 
 def test_folder_on_a_disk_is_refused(tmp_path: Path) -> None:
@@ -34,7 +37,51 @@ def test_too_little_memory_is_refused_with_the_cure(
     monkeypatch.setattr(bodies, "free_bytes", lambda _: 64 << 20)
     with pytest.raises(ExpectedError, match="64 MB free.*--shm-size"):
         make_folder(32 << 20)
-    make_folder(32 << 20, bodies=2).rmdir()
+    folder, lock = make_folder(32 << 20, bodies=2)
+    folder.rmdir()
+    os.close(lock)
+
+
+def start_other_door() -> tuple[subprocess.Popen[str], Path]:
+    """Starts a process with a folder and a body in it."""
+    code = (
+        "from offpath.serving.front.bodies import make_folder; import time; "
+        "folder, _ = make_folder(1); (folder / '0000000001').touch(); "
+        "print(folder, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_start_first_removes_the_bodies_of_killed_doors_and_of_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed, dead = start_other_door()
+    running, alive = start_other_door()
+    strange = SHM / f"{bodies.PREFIX}link"
+    (tmp_path / "keep").touch()
+    strange.symlink_to(tmp_path)
+    try:
+        assert dead.is_dir()
+        killed.kill()
+        killed.wait()
+        # The bodies of the killed door fill the memory.
+        free = {True: 0, False: 1 << 40}
+        monkeypatch.setattr(bodies, "free_bytes", lambda _: free[dead.exists()])
+        folder, lock = make_folder(1 << 20)
+        assert [p.name for p in alive.iterdir()] == ["0000000001"]
+        assert (tmp_path / "keep").exists()
+        folder.rmdir()
+        os.close(lock)
+    finally:
+        strange.unlink()
+        running.kill()
+        running.wait()
+        bodies.remove_dead_folders(SHM)
+    assert not alive.exists()
 
 
 def test_bodies_that_no_process_has_open_are_removed(tmp_path: Path) -> None:
