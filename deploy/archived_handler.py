@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
 ENTRY = "offpath_archive_entry"
+ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,15 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+def make_event_id(given: str) -> str:
+    """Makes a unique event id that begins with the client's id, if that has a plain form.
+
+    Clients repeat ids, and the prediction log keeps one record per id.
+    """
+    unique = uuid.uuid4()
+    return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
 
 
 class ServerMetric(Protocol):

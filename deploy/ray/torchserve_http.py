@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,14 +24,13 @@ EXPLANATIONS = f"/explanations/{SETTINGS['name']}"
 ENVELOPE_BYTES = 65_536
 JSON_TYPE = "application/json"
 ID_HEADER = "x-request-id"
-ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 HEALTHY = b'{"status":"Healthy"}'
 
 
 async def read_request(http: HttpRequest) -> Request | Response:
     """Returns the image to classify, or the response to any other request."""
     # Imported here, because Ray's controller reads the configuration without torch.
-    from archived_handler import Request
+    from archived_handler import Request, make_event_id
 
     path = http.scope["path"]
     if path == "/ping":
@@ -50,16 +47,8 @@ async def read_request(http: HttpRequest) -> Request | Response:
     if path == EXPLANATIONS:
         # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
         headers["explain"] = "True"
+    # Ray makes the id, or takes it from the client.
     return Request(body, make_event_id(headers.get(ID_HEADER, "")), headers)
-
-
-def make_event_id(given: str) -> str:
-    """Makes a unique event id from the `x-request-id`, which Ray makes or takes from the client.
-
-    A client could repeat its id, and the prediction log keeps one record per id.
-    """
-    unique = uuid.uuid4()
-    return f"{given}.{unique.hex[:12]}" if ID_FORM.fullmatch(given) else str(unique)
 
 
 async def read_body(http: HttpRequest, max_bytes: int) -> bytes | None:

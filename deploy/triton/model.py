@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from archived_handler import (  # type: ignore[import-not-found] # noqa: E402
     Answer,
     ArchivedHandler,
     Request,
+    make_event_id,
 )
 
 ARCHIVE = "archive"
@@ -63,7 +63,7 @@ def read_images(request: Any) -> Iterator[Request]:
         for name, value in json.loads(request.parameters() or "{}").items()
         if isinstance(value, str)
     }
-    request_id = request.request_id() or str(uuid.uuid4())
+    request_id = make_event_id(request.request_id())
     for number, item in enumerate(array):
         own_id = request_id if len(array) == 1 else f"{request_id}-{number}"
         body = bytes(item[0]) if array.dtype == np.object_ else to_npy(item)

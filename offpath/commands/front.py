@@ -87,8 +87,8 @@ def command(
 
     \b
     Example: the first command on each host, the second in front of them:
-      offpath serve --front --host 10.0.0.11 --behind-proxy --client-ids
-      offpath front --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
+      offpath serve --front --host 10.0.0.11 --behind-proxy --front-keys keys.txt
+      offpath front --front-keys keys.txt --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
     # No port for metrics: the hosts have their own.
     settings = DoorSettings(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from offpath.handler.errors import WrongOption
-from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.door_settings import DoorSettings, read_tokens
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -95,6 +95,13 @@ DOOR_OPTIONS = [
         "--client-ids",
         is_flag=True,
         help="Start the request's id with the client's x-request-id, if that is a UUID.",
+    ),
+    click.option(
+        "--front-keys",
+        type=FILE,
+        callback=lambda _, __, path: tuple(read_tokens(path)) if path else (),
+        help="File with a secret per line, as for --tokens, the same for `offpath front` and its "
+        "hosts. `offpath logs read --once` then recognises two attempts at one request.",
     ),
     click.option("--explanations", is_flag=True, help="Open /explanations too."),
     click.option(

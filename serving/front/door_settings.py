@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from offpath.handler.errors import WrongOption
@@ -41,6 +41,7 @@ class DoorSettings:
         client_rate: requests per second of one client; 0 sets no limit.
         client_timeout_s: seconds that a client may send nothing in the middle of a request.
         client_ids: a client's x-request-id that is a UUID becomes the start of the request's id.
+        front_keys: secrets by which a host recognises `offpath front`, which sends the first one.
         explanations: opens /explanations too.
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; more get 503.
@@ -64,6 +65,7 @@ class DoorSettings:
     client_rate: int = 0
     client_timeout_s: int = 10
     client_ids: bool = False
+    front_keys: tuple[str, ...] = field(default=(), repr=False)
     explanations: bool = False
     invocations: bool = False
     queue: int = QUEUE

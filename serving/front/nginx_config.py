@@ -180,7 +180,8 @@ def _values(
         "keepalive_min_timeout": _keepalive_line(binary),
         "road_of_large": named,
         "small_length": below(settings.by_name_from_bytes),
-        "client_ids": _client_ids_line(settings.client_ids),
+        "client_ids": _asked_id_lines(settings, behind),
+        "front_key": settings.front_keys[0] if settings.front_keys else "",
         "type_to_torchserve": (
             "application/octet-stream" if behind.hand_over else "$http_content_type"
         ),
@@ -224,18 +225,21 @@ def _keepalive_line(binary: NginxBinary) -> str:
     )
 
 
-def _client_ids_line(client_ids: bool) -> str:
-    """Returns the map's lines that put a client's id at the start of the request's id.
+def _asked_id_lines(settings: DoorSettings, behind: Behind) -> str:
+    """Returns the map's lines from "KEY ID" to a request's id that begins with the asked one.
 
-    The digits behind it keep two requests with one id apart, and the digits behind the ~ of
-    `offpath front` two attempts at one request.
+    The digits behind a client's id keep two requests with one id apart, and the digits behind the ~
+    two attempts at one request. `logs read --once` shows one of those, so with a ~ a client could
+    hide another's record: only a door that knows a key may send it.
     """
-    if not client_ids:
-        return ""
-    return (
-        f'"~^(?<client_id>{UUID})$" $client_id.$offpath_short_id;\n'
-        f'"~^(?<asked_id>{UUID}(\\.[0-9a-f]{{12}})?~)$" $asked_id$offpath_short_id;'
-    )
+    lines = []
+    if settings.client_ids:
+        lines.append(f'"~ (?<client_id>{UUID})$" $client_id.$offpath_short_id;')
+    if settings.front_keys and not behind.hosts:
+        keys = "|".join(map(re.escape, settings.front_keys))
+        asked = f"(?<asked_id>{UUID}(\\.[0-9a-f]{{12}})?~)"
+        lines.append(f'"~^({keys}) {asked}$" $asked_id$offpath_short_id;')
+    return "\n".join(lines)
 
 
 def _rate_zone_line(rate: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from offpath.deploy.archived_handler import make_event_id
 from offpath.deploy.exportable import ARCHIVED_DECODER, unpack
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -108,6 +109,13 @@ def test_answers_are_torchserves_own_and_each_is_in_the_log_once(
     assert seen["metrics"]["offpath_errors_total UnsupportedFormat"] == 1
     logged = [record["event_id"] for record in read_records(tmp_path / "log")]
     assert sorted(logged) == [f"id-{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize("given", ["", "1", "a~", "a b", "x" * 65])
+def test_two_requests_with_one_id_have_two_records(given: str) -> None:
+    first, second = make_event_id(given), make_event_id(given)
+    assert first != second and "~" not in first
+    assert first.startswith(given) == (given in ("", "1"))
 
 
 # Decodes the files of its command line in two tiers, and asks to explain the first.

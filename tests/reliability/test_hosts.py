@@ -60,6 +60,12 @@ pytestmark = [
 ]
 
 
+def write_keys(folder: Path) -> list[str]:
+    """Writes the key that the hosts and their door share, and returns its option."""
+    (folder / "keys").write_text("a-key-of-the-door-0123")
+    return ["--front-keys", str(folder / "keys")]
+
+
 class Host:
     """`offpath serve --front` in a network namespace that is reachable by one loopback port."""
 
@@ -76,7 +82,8 @@ class Host:
         self._tmp = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))
         self._memory = Path(tempfile.mkdtemp(prefix="offpath-test-", dir=SHM))
         options = ["--front-memory", str(self._memory), "--log-dir"]
-        options += [str(self.folder / "logs"), "--client-ids", "--metrics-port", "0"]
+        options += [str(self.folder / "logs"), "--metrics-port", "0"]
+        options += write_keys(self.folder.parent)
         command = [sys.executable, "-m", "offpath", "serve", "near-free", "--front"]
         command += ["--model-store", str(self._store), "--port", str(self._inner)]
         with open(self.folder / "out", "ab") as out:
@@ -133,6 +140,7 @@ def door_before(hosts: list[Host], folder: Path) -> Iterator[str]:
     """Runs `offpath front`; yields its URL."""
     upstreams = [word for host in hosts for word in ("--upstream", host.name)]
     command = [sys.executable, "-m", "offpath", "front", "--port", "0", "--json"]
+    command += write_keys(folder)
     with open(folder / "front.err", "wb") as errors:
         process = subprocess.Popen(
             [*command, *upstreams], stdout=subprocess.PIPE, stderr=errors, text=True

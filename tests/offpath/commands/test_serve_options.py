@@ -10,7 +10,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 
 NAMES = """tls_cert tls_key tokens client_connections client_rate client_timeout_s
-client_ids explanations queue metrics_host memory""".split()
+client_ids front_keys explanations queue metrics_host memory""".split()
 
 
 def make(**changes: Any) -> DoorSettings | None:

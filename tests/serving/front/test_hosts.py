@@ -24,7 +24,8 @@ BODIES = [b"s" * 55_000, b"l" * 900_000]
 OWN_ID = "0b5c1d3e-0000-4000-8000-000000000000"
 # What a silent host costs a request.
 ANSWER_S = 2
-FRONT = DoorSettings(port=0, metrics_port=0)
+FRONT_KEY = "a-key-of-the-door-0123"
+FRONT = DoorSettings(port=0, metrics_port=0, front_keys=(FRONT_KEY,))
 
 
 class Hosts:
@@ -144,6 +145,7 @@ def test_headers_that_a_host_receives(hosts: Hosts) -> None:
     assert path == "/predictions/m"
     # The host's own door may ask for the same tokens.
     assert headers["authorization"] == "Bearer a" and "describe" not in headers
+    assert headers["x-offpath-front"] == FRONT_KEY
     # The door's own id, as nobody has allowed the client's; what follows the ~ is the attempt's.
     assert (
         headers["x-request-id"].endswith("~") and OWN_ID not in headers["x-request-id"]
