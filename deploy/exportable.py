@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offpath import serving
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
 from offpath.serving.mar_file import read_mar
 
-ARCHIVED_HANDLER = Path(__file__).with_name("archived_handler.py")
+# Modules that the exports share with Granian's workers.
+SHELL = Path(serving.__file__).parent / "shell"
 ARCHIVED_DECODER = Path(__file__).with_name("archived_decoder.py")
 # A file in every export that names its archive; --force replaces only folders that hold it.
 MARK = "offpath-export.json"
@@ -128,7 +130,7 @@ def unpack(archive: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive) as content:
         content.extractall(folder / "archive")
-    shutil.copy(ARCHIVED_HANDLER, folder)
+    shutil.copy(SHELL / "archived_handler.py", folder)
 
 
 def write_mark(output: Path, archive: Path) -> None:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import ray
 from batch_queue import BatchQueue
 from ray import serve
+from ray_http import FOLDER, SETTINGS, make_response, read_request
 from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from torchserve_http import FOLDER, SETTINGS, make_response, read_request
 
 if TYPE_CHECKING:
-    from offpath.deploy.archived_handler import Answer, Request
+    from offpath.serving.shell.archived_handler import Answer, Request
 
 
 @serve.deployment

@@ -1,9 +1,10 @@
 """Makes a Ray Serve application from a .mar: `offpath export ray`.
 
 DIR/config.yaml, rayservice.yaml: for `serve run`, and for KubeRay
-DIR/deployment.py, torchserve_http.py, batch_queue.py, ray_metrics.py: the program
+DIR/deployment.py, ray_http.py, ray_metrics.py: the program
 DIR/two_tiers.py, archived_decoder.py: the program with separate decoders
-DIR/archived_handler.py, settings.json, archive/, requirements.txt
+DIR/archived_handler.py, batch_queue.py, torchserve_http.py: what it shares with other servers
+DIR/settings.json, archive/, requirements.txt
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from offpath.deploy.exportable import (
     ARCHIVED_DECODER,
+    SHELL,
     Exportable,
     make_folder,
     read_exportable,
@@ -28,12 +30,9 @@ from offpath.deploy.exportable import (
 from offpath.handler.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
-PROGRAMS = (
-    "deployment.py",
-    "torchserve_http.py",
-    "batch_queue.py",
-    "ray_metrics.py",
-)
+PROGRAMS = tuple(
+    TEMPLATES / name for name in ("deployment.py", "ray_http.py", "ray_metrics.py")
+) + (SHELL / "batch_queue.py", SHELL / "torchserve_http.py")
 LOOPBACK = "127.0.0.1"
 # In a pod: others reach it by its address, and a NetworkPolicy decides who may.
 ALL_ADDRESSES = "0.0.0.0"
@@ -101,12 +100,11 @@ def export_ray(choices: RayChoices) -> list[str]:
     in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
     make_folder(choices.output, choices.force)
     unpack(archive.path, choices.output)
-    names = [*PROGRAMS]
+    programs = [*PROGRAMS]
     if choices.decoders is not None:
-        names.append("two_tiers.py")
-        shutil.copy(ARCHIVED_DECODER, choices.output)
-    for name in names:
-        shutil.copy(TEMPLATES / name, choices.output)
+        programs += [TEMPLATES / "two_tiers.py", ARCHIVED_DECODER]
+    for program in programs:
+        shutil.copy(program, choices.output)
     texts = {
         "settings.json": json.dumps(make_settings(archive, choices), indent=2) + "\n",
         "config.yaml": serve_config,

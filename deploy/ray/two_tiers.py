@@ -18,16 +18,11 @@ from deployment import Classifier
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
+from ray_http import FOLDER, SETTINGS, make_refusal, make_response, read_request
 from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from torchserve_http import (
-    FOLDER,
-    SETTINGS,
-    make_response,
-    read_request,
-    refuse,
-)
+from torchserve_http import MODEL_GONE
 
 
 @serve.deployment
@@ -60,7 +55,7 @@ class Decoder:
             answer = await self._models.answer.remote(replace(request, body=made))
         except RayError:
             # The replica died. A second attempt could record the request twice.
-            return refuse(503, "ModelGone", "the model's process ended; send it again")
+            return make_refusal(MODEL_GONE)
         return make_response(answer)
 
     async def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""`offpath serve`: starts TorchServe with our settings and checks them before it is announced."""
+"""`offpath serve`: starts TorchServe or Granian and checks its settings before it is announced."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from offpath.commands.serve_options import (
     make_front,
 )
 from offpath.commands.serve_view import ServeView
+from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
     default_spool_dir,
@@ -38,8 +39,17 @@ DEFAULT_STORE = Path(".offpath/model-store")
 SERVER_OPTIONS = (
     *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
     *("config", "enable_model_api", "token_auth", "allow_cpu", "fork_workers"),
-    "log_dir",
+    *("log_dir", "server"),
 )
+# Options that only TorchServe has, with the value that asks for nothing.
+TORCHSERVE_ONLY = {
+    "management_port": None,
+    "grpc": False,
+    "grpc_port": 0,
+    "enable_model_api": False,
+    "token_auth": False,
+    "fork_workers": True,
+}
 
 
 @click.command(name="serve")
@@ -50,6 +60,13 @@ SERVER_OPTIONS = (
     default=DEFAULT_STORE,
     show_default=True,
     help="Folder of the archives that are named without a path.",
+)
+@click.option(
+    "--server",
+    type=click.Choice(["torchserve", "granian"]),
+    default="torchserve",
+    show_default=True,
+    help="Server around the archives. granian needs no Java (docs/after-torchserve.md).",
 )
 @add_options(LISTEN_OPTIONS)
 @click.option(
@@ -138,7 +155,7 @@ def command(
     behind_proxy: bool,
     **options: Any,
 ) -> None:
-    """Serve archives with TorchServe until Ctrl-C or SIGTERM.
+    """Serve archives with TorchServe or Granian until Ctrl-C or SIGTERM.
 
     Without arguments, all archives of --model-store are served. At the end, requests in flight are
     answered. Without --front, stop the traffic first, because TorchServe accepts requests until it
@@ -152,9 +169,14 @@ def command(
     """
     own = {name: options.pop(name) for name in SERVER_OPTIONS}
     listening = {name: own[name] for name in ("host", "port", "metrics_port")}
-    front = make_front(options, **listening, verbose=verbose, drain_s=drain_s)
+    is_granian = own["server"] == "granian"
+    front = make_front(
+        options, is_granian, **listening, verbose=verbose, drain_s=drain_s
+    )
     # The option's absence must not switch off tokens that the file asks for.
     own["token_auth"] = own["token_auth"] or wants_tokens(own["config"])
+    if is_granian:
+        check_granian(own)
     check_host(own["host"], own["token_auth"], front, behind_proxy)
     view = ServeView(as_json)
     if behind_proxy:
@@ -219,6 +241,19 @@ def make_settings(
         log_dir=choose_log_dir(log_dir, port),
         **same,
     )
+
+
+def check_granian(options: dict[str, Any]) -> None:
+    """Refuses options that only TorchServe has.
+
+    Raises:
+        WrongOption: one of them is given.
+    """
+    for name, unset in TORCHSERVE_ONLY.items():
+        if options[name] != unset:
+            option = name.replace("_", "-").replace("fork", "no-fork")
+            cure = "; use --front --tokens FILE" if name == "token_auth" else ""
+            raise WrongOption(f"--{option} needs --server torchserve{cure}")
 
 
 def wants_tokens(config: Path | None) -> bool:

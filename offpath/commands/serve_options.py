@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
+from offpath.serving.front.nginx import find_nginx
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(0, 65535)
 DEFAULTS = DoorSettings()
+# The default number of the largest bodies (max_request_size of config.properties).
+LEAST_FRONT_BYTES = LEAST_BODIES * (32 << 20)
 DEFAULT_LOG_DIR = Path(".offpath/logs")
 # Each list is in the order of `--help`.
 LISTEN_OPTIONS = [
@@ -124,8 +128,10 @@ DOOR_OPTIONS = [
 FRONT_OPTIONS = [
     click.option(
         "--front/--no-front",
-        help="Put nginx in front of TorchServe: large bodies never pass through Java "
-        "(docs/front-door.md). The options below need --front.",
+        default=None,
+        help="Put nginx in front of the server: large bodies never pass through Java "
+        "(docs/front-door.md). The options below need --front [default: with --server granian, if "
+        "nginx is installed and /dev/shm has room].",
     ),
     *DOOR_OPTIONS,
     click.option(
@@ -162,24 +168,38 @@ def add_options(
     return decorate
 
 
-def make_front(options: dict[str, Any], **common: Any) -> DoorSettings | None:
+def make_front(
+    options: dict[str, Any], is_default: bool = False, **common: Any
+) -> DoorSettings | None:
     """Makes the settings of the door; None without `--front`.
 
     Args:
         options: values of `FRONT_OPTIONS`.
+        is_default: take the door without `--front` too, where it can run.
         common: settings from options that a server without a door has too.
 
     Raises:
         WrongOption: an option of the door is given without `--front`, or two do not fit.
     """
     options = dict(options)
-    if options.pop("front"):
+    is_wanted = options.pop("front")
+    if is_wanted or (is_wanted is None and is_default and can_run_front(options)):
         return DoorSettings(**common, **options)
     for name, value in options.items():
         if value != getattr(DEFAULTS, name):
             option = "front-memory" if name == "memory" else name.replace("_", "-")
             raise WrongOption(f"--{option} needs --front")
     return None
+
+
+def can_run_front(options: Mapping[str, Any]) -> bool:
+    """Tells whether nginx is installed and the folder of the bodies is a tmpfs with some room."""
+    memory = options["memory"]
+    try:
+        find_nginx()
+    except MissingPackage:
+        return False
+    return is_tmpfs(memory) and free_bytes(memory) >= LEAST_FRONT_BYTES
 
 
 def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:

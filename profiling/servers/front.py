@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from offpath.handler.errors import ExpectedError
@@ -131,7 +131,7 @@ class FrontDoorAdapter(TorchServeAdapter):
         session = OneHostSession(lambda: settings, door, View())
         try:
             session.start()
-            server = session.rotation.current
+            server = cast(TorchServe, session.rotation.current)
             yield RunningBehindDoor(server, session.door, began_s)
         finally:
             session.stop()

@@ -11,14 +11,15 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.granian.slots import ServedModel, plan_models
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.torchserve.properties import DEFAULTS
-from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
     LOOPBACK,
     ServerSettings,
     read_config,
 )
+from offpath.serving.torchserve.session import AnyServer
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
@@ -44,6 +45,8 @@ class Behind:
             reached over a socket.
         unwell: hosts that are asked only when no other host can be.
         only_model: the model that /invocations leads to; None closes /invocations.
+        routes: the models of a Granian server, which has sockets of its own for each; empty for
+            TorchServe, which finds the model itself.
     """
 
     hand_over: bool
@@ -53,6 +56,7 @@ class Behind:
     hosts: tuple[str, ...] = ()
     unwell: frozenset[str] = frozenset()
     only_model: str | None = None
+    routes: tuple[ServedModel, ...] = ()
 
     def __post_init__(self) -> None:
         for host in self.hosts:
@@ -87,6 +91,7 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
         # TorchServe's own queue length is meant for bodies in Java's heap; names take no room.
         queue=max(front.queue, own_queue) if hand_over else own_queue,
         only_model=_only_model([name for name, _ in named], front),
+        routes=tuple(plan_models(named)) if settings.server == "granian" else (),
     )
 
 
@@ -110,7 +115,7 @@ def settings_behind(
     )
 
 
-def has_ready_workers(server: TorchServe) -> bool:
+def has_ready_workers(server: AnyServer) -> bool:
     """Tells whether every model has a READY worker."""
     try:
         with server.management() as management:
@@ -122,27 +127,26 @@ def has_ready_workers(server: TorchServe) -> bool:
         return False
 
 
-def count_connections(socket: Path) -> int:
-    """Counts the connections to a listener on a Unix socket."""
+def count_connections(server: AnyServer) -> int:
+    """Counts nginx's connections to a server's Unix sockets for predictions."""
+    others = ("management.sock", "metrics.sock")
+    sockets = {str(path) for name, path in server.links().items() if name not in others}
     count = 0
     for line in UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Num RefCount Protocol Flags Type St Inode Path
         fields = line.split(maxsplit=7)
-        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] == str(socket):
+        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] in sockets:
             count += 1
     return count
 
 
-def turn_links(server: TorchServe, run: Path) -> None:
+def turn_links(server: AnyServer, run: Path) -> None:
     """Points the door's links at a server: every new connection goes there from now on."""
-    for kind in ("inference", "management", "metrics"):
-        socket = server.socket(kind)
-        if socket is None:
-            raise RuntimeError("a server behind the door listens on sockets")
-        new = run / f"{kind}.new"
+    for name, socket in server.links().items():
+        new = run / f"{name}.new"
         new.unlink(missing_ok=True)
         new.symlink_to(socket)
-        os.replace(new, run / f"{kind}.sock")
+        os.replace(new, run / name)
 
 
 def check_successor(old: Behind, new: Behind) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,8 +20,9 @@ from offpath.serving.front.nginx_config import (
     ERROR_LOG,
     write_config,
 )
+from offpath.serving.granian.slots import plan_models
 from offpath.serving.torchserve.launch import make_short_tmp_dir
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.session import AnyServer
 
 READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0
@@ -31,7 +33,7 @@ ORPHANS_S = 30.0
 
 
 class Door:
-    """nginx in front of one TorchServe, or of several hosts.
+    """nginx in front of one server, or of several hosts.
 
     Args:
         settings: how to start the door, with ports that are not 0.
@@ -87,9 +89,13 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: TorchServe) -> None:
+    def let_in(self, server: AnyServer) -> None:
         """Sends new requests to a server."""
         turn_links(server, self.place.run)
+        if self.behind.routes:
+            # A reload may bring other models or another number of workers.
+            routes = tuple(plan_models(server.archives))
+            self.change(replace(self.behind, routes=routes))
 
     def start(self) -> None:
         """Starts nginx and waits until it answers. Call `let_in` first.
@@ -122,7 +128,8 @@ class Door:
         """
         if behind != self.behind:
             self.behind = behind
-            self._rewrite()
+            if self._nginx is not None:
+                self._rewrite()
 
     def refresh(self) -> None:
         """Reads replaced tokens and certificates; to be called regularly.

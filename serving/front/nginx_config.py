@@ -16,6 +16,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import NginxBinary
+from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
 
 TEMPLATE = CONF_DIR / "nginx.conf"
@@ -55,7 +56,7 @@ ERRORS = {
 }
 # nginx also says 502 where it asked no server: every queue is full (then it names the upstream
 # instead of an address), or nothing listens. Both are 503 for the client.
-BUSY = "if ($upstream_addr ~ torchserve$) { return 503 '%s'; }\n    "
+BUSY = "if ($upstream_addr ~ (torchserve|granian_[0-9]+)$) { return 503 '%s'; }\n    "
 NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { return 503 '%s'; }\n    "
 UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 # With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
@@ -63,13 +64,30 @@ MOST_TRIES = 3
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.
 KEEPALIVE_S = 2
+UPSTREAM = """\
+upstream @{name} {
+    # Shared by nginx's workers, so limits and counts cover the requests of all of them.
+    zone @{name} 64k;
+    @{servers}
+    # A new connection costs Java 0.2 ms.
+    keepalive 128;
+    keepalive_requests 1000000;
+}"""
+TIMES = """\
+# So that all connections leave an old server soon after its link has changed.
+keepalive_time {keepalive_s}s;
+keepalive_timeout {keepalive_s}s;"""
 OWN = """\
 # A link that a reload points at another TorchServe. No more requests than its queue holds: the door
 # refuses the rest, because TorchServe's own refusal has a misleading text.
 server unix:{run}/inference.sock max_conns={queue};
-# So that all connections leave an old TorchServe soon after the link has changed.
-keepalive_time {keepalive_s}s;
-keepalive_timeout {keepalive_s}s;"""
+{times}"""
+# A link for each worker, and no more requests for it than it takes.
+WORKERS = """\
+# The worker with the fewest requests. One that does not answer is left alone for a second.
+least_conn;
+{servers}
+{times}"""
 HOSTS = """\
 # Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
 # compiled, then gets only as many as it answers.
@@ -136,10 +154,19 @@ def below(number: int) -> str:
 
 
 def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
-    """Returns the values that differ between one TorchServe on this host and several hosts."""
+    """Returns the values that differ between a server on this host and several hosts."""
+    times = TIMES.format(keepalive_s=KEEPALIVE_S)
+    one = {
+        "id_of_host": "",
+        "routes": "",
+        "unknown_model": "",
+        "upstream": "torchserve",
+    }
+    if behind.routes:
+        return {**one, **_route_values(behind, run, times)}
     if not behind.hosts:
-        servers = OWN.format(run=run, queue=behind.queue, keepalive_s=KEEPALIVE_S)
-        return {"servers": servers, "id_of_host": ""}
+        servers = OWN.format(run=run, queue=behind.queue, times=times)
+        return {**one, "upstreams": _format_upstream("torchserve", servers)}
     # nginx needs one server that is no backup: if all are unwell, none is marked.
     spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
     lines = [
@@ -147,11 +174,40 @@ def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
         f"{' backup' if host in spare else ''};"
         for host in behind.hosts
     ]
+    servers = HOSTS.format(servers="\n".join(lines))
     return {
-        "servers": HOSTS.format(servers="\n".join(lines)),
+        **one,
+        "upstreams": _format_upstream("torchserve", servers),
         "id_of_host": '"~." $upstream_http_x_request_id;',
         "tries": str(min(MOST_TRIES, max(2, len(behind.hosts)))),
     }
+
+
+def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
+    """Returns the values for Granian: an upstream for each model, which the path chooses."""
+    upstreams, paths = [], []
+    for model in behind.routes:
+        name = f"granian_{model.first_slot}"
+        most = model.share_queue(behind.queue)
+        servers = "\n".join(
+            f"server unix:{run}/worker-{slot}.sock max_conns={most} fail_timeout=1s;"
+            for slot in model.slots
+        )
+        servers = WORKERS.format(servers=servers, times=times)
+        upstreams.append(_format_upstream(name, servers))
+        version = f"(/{re.escape(model.version)}){'?' if model.is_default else ''}"
+        paths.append(f'"~^/[a-z]+/{re.escape(model.name)}{version}$" {name};')
+    listed = "\n    ".join(paths)
+    return {
+        "upstreams": "\n".join(upstreams),
+        "upstream": "$offpath_model",
+        "routes": f"map $uri $offpath_model {{\n    {listed}\n}}",
+        "unknown_model": 'if ($offpath_model = "") {\n    return 404;\n}',
+    }
+
+
+def _format_upstream(name: str, servers: str) -> str:
+    return fill(UPSTREAM, {"name": name, "servers": servers}).rstrip()
 
 
 def _values(
@@ -193,7 +249,7 @@ def _values(
         "explanations": "|explanations" if settings.explanations else "",
         "invocations": _invocations_lines(behind.only_model),
         "limits": _limit_lines(settings),
-        "errors": _error_lines(behind.max_body_bytes),
+        "errors": _error_lines(behind),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
         **_upstream_values(behind, place.run),
@@ -288,19 +344,25 @@ def _tls_lines(settings: DoorSettings, binary: NginxBinary) -> str:
     return "\n".join(lines)
 
 
-def _error_lines(max_body_bytes: int) -> str:
+def _error_lines(behind: Behind) -> str:
     lines = []
     for status, (kind, message) in ERRORS.items():
-        body = _error_body(status, kind, message.format(max_body_bytes=max_body_bytes))
-        first = ""
+        text = message.format(max_body_bytes=behind.max_body_bytes)
+        answer = f"return {status} '{_error_body(status, kind, text)}';"
         if status == 502:
-            first = BUSY % _error_body(503, *ERRORS[503])
-            first += NOT_STARTED % _error_body(
-                503, ERRORS[503][0], "the server is starting"
+            if behind.routes:
+                # Only a worker has ended, and others can answer.
+                gone = MODEL_GONE
+                body = _error_body(gone.status, gone.type, gone.message)
+                answer = f"return {gone.status} '{body}';"
+            starting = ERRORS[503][0], "the server is starting"
+            answer = (
+                BUSY % _error_body(503, *ERRORS[503])
+                + NOT_STARTED % _error_body(503, *starting)
+                + answer
             )
         lines.append(
-            f"location = /_offpath/{status} {{\n    internal;\n"
-            f"    {first}return {status} '{body}';\n}}"
+            f"location = /_offpath/{status} {{\n    internal;\n    {answer}\n}}"
         )
     return "\n".join(lines)
 

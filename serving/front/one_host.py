@@ -99,7 +99,7 @@ class OneHostSession:
             ExpectedError: TorchServe or nginx does not start.
         """
         began = time.monotonic()
-        with self._view.waiting("starting TorchServe and nginx ..."):
+        with self._view.waiting("starting the server and nginx ..."):
             starting = self.rotation.begin()
             while self.rotation.finish() is None:
                 time.sleep(START_POLL_S)
@@ -163,9 +163,10 @@ class OneHostSession:
         behind = look_behind(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
-        shutil.rmtree(log / f"torchserve-{number - KEPT_LOGS}", ignore_errors=True)
+        kind = settings.server
+        shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
         return settings_behind(
-            settings, self.door.place, self.door.behind, log / f"torchserve-{number}"
+            settings, self.door.place, self.door.behind, log / f"{kind}-{number}"
         )
 
     def _follow_reload(self, hangup: Hangup) -> None:
@@ -199,14 +200,16 @@ class OneHostSession:
         self._is_reload = False
         self._reloads.end(failure)
         if failure is None:
-            self._view.show_problem("reloaded; a new TorchServe serves")
+            self._view.show_problem(
+                f"reloaded; a new {self.rotation.current.product} serves"
+            )
         else:
             self._view.show_problem(
                 f"not reloaded; the old server continues: {failure}"
             )
 
     def _replace_where_dead(self) -> None:
-        """Starts another TorchServe after one has ended by itself.
+        """Starts another server after one has ended by itself.
 
         There is no limit to these restarts: each takes seconds, /ping tells the load balancer to
         wait, and a server that does not become READY ends the command.
@@ -217,7 +220,7 @@ class OneHostSession:
         self.door.set_ready(False)
         words = "\n  ".join(server.last_words())
         self._view.show_problem(
-            f"TorchServe ended by itself; starting another. Its log {server.log_path} "
+            f"{server.product} ended by itself; starting another. Its log {server.log_path} "
             f"says:\n  {words}"
         )
         self.rotation.begin()

@@ -1,4 +1,4 @@
-"""The TorchServes of one door: one serves, one may be starting, old ones finish their requests."""
+"""The servers of one door: one serves, one may be starting, old ones finish their requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import start_checked
+from offpath.serving.torchserve.session import AnyServer, make_server, start_checked
 
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
@@ -30,7 +29,7 @@ class Starting:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.server = TorchServe(settings)
+        self.server = make_server(settings)
         self.statuses: list[ModelStatus] | None = None
         self.failure: Exception | None = None
         # A daemon: the end of the program does not wait for it.
@@ -60,7 +59,7 @@ class Retired:
         ending: the thread that stops it.
     """
 
-    server: TorchServe
+    server: AnyServer
     since: float
     drain_s: float
     ending: threading.Thread | None = None
@@ -77,9 +76,7 @@ class Retired:
         return not self._is_left() and time.monotonic() < self.since + TURNED_S
 
     def _is_left(self) -> bool:
-        socket = self.server.socket("inference")
-        is_left = socket is None or count_connections(socket) == 0
-        return is_left or not self.server.is_running()
+        return count_connections(self.server) == 0 or not self.server.is_running()
 
     def _may_end(self) -> bool:
         return self._is_left() or time.monotonic() > self.since + self.drain_s
@@ -97,18 +94,18 @@ class Rotation:
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[TorchServe], None],
+        let_in: Callable[[AnyServer], None],
         drain_s: float,
     ) -> None:
         self._make_settings, self._let_in = make_settings, let_in
         self._drain_s = drain_s
         self._count = 0
-        self._current: TorchServe | None = None
+        self._current: AnyServer | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
 
     @property
-    def current(self) -> TorchServe:
+    def current(self) -> AnyServer:
         """The server that gets the requests.
 
         Raises:

@@ -17,6 +17,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.process.guard import Guard
+from offpath.serving.process.in_flight import wait_until_answered
 from offpath.serving.process.processes import end_session, find_workers
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.launch import (
@@ -66,6 +67,8 @@ class TorchServe:
 
     The run folder is removed at the end, except for the logs of a start that failed.
     """
+
+    product = "TorchServe"
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -125,6 +128,11 @@ class TorchServe:
         if kind not in socket_kinds(self.settings):
             return None
         return socket_path(_once_started(self._tmp_dir), kind)
+
+    def links(self) -> dict[str, Path]:
+        """Returns the sockets that a front door links to, by the name of the link."""
+        sockets = {kind: self.socket(kind) for kind in socket_kinds(self.settings)}
+        return {f"{kind}.sock": path for kind, path in sockets.items() if path}
 
     @property
     def java_pid(self) -> int:
@@ -192,6 +200,20 @@ class TorchServe:
                 last = [line.message for line in self._log_lines()[-10:]]
                 self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", last)
             time.sleep(POLL_S)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Waits until the requests in flight are answered.
+
+        TorchServe resets them when it ends, and keeps accepting new ones until then. Only the front
+        door can stop new requests.
+
+        Returns:
+            False if the time was up first.
+
+        Raises:
+            OSError: the requests cannot be counted.
+        """
+        return wait_until_answered(self.ports.inference, timeout_s)
 
     def stop(self) -> None:
         """Ends Java and its workers and removes the run folder. Safe to call twice."""

@@ -32,6 +32,7 @@ class ServerSettings:
         model_store: folder with the archives.
         models: archive file names in the store (`classifier.mar`), or `name=file.mar`.
         config: a config.properties to use instead of offpath's.
+        server: `torchserve`, or `granian` without Java.
         stock: starts TorchServe as shipped, for comparisons: its own logging, and a
             config.properties with nothing but the addresses.
         host: IPv4 address or name that inference and metrics listen on. Management and gRPC stay
@@ -57,6 +58,7 @@ class ServerSettings:
     model_store: Path
     models: tuple[str, ...]
     config: Path | None = None
+    server: str = "torchserve"
     stock: bool = False
     host: str = LOOPBACK
     inference_port: int = 8080

@@ -15,7 +15,7 @@ from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.warmup import WARM_UP_HEADER
 from offpath.serving.client import Client, Prediction
-from offpath.serving.process.in_flight import wait_until_answered
+from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
@@ -24,6 +24,7 @@ from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
 from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings
 
+AnyServer = TorchServe | GranianServer
 WATCH_S = 0.5
 SHOWN_LEVELS = ("ERROR", "FATAL")
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
@@ -85,10 +86,10 @@ def serve(
             itself.
     """
     started = time.monotonic()
-    server = TorchServe(settings)
+    server = make_server(settings)
     with noting_hangup() as hangup, ExitStack() as end:
         end.callback(server.stop)
-        with view.waiting("starting TorchServe ..."):
+        with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
         view.show_unchecked(list_unchecked(server))
         view.show_ready(_urls(server), statuses, time.monotonic() - started)
@@ -103,7 +104,14 @@ def serve(
                 _drain(server, view, drain_s)
 
 
-def start_checked(server: TorchServe) -> list[ModelStatus]:
+def make_server(settings: ServerSettings) -> AnyServer:
+    """Returns the server that the settings ask for."""
+    if settings.server == "granian":
+        return GranianServer(settings)
+    return TorchServe(settings)
+
+
+def start_checked(server: AnyServer) -> list[ModelStatus]:
     """Starts a server, waits until it is READY, checks its settings and warms it up.
 
     Returns:
@@ -117,6 +125,8 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
         statuses = check_in_force(server.archives, management, allow_cpu)
+    if isinstance(server, GranianServer):
+        return statuses  # its workers are warm before they are READY
     token = server.read_token("inference")
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
@@ -167,12 +177,12 @@ def warm_up(
         )
 
 
-def list_unchecked(server: TorchServe) -> list[str]:
+def list_unchecked(server: AnyServer) -> list[str]:
     """Returns the archives that have no settings to compare with those in force."""
     return [a.path.name for _, a in server.archives if not a.model_config]
 
 
-def _show_sample(server: TorchServe, view: View) -> None:
+def _show_sample(server: AnyServer, view: View) -> None:
     token = server.read_token("inference")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     name = server.model_names()[0]
@@ -180,7 +190,7 @@ def _show_sample(server: TorchServe, view: View) -> None:
         view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
 
-def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
+def _watch(server: AnyServer, view: View, hangup: Hangup) -> None:
     """Shows the errors that the server logs, until the server ends by itself.
 
     Raises:
@@ -198,20 +208,16 @@ def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
             )
         time.sleep(WATCH_S)
     raise ExpectedError(
-        f"TorchServe ended by itself. The log {server.log_path} says:\n  "
+        f"{server.product} ended by itself. The log {server.log_path} says:\n  "
         + "\n  ".join(server.last_words())
     )
 
 
-def _drain(server: TorchServe, view: View, drain_s: float) -> None:
-    """Waits until the requests in flight are answered.
-
-    TorchServe resets them when it ends, and keeps accepting new ones until then. Only the front
-    door can stop new requests.
-    """
+def _drain(server: AnyServer, view: View, drain_s: float) -> None:
+    """Waits until the requests in flight are answered."""
     try:
         with view.waiting("answering requests in flight ..."):
-            is_done = wait_until_answered(server.ports.inference, drain_s)
+            is_done = server.drain(drain_s)
     except OSError as error:
         view.show_problem(
             f"cannot count the requests in flight, so they are not waited for: {error}"
@@ -223,7 +229,7 @@ def _drain(server: TorchServe, view: View, drain_s: float) -> None:
         )
 
 
-def _urls(server: TorchServe) -> dict[str, str]:
+def _urls(server: AnyServer) -> dict[str, str]:
     urls = {
         "inference": server.inference_url,
         "management": server.management_url,

@@ -1,4 +1,4 @@
-"""Speaks TorchServe's HTTP: POST or PUT /predictions/NAME and /explanations/NAME, GET /ping."""
+"""Speaks TorchServe's HTTP in Ray: POST or PUT /predictions/NAME and /explanations/NAME, GET /ping."""
 
 # Its imports exist only where Ray is installed.
 # mypy: ignore-errors
@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from torchserve_http import ENVELOPE_BYTES, HEALTHY, JSON_TYPE, ModelPaths, Refusal
 
 if TYPE_CHECKING:
-    from offpath.deploy.archived_handler import Answer, Request
+    from offpath.serving.shell.archived_handler import Answer, Request
 
 FOLDER = Path(__file__).parent
 # Written by the export from the archive: name, batch_size, max_payload_bytes and more.
 SETTINGS = json.loads((FOLDER / "settings.json").read_text(encoding="utf-8"))
-PREDICTIONS = f"/predictions/{SETTINGS['name']}"
-EXPLANATIONS = f"/explanations/{SETTINGS['name']}"
-# Room for the text of a form around the image.
-ENVELOPE_BYTES = 65_536
-JSON_TYPE = "application/json"
+PATHS = ModelPaths(
+    SETTINGS["name"], None, SETTINGS["max_payload_bytes"] + ENVELOPE_BYTES
+)
 ID_HEADER = "x-request-id"
-HEALTHY = b'{"status":"Healthy"}'
 
 
 async def read_request(http: HttpRequest) -> Request | Response:
@@ -32,19 +30,16 @@ async def read_request(http: HttpRequest) -> Request | Response:
     # Imported here, because Ray's controller reads the configuration without torch.
     from archived_handler import Request, make_event_id
 
-    path = http.scope["path"]
+    path, headers = http.scope["path"], dict(http.headers)
     if path == "/ping":
         return Response(HEALTHY, media_type=JSON_TYPE)
-    if path not in (PREDICTIONS, EXPLANATIONS):
-        return refuse(404, "NotFound", "no such path; POST /predictions/NAME")
-    if http.method not in ("POST", "PUT"):
-        return refuse(405, "MethodNotAllowed", "send the image by POST or PUT")
-    body = await read_body(http, SETTINGS["max_payload_bytes"] + ENVELOPE_BYTES)
+    refusal = PATHS.refuse(http.method, path, headers.get("content-length"))
+    if refusal is not None:
+        return make_refusal(refusal)
+    body = await read_body(http, PATHS.max_body_bytes)
     if body is None:
-        limit = SETTINGS["max_payload_bytes"]
-        return refuse(413, "PayloadTooLarge", f"at most {limit} bytes are accepted")
-    headers = dict(http.headers)
-    if path == EXPLANATIONS:
+        return make_refusal(PATHS.too_large)
+    if PATHS.is_explanation(path):
         # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
         headers["explain"] = "True"
     # Ray makes the id, or takes it from the client.
@@ -67,7 +62,6 @@ def make_response(answer: Answer) -> Response:
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
-def refuse(status: int, kind: str, message: str) -> Response:
-    """Makes an error response in the form of the archive's own."""
-    content = json.dumps({"code": status, "type": kind, "message": message})
-    return Response(content, status, media_type=JSON_TYPE)
+def make_refusal(refusal: Refusal) -> Response:
+    """Converts a refusal."""
+    return Response(refusal.body, refusal.status, media_type=JSON_TYPE)

@@ -1,8 +1,9 @@
 """Collects requests into batches for one thread, in the way of TorchServe.
 
-Whatever waits when the thread is free becomes a batch; the first request of a batch waits briefly
-for more. `serve.batch` instead closes a batch by its clock while the previous one still runs, so
-that batches are small under load: docs/research/2026-11-22-ray-serve.md has the figures.
+Whatever waits when the thread is free becomes a batch. The first request of a batch waits for others
+only where others were there a moment ago, so a lone request never waits. `serve.batch` instead closes
+a batch by its clock while the previous one still runs, so that batches are small under load:
+docs/research/2026-11-22-ray-serve.md has the figures.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class BatchQueue:
     Args:
         handle: takes the requests of a batch and returns as many answers; runs in the thread.
         most: the most requests in a batch.
-        delay_s: how long the first request of a batch waits for others while the thread is idle.
+        delay_s: how long the first request of a batch waits at most for as many others as were in
+            flight when the last batch ended.
     """
 
     def __init__(
@@ -34,15 +36,25 @@ class BatchQueue:
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
         self._since_s: float | None = None
+        self._expected = 1
         self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._unanswered: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="handler", daemon=True)
         self._thread.start()
 
     async def answer(self, request: Any) -> Any:
         """Returns the answer to one request; raises what `handle` raised for its batch."""
         future = asyncio.get_running_loop().create_future()
+        self._unanswered.add(future)
         self._waiting.put((request, future))
-        return await future
+        try:
+            return await future
+        finally:
+            self._unanswered.discard(future)
+
+    def abandon(self, error: Exception) -> None:
+        """Raises an error for every request that has no answer yet; runs in the event loop."""
+        settle(list(self._unanswered), (), error)
 
     @property
     def running_s(self) -> float:
@@ -72,7 +84,11 @@ class BatchQueue:
             if len(batch) == self._most:
                 return batch, True
             try:
-                first = self._waiting.get(timeout=max(0.0, end - time.monotonic()))
+                if len(batch) < self._expected:
+                    left_s = max(0.0, end - time.monotonic())
+                    first = self._waiting.get(timeout=left_s)
+                else:
+                    first = self._waiting.get_nowait()
             except queue.Empty:
                 return batch, True
         return batch, False
@@ -93,6 +109,7 @@ class BatchQueue:
         except Exception as error:
             failure = error
         self._since_s = None
+        self._expected = min(self._most, len(waiting) + self._waiting.qsize())
         # One call for the whole batch, because each call wakes the event loop.
         loop = futures[0].get_loop()
         loop.call_soon_threadsafe(settle, futures, answers, failure)

@@ -4,7 +4,7 @@ The handler comes from the archive, with its settings, parity gate, errors, metr
 log. Another server only adds how requests arrive and how answers leave. The package `torchserve`
 is needed for the Python classes that a handler derives from; Java never starts.
 
-Each export gets a copy of this file. It imports nothing of offpath except what is in the archive.
+Granian's worker (serving/granian/worker.py) and the exports (deploy/) use it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 
 MANIFEST = Path("MAR-INF") / "MANIFEST.json"
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ENTRY = "offpath_archive_entry"
 ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
@@ -54,12 +55,16 @@ class Request:
     Attributes:
         body: an image file, the .npy of a thin client, or an image decoded by another process.
         request_id: the prediction log's `event_id`; unique.
-        headers: headers as the client sent them.
+        headers: headers as the client sent them; `content-type` in lower case.
+        parameters: parameters of the URL.
+        arrived_s: time by `time.monotonic` at which the request came.
     """
 
     body: bytes | DecodedImage
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    arrived_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class ArchivedHandler:
         gpu: index of the CUDA device; None for the CPU.
         threads: threads of this process; None for the archive's own setting.
         make_metric: publishes the handler's metrics; None drops them.
+        name: name under which the model is served; None for the archive's own.
 
     Raises:
         OSError: the folder holds no archive.
@@ -116,8 +122,9 @@ class ArchivedHandler:
         gpu: int | None = None,
         threads: int | None = None,
         make_metric: MakeMetric | None = None,
+        name: str | None = None,
     ) -> None:
-        self._context = make_context(folder, batch_size, gpu, make_metric)
+        self._context = make_context(folder, batch_size, gpu, make_metric, name)
         if threads is not None:
             config = self._context.model_yaml_config
             config["handler"] = {**(config.get("handler") or {}), "threads": threads}
@@ -132,7 +139,7 @@ class ArchivedHandler:
             idx: request.request_id for idx, request in enumerate(requests)
         }
         context.request_processor = [
-            RequestProcessor(dict(request.headers)) for request in requests
+            RequestProcessor(request.headers) for request in requests
         ]
         rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
@@ -166,13 +173,14 @@ def make_context(
     batch_size: int | None = None,
     gpu: int | None = None,
     make_metric: MakeMetric | None = None,
+    name: str | None = None,
 ) -> Context:
     """Makes the context that TorchServe would pass to the handler of this archive."""
     manifest = json.loads((folder / MANIFEST).read_text())
     model = manifest["model"]
     config = yaml.safe_load((folder / model["configFile"]).read_text()) or {}
     return Context(
-        model["modelName"],
+        name or model["modelName"],
         str(folder),
         manifest,
         batch_size or config.get("batchSize", 1),
@@ -185,27 +193,21 @@ def make_context(
 
 def make_row(request: Request) -> dict[str, Any]:
     """Makes the row that TorchServe would have made of a request."""
+    body = request.body
+    content_type = request.headers.get("content-type", "")
+    if isinstance(body, bytes) and not content_type.lower().startswith(FORMS):
+        return {**request.parameters, "body": body}
     # The archive's own copy, which can be imported once its entry was loaded.
     from offpath.handler.pipeline import PreparedInput
-    from offpath.handler.request.body_from_front_door import (
-        FORM,
-        MULTIPART,
-        UnparsedRequest,
-    )
+    from offpath.handler.request.body_from_front_door import UnparsedRequest
     from offpath.handler.stages import Stage
 
-    body = request.body
-    if isinstance(body, DecodedImage):
-        stage_s = {Stage(name): value for name, value in body.stage_s.items()}
-        decoded = PreparedInput(
-            body.pixels, body.payload_bytes, body.payload_hash, stage_s
-        )
-        return {"body": decoded, "target": body.target}
-    content_type = request.headers.get("content-type", "")
-    row: dict[str, Any] = {"body": body}
-    if not content_type.lower().startswith((FORM, MULTIPART)):
-        return row
-    return {"body": UnparsedRequest(None, row, None, content_type)}
+    if isinstance(body, bytes):
+        row = {**request.parameters, "body": body}
+        return {"body": UnparsedRequest(None, row, None, content_type)}
+    stage_s = {Stage(name): value for name, value in body.stage_s.items()}
+    decoded = PreparedInput(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
+    return {"body": decoded, "target": body.target}
 
 
 def load_entry(path: Path) -> Any:

@@ -1,0 +1,110 @@
+"""The state of a Granian server, from the reports of its supervisor and workers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from offpath.serving.granian.series import Key
+from offpath.serving.granian.slots import ServedModel
+
+MOST_REPORT_BYTES = 1 << 18
+
+
+class Reports:
+    """Collects reports in a thread.
+
+    Attributes:
+        failure: why a worker could not load, with its model's name; None while none failed.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], host_name: str) -> None:
+        self._models, self._host_name = models, host_name
+        self._lock = threading.Lock()
+        # Slot -> process id and description of the worker that is READY there.
+        self._ready: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        self._series: dict[Key, float] = {}
+        self.failure: str | None = None
+
+    def follow(self, receiver: socket.socket) -> None:
+        """Collects until the server has ended."""
+        threading.Thread(target=self._run, args=(receiver,), daemon=True).start()
+
+    def _run(self, receiver: socket.socket) -> None:
+        with receiver:
+            while message := receiver.recv(MOST_REPORT_BYTES):
+                with self._lock:
+                    self._take(json.loads(message))
+
+    def _take(self, report: dict[str, Any]) -> None:
+        slot = report["slot"]
+        if "ready" in report:
+            self._ready[slot] = report["pid"], report["ready"]
+        elif "ended" in report:
+            self._ready.pop(slot, None)
+            self._fail(slot, f"its worker ended {report['ended']}")
+        elif "failed" in report:
+            self._fail(slot, report["failed"])
+        for (name, labels), value, is_counter in report.get("series", ()):
+            key = name, tuple(map(tuple, labels))
+            before = self._series.get(key, 0.0) if is_counter else 0.0
+            self._series[key] = before + value
+
+    def _fail(self, slot: int, why: str) -> None:
+        model = next(one for one in self._models if slot in one.slots)
+        # The first failure is the cause; the end of its worker follows.
+        self.failure = self.failure or f"{model.name} {model.version}: {why}"
+
+    def are_all_ready(self) -> bool:
+        """Tells whether every slot has a READY worker."""
+        with self._lock:
+            return len(self._ready) == sum(len(model.slots) for model in self._models)
+
+    def list_models(self) -> dict[str, Any]:
+        """Returns the answer to GET /models of TorchServe's management API."""
+        models = [
+            {"modelName": model.name, "modelUrl": model.archive}
+            for model in self._models
+            if model.is_default
+        ]
+        return {"models": models}
+
+    def describe(self, name: str, version: str | None) -> list[dict[str, Any]]:
+        """Returns the answer to GET /models/NAME/VERSION, or to /models/NAME/all."""
+        with self._lock:
+            return [
+                self._describe(model)
+                for model in self._models
+                if model.name == name and version in (None, model.version)
+            ]
+
+    def _describe(self, model: ServedModel) -> dict[str, Any]:
+        ready = [self._ready[slot] for slot in model.slots if slot in self._ready]
+        described = ready[0][1] if ready else {}
+        is_gpu = str(described.get("device", "")).startswith("cuda")
+        return {
+            "modelName": model.name,
+            "modelVersion": model.version,
+            "modelUrl": model.archive,
+            **model.settings,
+            "workers": [
+                {"status": "READY", "pid": pid, "gpu": is_gpu} for pid, _ in ready
+            ],
+            "customizedMetadata": described,
+        }
+
+    def format_metrics(self) -> str:
+        """Returns the metrics as Prometheus reads them."""
+        with self._lock:
+            series = sorted(self._series.items())
+        lines = []
+        for (name, labels), value in series:
+            # As TorchServe spells its own label and the handler's.
+            host = "hostname" if name.startswith("ts_") else "Hostname"
+            pairs = (*labels, (host, self._host_name))
+            text = ",".join(f"{key}={json.dumps(text)}" for key, text in pairs)
+            lines.append(f"{name}{{{text}}} {value}\n")
+        return "".join(lines)

@@ -1,0 +1,103 @@
+"""The workers that a set of archives asks for: one slot per worker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offpath.handler.errors import WrongOption
+from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
+from offpath.serving.mar_file import MarFile
+
+# Keys of model-config.yaml -> value without the key, or with one that TorchServe would ignore.
+DEFAULTS = {
+    "minWorkers": 1,
+    "maxWorkers": 1,
+    "batchSize": 1,
+    "maxBatchDelay": 100,
+    "responseTimeout": DEFAULT_RESPONSE_TIMEOUT_S,
+    "startupTimeout": DEFAULT_RESPONSE_TIMEOUT_S,
+}
+
+
+# Also safe in nginx.conf.
+NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One version of a model.
+
+    Attributes:
+        name: name under which it is served.
+        version: its version.
+        archive: path of the .mar.
+        settings: the settings in force, with the keys of `DEFAULTS`.
+        device: `deviceType` of the archive.
+        first_slot: number of its first worker; all workers of a server are numbered.
+        is_default: paths without a version lead to it.
+    """
+
+    name: str
+    version: str
+    archive: str
+    settings: dict[str, int]
+    device: str | None
+    first_slot: int
+    is_default: bool
+
+    @property
+    def slots(self) -> range:
+        """Numbers of its workers."""
+        return range(self.first_slot, self.first_slot + self.settings["maxWorkers"])
+
+    def share_queue(self, requests: int) -> int:
+        """Returns one worker's share of the requests that may wait, at least one batch."""
+        return max(self.settings["batchSize"], -(-requests // len(self.slots)))
+
+
+def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
+    """Numbers the workers of archives, each given with the name that its model is served under.
+
+    Raises:
+        WrongOption: an archive has another handler, or two have the same name and version.
+    """
+    models: list[ServedModel] = []
+    next_slot = 0
+    for name, archive in archives:
+        if not archive.has_our_handler:
+            raise WrongOption(
+                f"{archive.path} has another handler than offpath's, which only TorchServe can "
+                "run; leave out --server granian"
+            )
+        version = archive.model_version
+        if not (NAME.fullmatch(name) and NAME.fullmatch(version)):
+            raise WrongOption(
+                f"{archive.path} holds {name!r} {version!r}; a path of Granian's needs names of "
+                "letters, digits and ._-; choose one with NAME=PATH.mar"
+            )
+        same = [model for model in models if model.name == name]
+        if any(model.version == version for model in same):
+            raise WrongOption(
+                f"two archives hold {name} {version}; rename one with NAME=PATH.mar"
+            )
+        config = archive.model_config or {}
+        settings = {key: _read(config, key) for key in DEFAULTS}
+        # There is no scaling: the largest number of workers runs from the start.
+        settings["minWorkers"] = settings["maxWorkers"] = max(
+            settings["minWorkers"], settings["maxWorkers"]
+        )
+        device = config.get("deviceType")
+        path = str(archive.path.resolve())
+        models.append(
+            ServedModel(name, version, path, settings, device, next_slot, not same)
+        )
+        next_slot = models[-1].slots.stop
+    return models
+
+
+def _read(config: dict[str, Any], key: str) -> int:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else DEFAULTS[key]

@@ -1,0 +1,200 @@
+"""Forks Granian's workers from one process that has imported torch, and replaces those that end.
+
+This process has no threads, so that it can fork at any time. It keeps each worker's listener: while
+a worker is replaced, its requests wait in the kernel.
+
+usage: python supervisor.py --model-store STORE --run FOLDER --reports DESCRIPTOR
+STORE and FOLDER are for `offpath check`, which finds this process. The plan comes as a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+# Replaces this script's folder, whose module names could hide others.
+sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+
+from offpath.serving.fork.fork_server import (  # noqa: E402
+    end_with_parent,
+    import_shared,
+)
+
+# Seconds before a worker is started again, by the number of its quick ends in a row.
+PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
+# An end after this many seconds is not counted as quick.
+STABLE_S = 60.0
+LOOK_S = 1.0
+BACKLOG = 1024
+MOST_MESSAGE_BYTES = 1 << 20
+
+
+@dataclass
+class Slot:
+    """The place of one worker.
+
+    Attributes:
+        plan: what the worker serves (`GranianServer`).
+        listener: its socket, which outlives it; None while it has ended too often.
+        pid: process id; 0 while none runs.
+        began_s: time of its last start, by `time.monotonic`.
+        start_s: time of its next start.
+        quick_ends: times in a row that it ended soon after its start.
+    """
+
+    plan: dict[str, Any]
+    listener: socket.socket | None = None
+    pid: int = 0
+    began_s: float = 0.0
+    start_s: float = 0.0
+    quick_ends: int = 0
+
+
+class Supervisor:
+    """Starts the workers and looks after them until SIGTERM."""
+
+    def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
+        self._slots = [Slot(one) for one in plan["slots"]]
+        self._reports = reports
+        self._selector = selectors.DefaultSelector()
+        self._is_ending = False
+        signal.signal(signal.SIGTERM, self._end)
+
+    def run(self) -> Slot | None:
+        """Looks after the workers.
+
+        Returns:
+            in a forked worker, its slot; in the supervisor, None when all workers have ended.
+        """
+        while not self._is_ending or any(slot.pid for slot in self._slots):
+            for slot in self._slots:
+                is_due = not slot.pid and time.monotonic() >= slot.start_s
+                if is_due and not self._is_ending and self._fork(slot):
+                    return slot
+            for key, _ in self._selector.select(LOOK_S):
+                self._bury(key.data, key.fd)
+        return None
+
+    def _fork(self, slot: Slot) -> bool:
+        """Starts a worker; True in the worker."""
+        if slot.listener is None and slot.quick_ends < 2:
+            slot.listener = open_listener(slot.plan["listen"])
+        slot.began_s = time.monotonic()
+        # Otherwise a SIGTERM could run this process's handler in the worker.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        supervisor = os.getpid()
+        slot.pid = os.fork()
+        if slot.pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            end_with_parent(supervisor)
+            self._selector.close()
+            for other in self._slots:
+                if other is not slot and other.listener is not None:
+                    other.listener.close()
+        else:
+            self._selector.register(os.pidfd_open(slot.pid), selectors.EVENT_READ, slot)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        return slot.pid == 0
+
+    def _bury(self, slot: Slot, pidfd: int) -> None:
+        """Notes the end of a worker and sets the time of the next start."""
+        _, status = os.waitpid(slot.pid, 0)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        ran_s = time.monotonic() - slot.began_s
+        slot.quick_ends = slot.quick_ends + 1 if ran_s < STABLE_S else 1
+        pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
+        slot.pid, slot.start_s = 0, time.monotonic() + pause_s
+        if self._is_ending:
+            return
+        if pause_s and slot.listener is not None:
+            # It is not coming back soon: its requests are refused, so that others get them.
+            slot.listener.close()
+            slot.listener = None
+        code = os.waitstatus_to_exitcode(status)
+        how = f"with exit status {code}"
+        if code < 0:
+            how = f"by {signal.Signals(-code).name}"
+            if code == -signal.SIGALRM:
+                how = "because it took too long"
+        send(self._reports, slot.plan["number"], ended=how)
+        log(
+            f"worker {slot.plan['number']} of {slot.plan['name']} ended {how} after {ran_s:.0f} s; "
+            f"starting another{f' in {pause_s} s' if pause_s else ''}"
+        )
+
+    def _end(self, *_: object) -> None:
+        self._is_ending = True
+        for slot in self._slots:
+            if slot.listener is not None:
+                slot.listener.close()
+            if slot.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(slot.pid, signal.SIGTERM)
+
+
+def open_listener(address: str | list[Any]) -> socket.socket:
+    """Listens on a Unix socket, or with others on a TCP port."""
+    if isinstance(address, str):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+    else:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Each worker has its own queue, and the kernel spreads connections over them.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((address[0], address[1]))
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def send(reports: socket.socket, slot: int, **report: Any) -> bool:
+    """Sends a report to `offpath serve`; returns False if it has no room at the moment."""
+    message = json.dumps({"slot": slot, "pid": os.getpid(), **report}).encode()
+    try:
+        reports.send(message, socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return True
+
+
+def log(message: str) -> None:
+    """Writes an error to the log, in the layout that server_log.py reads."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"{now} [ERROR] supervisor granian - {message}", file=sys.stderr, flush=True)
+
+
+def main(reports: socket.socket) -> None:
+    """Imports, receives the plan, and supervises; forked workers continue in worker.py."""
+    import_shared()
+    # These have no threads before the first request either.
+    import orjson  # noqa: F401
+    import simplejpeg  # noqa: F401
+    import uvloop  # noqa: F401
+
+    import granian.server.embed  # noqa: F401
+    from offpath.serving.granian.worker import run_worker
+
+    plan = json.loads(reports.recv(MOST_MESSAGE_BYTES))
+    gc.collect()
+    # Otherwise a garbage collection in a worker would write to, and so copy, every object's page.
+    gc.freeze()
+    slot = Supervisor(plan, reports).run()
+    if slot is not None:
+        run_worker(plan, slot.plan, slot.listener, reports)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[-1])))

@@ -1,0 +1,356 @@
+"""A worker: one archive's handler behind Granian, in a process of its own.
+
+The event loop only receives and sends. Decoding and the model run in the thread of `BatchQueue`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+import traceback
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import uvloop
+
+from granian.constants import HTTPModes
+from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.server.embed import Server
+from offpath.handler.process.warmup import WARM_UP_HEADER
+from offpath.handler.request.body_from_front_door import (
+    BODY_HEADER,
+    ID_HEADER,
+    KEY_HEADER,
+    TYPE_HEADER,
+)
+from offpath.serving.granian.series import Series
+from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
+from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
+from offpath.serving.shell.batch_queue import BatchQueue
+from offpath.serving.shell.torchserve_http import (
+    BUSY,
+    HEALTHY,
+    JSON_TYPE,
+    MODEL_GONE,
+    ModelPaths,
+    Refusal,
+)
+
+logger = logging.getLogger("granian")
+TICK_S = 1.0
+# Seconds for the last answers of a worker that must be replaced.
+END_S = 1.0
+EXIT_STATUS = 1
+WARM_UP_BATCHES = 3
+# HTTP names are in lower case here; the handler knows these four as nginx spells them.
+SPELLED = {
+    name.lower(): name for name in (KEY_HEADER, BODY_HEADER, TYPE_HEADER, ID_HEADER)
+}
+
+
+class InheritedServer(Server):
+    """Granian on a listener that this process was forked with.
+
+    Granian would open its own, and then requests would be refused while a worker is replaced.
+    """
+
+    def __init__(self, listener: socket.socket, app: App) -> None:
+        super().__init__(
+            app,
+            log_enabled=False,
+            websockets=False,
+            http=HTTPModes.auto,
+            # Granian stops to accept connections at this number; `App` has the limit of requests.
+            backpressure=1 << 16,
+        )
+        self._is_unix = listener.family == socket.AF_UNIX
+        self._descriptor = listener.detach()
+
+    def _init_shared_socket(self) -> None:
+        make_holder: Any = SocketHolder
+        self._shd = make_holder(self._descriptor, self._is_unix, BACKLOG)
+
+
+class Refused(Exception):
+    """A request that gets a refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class App:
+    """Answers HTTP requests: Granian's RSGI application.
+
+    Args:
+        plan: the server's plan (`GranianServer`).
+        slot: this worker's part of it.
+        handler: the archive's handler.
+        series: takes the metrics.
+    """
+
+    def __init__(
+        self,
+        plan: dict[str, Any],
+        slot: dict[str, Any],
+        handler: ArchivedHandler,
+        series: Series,
+    ) -> None:
+        self._handler, self._series = handler, series
+        settings, self._timeout_s = (
+            slot["settings"],
+            slot["settings"]["responseTimeout"],
+        )
+        version = slot["version"]
+        self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
+        self._most_requests, self._most_bytes = slot["queue"], plan["most_bytes"]
+        self._has_door = isinstance(slot["listen"], str)
+        self._labels = {"model_name": slot["name"], "model_version": version}
+        self._requests = self._bytes = 0
+        self.is_ending = False
+        self._loop = asyncio.get_running_loop()
+        self._statuses = [0] * 6
+        self._answered = 0
+        self._took_s = 0.0
+        self._batches = BatchQueue(
+            self._handle, settings["batchSize"], settings["maxBatchDelay"] / 1000
+        )
+        self.server: Server | None = None
+
+    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+        """Answers one HTTP request."""
+        request_id = ""
+        try:
+            began_s = time.monotonic()
+            headers = {SPELLED.get(k, k): v for k, v in scope.headers.items()}
+            refusal = self._paths.refuse(
+                scope.method, scope.path, headers.get("content-length")
+            )
+            if refusal is not None:
+                raise Refused(refusal)
+            if not self._has_door:
+                request_id = str(uuid.uuid4())
+            answer = await self._predict(scope, proto, headers, request_id, began_s)
+            status, body = answer.status, answer.body
+            out = list(answer.headers.items())
+        except Refused as refused:
+            status, body = refused.refusal.status, refused.refusal.body
+            out = [("content-type", JSON_TYPE)]
+            if scope.path == "/ping":
+                status, body = (503, body) if self.is_ending else (200, HEALTHY)
+            elif status == 503:
+                out.append(("Retry-After", "1"))
+        if request_id:
+            out.append(("x-request-id", request_id))
+        self._statuses[status // 100] += 1
+        proto.response_bytes(status, out, body)
+
+    async def _predict(
+        self,
+        scope: Any,
+        proto: Any,
+        headers: dict[str, str],
+        request_id: str,
+        began_s: float,
+    ) -> Answer:
+        """Returns the handler's answer.
+
+        Raises:
+            Refused: too many requests wait, the body is too large, or the model is gone.
+        """
+        # A body of unknown length counts as one of the largest.
+        size = int(headers.get("content-length", self._paths.max_body_bytes))
+        if (
+            self.is_ending
+            or self._requests >= self._most_requests
+            or (self._bytes and self._bytes + size > self._most_bytes)
+        ):
+            raise Refused(MODEL_GONE if self.is_ending else BUSY)
+        self._requests += 1
+        self._bytes += size
+        try:
+            if "content-length" in headers:
+                body = await proto()
+            else:
+                body = await self._read_unknown(proto)
+            if self._paths.is_explanation(scope.path):
+                # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
+                headers["explain"] = "True"
+            query = scope.query_string
+            parameters = dict(parse_qsl(query, errors="replace")) if query else {}
+            request = Request(body, request_id, headers, parameters, began_s)
+            answer: Answer = await self._batches.answer(request)
+            self._answered += 1
+            self._took_s += time.monotonic() - began_s
+            return answer
+        finally:
+            self._requests -= 1
+            self._bytes -= size
+
+    async def _read_unknown(self, proto: Any) -> bytes:
+        """Reads a body of unknown length."""
+        parts, size = [], 0
+        async for part in proto:
+            size += len(part)
+            if size > self._paths.max_body_bytes:
+                raise Refused(self._paths.too_large)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _handle(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers a batch; runs in the thread of `BatchQueue`."""
+        now_s = time.monotonic()
+        waited_s = sum(now_s - request.arrived_s for request in requests)
+        self._series.add(
+            "ts_queue_latency_microseconds", waited_s * 1e6, **self._labels
+        )
+        try:
+            answers = self._handler.handle(requests)
+        except Exception as error:
+            # The handler answers every failure itself; this one is a bug in it.
+            logger.exception("the handler failed on a batch")
+            raise Refused(MODEL_GONE) from error
+        diagnosis = self._handler.diagnosis
+        if diagnosis is not None:
+            self._loop.call_soon_threadsafe(self.replace, diagnosis)
+        return answers
+
+    def replace(self, why: str) -> None:
+        """Ends this worker: what it has is refused, and the supervisor starts another one."""
+        if self.is_ending:
+            return
+        self.is_ending = True
+        logger.error("this worker must be replaced: %s", why)
+        self._batches.abandon(Refused(MODEL_GONE))
+        self.write_series()
+        if self.server is not None:
+            self.server.stop()
+        # A hung thread cannot be joined, and a broken device could hang Python's clean-up.
+        self._loop.call_later(END_S, os._exit, EXIT_STATUS)
+
+    async def look_after(self, report: Any) -> None:
+        """Reports the metrics, and ends this worker if a batch or the event loop hangs."""
+        while True:
+            # The kernel ends this process if the loop does not come back here in time.
+            signal.alarm(int(self._timeout_s + 2 * TICK_S))
+            running_s = self._batches.running_s
+            if running_s > self._timeout_s:
+                self.replace(f"a batch has been running for {running_s:.0f} s")
+            self.write_series()
+            report()
+            await asyncio.sleep(TICK_S)
+
+    def write_series(self) -> None:
+        """Moves this object's own counts to the metrics, under TorchServe's names."""
+        statuses, self._statuses = self._statuses, [0] * 6
+        for hundred, count in enumerate(statuses):
+            if count:
+                self._series.add(f"Requests{hundred}XX", count, Level="Host")
+        answered, took_s = self._answered, self._took_s
+        self._answered, self._took_s = 0, 0.0
+        self._series.add("ts_inference_requests_total", answered, **self._labels)
+        self._series.add(
+            "ts_inference_latency_microseconds", took_s * 1e6, **self._labels
+        )
+
+    def close(self) -> None:
+        """Answers what waits and ends the thread."""
+        self._batches.close()
+
+
+def run_worker(
+    plan: dict[str, Any],
+    slot: dict[str, Any],
+    listener: socket.socket | None,
+    reports: socket.socket,
+) -> None:
+    """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
+    name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
+    logging.basicConfig(
+        format=f"%(asctime)s [%(levelname)s] {name} %(name)s - %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    series = Series()
+    signal.alarm(slot["settings"]["startupTimeout"])
+    try:
+        began_s = time.monotonic()
+        handler = ArchivedHandler(
+            Path(slot["folder"]),
+            batch_size=slot["settings"]["batchSize"],
+            gpu=choose_gpu(slot["device"], slot["number"]),
+            make_metric=series.make,
+            name=slot["name"],
+        )
+        warm_up(handler, plan, slot["settings"]["batchSize"])
+        load_ms = (time.monotonic() - began_s) * 1e3
+        series.set("WorkerLoadTime", load_ms, WorkerName=name, Level="Host")
+    except Exception as error:
+        lines = traceback.format_exception_only(error)
+        send(reports, slot["number"], failed="".join(lines).strip())
+        logger.exception("the model failed to load")
+        os._exit(EXIT_STATUS)
+    signal.alarm(0)
+    listener = listener or open_listener(slot["listen"])
+    uvloop.run(serve(plan, slot, listener, reports, handler, series))
+    os._exit(0)
+
+
+async def serve(
+    plan: dict[str, Any],
+    slot: dict[str, Any],
+    listener: socket.socket,
+    reports: socket.socket,
+    handler: ArchivedHandler,
+    series: Series,
+) -> None:
+    """Answers requests until SIGTERM, then those in flight."""
+
+    def report() -> None:
+        taken = series.take()
+        if taken and not send(reports, slot["number"], series=taken):
+            series.put_back(taken)
+
+    app = App(plan, slot, handler, series)
+    app.server = InheritedServer(listener, app)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
+    watch = asyncio.create_task(app.look_after(report))
+    send(reports, slot["number"], ready=handler.describe())
+    # Granian answers the requests in flight before this returns.
+    await app.server.serve()
+    if app.is_ending:
+        report()
+        os._exit(EXIT_STATUS)
+    watch.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watch
+    signal.alarm(0)
+    await asyncio.to_thread(app.close)
+    await asyncio.to_thread(handler.close)
+    app.write_series()
+    report()
+
+
+def choose_gpu(device: str | None, number: int) -> int | None:
+    """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
+    if device == "cpu":
+        return None
+    import torch
+
+    count = torch.cuda.device_count()
+    return number % count if count else None
+
+
+def warm_up(handler: ArchivedHandler, plan: dict[str, Any], batch_size: int) -> None:
+    """Answers full batches of a photograph, which the prediction log leaves out."""
+    photograph = Path(plan["photograph"]).read_bytes()
+    headers = {WARM_UP_HEADER: plan["warm_up_key"]}
+    for _ in range(WARM_UP_BATCHES):
+        handler.handle([Request(photograph, "warm-up", headers)] * batch_size)

@@ -1,0 +1,80 @@
+"""TorchServe's HTTP interface: the paths of one model, and refusals before the model is asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+# Room for the text of a form around the image.
+ENVELOPE_BYTES = 65_536
+JSON_TYPE = "application/json"
+HEALTHY = b'{"status": "Healthy"}\n'
+METHODS = frozenset(("POST", "PUT"))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A response that the model has no part in, in the form of the handler's own errors."""
+
+    status: int
+    type: str
+    message: str
+
+    @property
+    def body(self) -> bytes:
+        """The encoded JSON."""
+        fields = {"code": self.status, "type": self.type, "message": self.message}
+        return json.dumps(fields).encode()
+
+
+NO_PATH = Refusal(404, "NotFound", "no such path; POST /predictions/NAME")
+NO_METHOD = Refusal(405, "MethodNotAllowed", "send the image by POST or PUT")
+BUSY = Refusal(
+    503, "ServiceUnavailable", "too many requests are waiting; try again later"
+)
+MODEL_GONE = Refusal(
+    503, "ModelGone", "the process of the model ended; send the request again"
+)
+
+
+class ModelPaths:
+    """The paths that lead to one version of a model.
+
+    Args:
+        name: name under which the model is served.
+        version: its version; None if paths name none.
+        max_body_bytes: size of the largest accepted body.
+    """
+
+    def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
+        ends = [name] if version is None else [name, f"{name}/{version}"]
+        # Path -> whether an explanation is asked for.
+        self._explains = {
+            f"/{word}/{end}": word == "explanations"
+            for word in ("predictions", "explanations")
+            for end in ends
+        }
+        self.max_body_bytes = max_body_bytes
+        self.too_large = Refusal(
+            413, "PayloadTooLarge", f"at most {max_body_bytes} bytes are accepted"
+        )
+
+    def refuse(self, method: str, path: str, length: str | None) -> Refusal | None:
+        """Returns the response to a request that is none of these paths; None for the others.
+
+        Args:
+            method: the request's method.
+            path: its path, without escapes.
+            length: value of its content-length header; None without one.
+        """
+        if path not in self._explains:
+            return NO_PATH
+        if method not in METHODS:
+            return NO_METHOD
+        if length is not None and int(length) > self.max_body_bytes:
+            return self.too_large
+        return None
+
+    def is_explanation(self, path: str) -> bool:
+        """Tells whether a path that `refuse` accepts asks for an explanation."""
+        return self._explains[path]
