@@ -1,4 +1,4 @@
-"""Speaks TorchServe's HTTP in Ray: POST or PUT /predictions/NAME and /explanations/NAME, GET /ping."""
+"""Speaks TorchServe's HTTP in Ray (torchserve_http.py), over Starlette's requests."""
 
 # Its imports exist only where Ray is installed.
 # mypy: ignore-errors

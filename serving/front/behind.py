@@ -127,15 +127,14 @@ def has_ready_workers(server: AnyServer) -> bool:
         return False
 
 
-def count_connections(server: AnyServer) -> int:
-    """Counts nginx's connections to a server's Unix sockets for predictions."""
-    others = ("management.sock", "metrics.sock")
-    sockets = {str(path) for name, path in server.links().items() if name not in others}
+def count_connections(*sockets: Path) -> int:
+    """Counts the connections to listeners on Unix sockets."""
+    names = set(map(str, sockets))
     count = 0
     for line in UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Num RefCount Protocol Flags Type St Inode Path
         fields = line.split(maxsplit=7)
-        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] in sockets:
+        if len(fields) == 8 and fields[5] == CONNECTED and fields[7] in names:
             count += 1
     return count
 

@@ -76,7 +76,8 @@ class Retired:
         return not self._is_left() and time.monotonic() < self.since + TURNED_S
 
     def _is_left(self) -> bool:
-        return count_connections(self.server) == 0 or not self.server.is_running()
+        is_left = count_connections(*self.server.links().values()) == 0
+        return is_left or not self.server.is_running()
 
     def _may_end(self) -> bool:
         return self._is_left() or time.monotonic() > self.since + self.drain_s

@@ -157,9 +157,8 @@ class GranianServer:
 
     def last_words(self) -> list[str]:
         """Returns the log lines that best tell why the server ended."""
-        return find_server_failure(
-            read_log(self.log_path, self._log_start)[-MAX_LINES:]
-        )
+        lines = read_log(self.log_path, self._log_start)
+        return find_server_failure(lines[-MAX_LINES:])
 
     def start(self) -> None:
         """Starts the supervisor, which imports torch while the archives are unpacked.
@@ -175,8 +174,8 @@ class GranianServer:
         self._models = plan_models(self.archives)
         if not self.settings.unix_sockets and len(self._models) > 1:
             raise WrongOption(
-                "without a front door Granian serves one model, because the kernel and not the path "
-                "chooses the worker; add --front, or name one archive"
+                "without a front door Granian serves one model, because the kernel and not the "
+                "path chooses the worker; add --front, or name one archive"
             )
         try:
             self._launch()

@@ -1,4 +1,4 @@
-"""What an HTTP server in Python needs to serve an archive: Granian's worker and Ray's export use it.
+"""The parts of an HTTP server in Python around an archive, for Granian's worker and Ray's export.
 
 Exports get copies of these modules in one flat folder, so none imports another or offpath.
 """

@@ -1,9 +1,9 @@
 """Collects requests into batches for one thread, in the way of TorchServe.
 
-Whatever waits when the thread is free becomes a batch. The first request of a batch waits for others
-only where others were there a moment ago, so a lone request never waits. `serve.batch` instead closes
-a batch by its clock while the previous one still runs, so that batches are small under load:
-docs/research/2026-11-22-ray-serve.md has the figures.
+Whatever waits when the thread is free becomes a batch. The first request of a batch waits for
+others only where others were there a moment ago, so a lone request never waits. `serve.batch`
+instead closes a batch by its clock while the previous one still runs, so that batches are small
+under load: docs/research/2026-11-22-ray-serve.md has the figures.
 """
 
 from __future__ import annotations

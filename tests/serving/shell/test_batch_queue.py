@@ -1,11 +1,11 @@
-"""Batches of an exported Ray application, without Ray."""
+"""Batches of one worker, without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 
-from offpath.deploy.ray.batch_queue import BatchQueue
+from offpath.serving.shell.batch_queue import BatchQueue
 
 
 def gather(handle, count: int, most: int = 4, delay_s: float = 0.0):
@@ -94,3 +94,30 @@ def test_requests_of_clients_that_hang_up_are_skipped_and_close_answers_the_othe
     first, second, third = asyncio.run(ask())
     assert (first, third) == (0, 2) and isinstance(second, asyncio.CancelledError)
     assert seen == [0, 2]
+
+
+def test_a_lone_request_does_not_wait_but_one_after_company_waits_for_the_others():
+    seen: list[int] = []
+
+    def handle(requests):
+        seen.append(len(requests))
+        return requests
+
+    async def ask():
+        batches = BatchQueue(handle, 4, 5.0)
+        began = asyncio.get_running_loop().time()
+        for n in range(3):
+            await batches.answer(n)
+        lone_s = asyncio.get_running_loop().time() - began
+        # These two come while the thread is busy with the first, or all three at once.
+        await asyncio.gather(*(batches.answer(n) for n in range(3)))
+        seen.clear()
+        late = [asyncio.ensure_future(batches.answer(0))]
+        await asyncio.sleep(0.05)
+        late += [asyncio.ensure_future(batches.answer(n)) for n in (1, 2)]
+        await asyncio.gather(*late)
+        await asyncio.to_thread(batches.close)
+        return lone_s
+
+    assert asyncio.run(ask()) < 1.0
+    assert max(seen) > 1

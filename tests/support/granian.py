@@ -1,0 +1,39 @@
+"""`offpath serve --server granian` as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.support.front import FrontProcess
+
+
+class GranianProcess(FrontProcess):
+    """A running Granian behind its front door."""
+
+    def supervisors(self) -> list[psutil.Process]:
+        """Returns the supervisor of every server, which is the parent of its workers."""
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if any(part.endswith("supervisor.py") for part in child.cmdline())
+        ]
+
+    def python_workers(self) -> list[int]:
+        """Returns the workers of every server."""
+        return [c.pid for one in self.supervisors() for c in one.children()]
+
+
+@contextmanager
+def granian(
+    store: Path, log_dir: Path, *options: str, **env: str
+) -> Iterator[GranianProcess]:
+    """Runs a Granian behind its front door and stops it at the end."""
+    door = GranianProcess(store, log_dir, "--server", "granian", *options, **env)
+    try:
+        yield door
+    finally:
+        door.stop()
