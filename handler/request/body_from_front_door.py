@@ -1,7 +1,7 @@
 """Reads requests from the front door: the body may be a file's name instead of bytes.
 
 The front door (serving/front/) is a web server that `offpath` starts on this machine. It stores a
-large body as a file in a folder in memory (tmpfs) and sends the file's name, the client's content
+body as a file in a folder in memory (tmpfs) and sends the file's name, the client's content
 type and an id for the request. The file is opened relative to that folder and mapped. The door
 removes the file when the request ends; a mapping outlives it.
 
@@ -45,7 +45,7 @@ class UnparsedRequest:
 
     Args:
         door: the front door; None if the row has the body.
-        row: TorchServe's parameters: the body of a small request, and those of the URL.
+        row: TorchServe's parameters: those of the URL, and the body if the door sent bytes.
         path: path of the file with the body, as the door gives it; None if the row has the body.
         content_type: the client's content type. TorchServe gets another one, so that it does not
             parse forms.

@@ -62,7 +62,7 @@ variants_option = click.option(
     help="A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
     " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
     " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
-    " front.SETTING (tls, hosts, queue, by_name_from_bytes, buffer_bytes).",
+    " front.SETTING (tls, hosts, queue, buffer_bytes).",
 )
 append_option = click.option(
     "--append",

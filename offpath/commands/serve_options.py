@@ -129,7 +129,7 @@ FRONT_OPTIONS = [
     click.option(
         "--front/--no-front",
         default=None,
-        help="Put nginx in front of the server: large bodies never pass through Java "
+        help="Put nginx in front of the server: bodies never pass through Java "
         "(docs/front-door.md). The options below need --front [default: with --server granian, if "
         "nginx is installed and /dev/shm has room].",
     ),

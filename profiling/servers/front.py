@@ -35,7 +35,7 @@ from offpath.serving.torchserve.session import View
 DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
 # What a variant may change (`--variant NAME=offpath:front.KEY=VALUE`): three of DoorSettings, TLS,
 # and the number of hosts on this machine behind `offpath front`.
-FRONT_KEYS = ("by_name_from_bytes", "buffer_bytes", "queue", "tls", "hosts")
+FRONT_KEYS = ("buffer_bytes", "queue", "tls", "hosts")
 # Group of the door's processes, which counts with the front end and is also shown alone.
 NGINX = "nginx"
 # `offpath front` before the hosts, without limits of its own.

@@ -12,14 +12,10 @@ from offpath.serving.torchserve.server_settings import LOOPBACK
 
 # RFC 6750, section 2.1. Shorter tokens could be guessed.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
-# Requests that may wait in TorchServe; 256 clients fill a quarter of this. The bodies of 1000 small
-# requests, at most 64 kB each, take a sixteenth of Java's heap. At 100 requests per second the last
-# one waits 10 s.
+# Requests that may wait in TorchServe; 256 clients fill a quarter of this. At 100 requests per
+# second the last one waits 10 s.
 QUEUE = 1000
-# Bodies from this size on go by name. At 55 kB both ways cost the same; at 100 kB the name is 8 %
-# better (docs/research/2026-11-22-front-door.md).
-BY_NAME_FROM_BYTES = 64 * 1024
-# Bodies up to this size stay in nginx's memory; larger ones become a file.
+# Bodies are written to their files in pieces of this size.
 BUFFER_BYTES = 256 * 1024
 
 
@@ -47,9 +43,8 @@ class DoorSettings:
         queue: requests that TorchServe may hold; more get 503.
         memory: folder on the tmpfs that holds the bodies.
         front_bodies: number of the largest bodies that must fit there at the start.
-        by_name_from_bytes: smaller bodies pass through TorchServe. At most `buffer_bytes`. Only
-            measurements change these two; they have no option.
-        buffer_bytes: larger bodies become a file.
+        buffer_bytes: a body is written to its file in pieces of this size. Only measurements change
+            it; it has no option.
         verbose: logs every request to `front-access.log`, every complaint to `front.log`.
     """
 
@@ -70,7 +65,6 @@ class DoorSettings:
     invocations: bool = False
     queue: int = QUEUE
     memory: Path = SHM
-    by_name_from_bytes: int = BY_NAME_FROM_BYTES
     front_bodies: int = LEAST_BODIES
     buffer_bytes: int = BUFFER_BYTES
     verbose: bool = False

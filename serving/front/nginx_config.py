@@ -97,6 +97,19 @@ least_conn;
 {servers}
 # Shorter than the 75 s for which a host's own door keeps connections.
 keepalive_timeout 60s;"""
+BY_NAME = """\
+# The body is a file that is deleted after the request; TorchServe gets its name. If the client
+# leaves, the file is gone at once, and the worker has nothing to decode. That must hold for small
+# bodies too: an image of 50 million pixels can have 10 kB.
+client_body_in_file_only clean;
+proxy_pass_request_body off;
+proxy_set_header Content-Length "";
+proxy_set_header X-Offpath-Body $request_body_file;"""
+AS_BYTES = 'proxy_set_header X-Offpath-Body "";'
+# TorchServe predicts a body that it has, whether or not the client is still there.
+COUNTED = """\
+# Counts a request of a client that has left until TorchServe has answered it.
+proxy_ignore_client_abort on;"""
 
 
 def write_config(
@@ -137,20 +150,6 @@ def fill(template: str, values: dict[str, str]) -> str:
         if new.strip() or not line.strip():
             lines.append(new)
     return "\n".join(lines) + "\n"
-
-
-def below(number: int) -> str:
-    """Returns a pattern for the decimal numbers below `number`, which must be at least 10."""
-    digits = str(number)
-    options = [f"[0-9]{{1,{len(digits) - 1}}}"]
-    for place, digit in enumerate(digits):
-        lowest = 1 if place == 0 else 0
-        if int(digit) > lowest:
-            rest = len(digits) - place - 1
-            options.append(
-                f"{digits[:place]}[{lowest}-{int(digit) - 1}][0-9]{{{rest}}}"
-            )
-    return f"^({'|'.join(options)})$"
 
 
 def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
@@ -217,7 +216,6 @@ def _values(
     binary: NginxBinary,
 ) -> dict[str, str]:
     files = min(4 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    named = "/named" if behind.hand_over else "/through"
     access_log = _quote(place.log / ACCESS_LOG) if settings.verbose else "off"
     values = {
         "run": _check_plain(place.run),
@@ -234,8 +232,7 @@ def _values(
         "max_body_bytes": str(behind.max_body_bytes),
         "client_timeout_s": str(settings.client_timeout_s),
         "keepalive_min_timeout": _keepalive_line(binary),
-        "road_of_large": named,
-        "small_length": below(settings.by_name_from_bytes),
+        "body": _body_lines(behind),
         "client_ids": _asked_id_lines(settings, behind),
         "front_key": settings.front_keys[0] if settings.front_keys else "",
         "type_to_torchserve": (
@@ -279,6 +276,14 @@ def _keepalive_line(binary: NginxBinary) -> str:
         "# Keeps a connection for a request that is just arriving when nginx ends or reloads.\n"
         "keepalive_min_timeout 1s;"
     )
+
+
+def _body_lines(behind: Behind) -> str:
+    """Returns the lines that pass a body on by name, or as bytes to handlers that take no names."""
+    if behind.hand_over:
+        return BY_NAME
+    # A host's own door notices that the client has left when this door leaves.
+    return AS_BYTES if behind.hosts else f"{AS_BYTES}\n{COUNTED}"
 
 
 def _asked_id_lines(settings: DoorSettings, behind: Behind) -> str:

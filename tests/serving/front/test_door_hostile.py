@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from tests.fuzz.costly_requests import PALETTE, png
 from tests.support.front import FrontProcess, wait_until
 from tests.support.pictures import jpeg
 
@@ -76,15 +78,37 @@ def test_a_body_that_is_cut_off_leaves_nothing(door: FrontProcess) -> None:
     assert answer.status_code == 200
 
 
-def test_client_that_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
-    workers = door.python_workers()
+def leave(door: FrontProcess, body: bytes) -> None:
+    """Forty clients send a body and leave."""
     for _ in range(40):
         with connect(door) as connection:
-            connection.sendall(head_of(len(LARGE)) + LARGE)
+            connection.sendall(head_of(len(body)) + body)
+
+
+def count_gone(door: FrontProcess) -> float:
+    """Returns how many bodies the workers did not find because their client had left."""
+    text = httpx.get(door.metrics_url, trust_env=False).text
+    return sum(map(float, re.findall(r'errors_total{.*"BodyGone".*} (\S+)', text)))
+
+
+def test_client_that_leaves_before_the_answer_harms_nobody(door: FrontProcess) -> None:
+    workers = door.python_workers()
+    leave(door, LARGE)
     answer = httpx.post(door.url + PATH, content=LARGE, trust_env=False, timeout=60)
     assert answer.status_code == 200
     assert door.python_workers() == workers
     wait_until(lambda: not list(door.bodies.iterdir()), 10)
+
+
+def test_small_images_of_clients_that_have_left_are_not_decoded(
+    door: FrontProcess,
+) -> None:
+    # Takes 0.2 s to decode, so most of the clients leave before their image's turn.
+    costly = png(3000, 3000, 8, PALETTE, 8, False)
+    assert len(costly) < 15_000
+    gone = count_gone(door)
+    leave(door, costly)
+    wait_until(lambda: count_gone(door) >= gone + 20, 20)
 
 
 def test_a_pipelining_client_gets_its_answers_in_order(door: FrontProcess) -> None:

@@ -19,7 +19,6 @@ from tests.support.pictures import accepted, jpeg, rejected
 pytestmark = pytest.mark.server
 
 SMALL = jpeg(size=(500, 333))
-# 100 kB and more go by name where the door hands over.
 LARGE = jpeg(size=(2048, 1365))
 PATH = "/predictions/classifier"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -41,7 +40,7 @@ def in_pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 10_000]
 
 
-def test_photographs_here_are_below_and_above_the_size_for_names(
+def test_photographs_here_are_below_and_above_the_doors_buffer(
     door: FrontProcess,
 ) -> None:
     threshold = int(re.findall(r"client_body_buffer_size (\d+);", door.config)[0])
@@ -171,4 +170,4 @@ def test_a_worker_opens_nothing_but_bodies(
         lines = [line for line in calls.read_text().splitlines() if "(" in line]
     opened = [re.search(r'openat\(\d+, "(\d+)", O_RDONLY', line) for line in lines]
     assert [line for line, body in zip(lines, opened) if body is None] == []
-    assert len(opened) == 20
+    assert len(opened) == 40
