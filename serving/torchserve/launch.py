@@ -73,6 +73,10 @@ def make_environment(
         LOG_LOCATION=str(log_dir),
         METRICS_LOCATION=str(log_dir),
     )
+    if not settings.stock:
+        # OpenMP's threads spin for some milliseconds after each operation of a model on the CPU,
+        # on the cores that decode the next batch.
+        environment.setdefault("OMP_WAIT_POLICY", "passive")
     if settings.verbose:
         environment.update(VERBOSE_LOGGING)
     environment.update(settings.env)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 from offpath.handler.image import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
 from offpath.handler.image.input_maker import silence_decoders
-from offpath.handler.pipeline import Pipeline
+from offpath.handler.pipeline import Item, Pipeline
 from offpath.handler.request.payload import Payload
 from offpath.handler.response import Reply
 from offpath.handler.stages import Stage
@@ -93,6 +94,50 @@ def test_rows_and_replies_keep_their_order(
     replies = pipeline.classify([{"body": payload} for payload in payloads])
     for payload, reply in zip(payloads, replies):
         assert_same_answer(reply, pipeline.classify([{"body": payload}])[0])
+
+
+def test_threads_share_a_batch_with_the_calling_thread(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, both = set(), threading.Barrier(2, timeout=30)
+
+    def decode(self: Pipeline, item: Item) -> tuple[float, float]:
+        if threading.get_ident() not in decoding:
+            decoding.add(threading.get_ident())
+            both.wait()  # passes only when two threads decode at the same time
+        return 0.0, 0.0
+
+    monkeypatch.setattr(Pipeline, "_decode", decode)
+    pipeline = make_pipeline(2)
+    pipeline.preprocess([{"body": JPEG}] * 8)
+    assert threading.get_ident() in decoding and len(decoding) == 2
+
+
+def test_lone_picture_wakes_no_other_thread(make_pipeline: MakePipeline) -> None:
+    before = set(threading.enumerate())
+    pipeline = make_pipeline(4)
+    assert pipeline.classify([{"body": JPEG}])[0].status == 200
+    assert set(threading.enumerate()) <= before
+
+
+def test_failed_batch_leaves_no_thread_that_still_decodes(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, began, ended = threading.get_ident(), threading.Event(), threading.Event()
+
+    def decode(self: Pipeline, item: Item) -> tuple[float, float]:
+        if threading.get_ident() == caller:
+            assert began.wait(30)
+            raise RuntimeError("a bug")
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+        return 0.0, 0.0
+
+    monkeypatch.setattr(Pipeline, "_decode", decode)
+    with pytest.raises(RuntimeError, match="a bug"):
+        make_pipeline(2).preprocess([{"body": JPEG}] * 2)
+    assert ended.is_set()
 
 
 def test_batch_of_bad_items_alone_runs_no_inference(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.serving.torchserve.launch import make_environment
 from offpath.serving.torchserve.server_settings import (
     CONF_DIR,
     Ports,
@@ -75,3 +76,22 @@ def test_other_host_leaves_management_on_loopback() -> None:
     assert properties["inference_address"] == "http://10.0.0.1:1"
     assert properties["management_address"] == "http://127.0.0.1:2"
     assert properties["grpc_inference_address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("own", "stock", "policy"),
+    [
+        pytest.param(None, False, "passive", id="ours-waits"),
+        pytest.param("active", False, "active", id="the-users-own-wins"),
+        pytest.param(None, True, None, id="stock-is-unchanged"),
+    ],
+)
+def test_openmp_threads_wait_without_spinning(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, stock: bool, policy: str | None
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    settings = replace(SETTINGS, stock=stock)
+    environment = make_environment(settings, Path("tmp"), Path("log"))
+    assert environment.get("OMP_WAIT_POLICY") == policy
