@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
 )
 from offpath.archive.labels import check_label_count, format_index_to_name
+from offpath.archive.mar_file import MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import choose_activation, count_classes
 from offpath.archive.photograph_sets import load_photographs
@@ -34,8 +34,6 @@ from offpath.handler.model.engines.engine import FOLDER
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
-# TorchServe's own rule (model_archiver/model_packaging_utils.py), checked before the slow part.
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # The earliest date that zip can hold. The current date would make every build differ.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 CREATED_ON = "01/01/1980 00:00:00"
@@ -102,7 +100,7 @@ def build_archive(
             file would shadow a module, the engine cannot be built, the folder cannot be written,
             or the archiver failed.
     """
-    target = _find_target(spec.name, output, force)
+    target = find_target(spec.name, output, force)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
@@ -125,7 +123,12 @@ def build_archive(
     return BuiltArchive(target, spec.config)
 
 
-def _find_target(name: str, output: Path, force: bool) -> Path:
+def find_target(name: str, output: Path, force: bool) -> Path:
+    """Returns the path of the archive to write.
+
+    Raises:
+        WrongOption: TorchServe refuses the name, or the path is taken.
+    """
     if not NAME_PATTERN.fullmatch(name):
         raise WrongOption(
             f"--name {name!r}: accepted are letters, digits, '_', '-' and '.', with a letter or a "
@@ -180,7 +183,7 @@ def normalise_archive(source: Path, target: Path) -> None:
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in sorted(old.namelist()):
             content = old.read(name)
-            if name == "MAR-INF/MANIFEST.json":
+            if name == MANIFEST:
                 manifest = json.loads(content)
                 manifest["createdOn"] = CREATED_ON
                 content = json.dumps(manifest, indent=2, sort_keys=True).encode()

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from offpath.archive.bounded_yaml import load_yaml
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
 
@@ -72,11 +73,7 @@ def load_preset(name: str) -> dict[str, Any]:
         raise WrongOption(
             f"--preset {name!r}: no such preset or file; presets: {known}"
         )
-    try:
-        preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-    # ValueError: the file is not UTF-8, or holds a date like 2026-13-45.
-    except (yaml.YAMLError, ValueError) as error:
-        raise WrongOption(f"{path} is not valid YAML: {error}") from error
+    preset = load_yaml(path.read_bytes(), str(path))
     if not isinstance(preset, dict):
         raise WrongOption(f"{path} must be a YAML mapping of settings")
     return preset

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offpath import serving
+from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
-from offpath.serving.mar_file import read_mar
 
 # Modules that the exports share with Granian's workers.
 SHELL = Path(serving.__file__).parent / "shell"
@@ -128,8 +127,7 @@ def make_folder(output: Path, force: bool) -> None:
 def unpack(archive: Path, folder: Path) -> None:
     """Writes the archive's content to `folder/archive`, with the module that calls its handler."""
     folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(archive) as content:
-        content.extractall(folder / "archive")
+    unpack_mar(read_mar(archive), folder / "archive")
     shutil.copy(SHELL / "archived_handler.py", folder)
 
 

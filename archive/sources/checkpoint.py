@@ -25,32 +25,40 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
 COUNTERS = frozenset({"n_averaged"})
 
 
-def read_state_dict(
-    path: Path,
-    names: frozenset[str],
-    say: Say = say_nothing,
-    key: str | None = None,
-) -> Mapping[str, torch.Tensor]:
-    """Reads weights for a model.
-
-    Args:
-        path: a file of torch.save, or .safetensors.
-        names: the model's own parameters and buffers.
-        say: told where the weights were found, and which prefix was removed.
-        key: path to the weights in the file, dots between the names of dicts; None to find it.
+def load_checkpoint(path: Path) -> object:
+    """Loads a file of torch.save, or .safetensors; runs no code of the file.
 
     Raises:
-        WrongOption: there is no such file, it is of another kind, or it holds no weights (under
-            `key`).
+        WrongOption: there is no such file, or it is of another kind.
     """
     if not path.is_file():
         raise WrongOption(
             f"--weights {str(path)!r}: no such file; accepted: a file, pretrained or random"
         )
     if path.suffix == ".safetensors":
-        loaded: object = _load_safetensors(path)
-    else:
-        loaded = _load_torch(path)
+        return _load_safetensors(path)
+    return _load_torch(path)
+
+
+def find_state_dict(
+    loaded: object,
+    path: Path,
+    names: frozenset[str],
+    say: Say = say_nothing,
+    key: str | None = None,
+) -> Mapping[str, torch.Tensor]:
+    """Finds the weights for a model in a checkpoint.
+
+    Args:
+        loaded: the content, from `load_checkpoint`.
+        path: the file, for messages.
+        names: the model's own parameters and buffers.
+        say: told where the weights were found, and which prefix was removed.
+        key: path to the weights in the file, dots between the names of dicts; None to find it.
+
+    Raises:
+        WrongOption: it holds no weights (under `key`).
+    """
     weights = (
         _unwrap(loaded, path, say) if key is None else _pick(loaded, path, key, say)
     )

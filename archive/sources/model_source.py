@@ -13,7 +13,11 @@ import torch
 from offpath.archive import Say, say_nothing
 from offpath.archive.model_probe import format_error
 from offpath.archive.models.exported import PROGRAM, Exported
-from offpath.archive.sources.checkpoint import is_torchscript, read_state_dict
+from offpath.archive.sources.checkpoint import (
+    find_state_dict,
+    is_torchscript,
+    load_checkpoint,
+)
 from offpath.archive.sources.definition import Definition, read_definition
 from offpath.archive.sources.named_models import (
     EMBEDDED,
@@ -65,9 +69,13 @@ class _Wanted:
     key: str | None
     say: Say
 
-    def read(self, names: frozenset[str]) -> StateDict:
-        """Reads the file for a model with these parameters and buffers."""
-        return read_state_dict(Path(self.weights or ""), names, self.say, self.key)
+    def load(self) -> Callable[[torch.nn.Module], StateDict]:
+        """Loads the file and returns what finds a model's weights in it."""
+        path = Path(self.weights or "")
+        loaded = load_checkpoint(path)
+        return lambda model: find_state_dict(
+            loaded, path, frozenset(model.state_dict()), self.say, self.key
+        )
 
     def refuse(self, what: str) -> None:
         """Raises WrongOption if --weights is passed with a file that holds its own weights."""
@@ -159,7 +167,7 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource:
     elif weights == "random":
         state_dict = _seed(definition.make)
     else:
-        state_dict = wanted.read(frozenset(module.state_dict()))
+        state_dict = wanted.load()(module)
         definition = model.define(state_dict)
         module = definition.make()
     _fit(module, state_dict, weights)
@@ -180,12 +188,14 @@ def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSou
         raise WrongOption(
             f"--model {path.name} needs --weights FILE (or --weights random for a trial)"
         )
+    # Before the file's code runs, because weights that are refused are a reason not to run it.
+    find_weights = None if wanted.weights == "random" else wanted.load()
     definition = read_definition(path, attribute)
     module = definition.make()
-    if wanted.weights == "random":
+    if find_weights is None:
         state_dict = _seed(definition.make)
     else:
-        state_dict = wanted.read(frozenset(module.state_dict()))
+        state_dict = find_weights(module)
     _fit(module, state_dict, wanted.weights)
     imported = [name for name in definition.files if name != path.name]
     if imported:

@@ -7,16 +7,15 @@ unpickled that could run. The user is told what will differ from the stock handl
 from __future__ import annotations
 
 import json
-import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
 from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS
 from offpath.handler.errors import WrongOption
 
-MANIFEST = "MAR-INF/MANIFEST.json"
 STOCK_HANDLER = "image_classifier"
 LABELS_FILE = "index_to_name.json"
 # TorchServe's defaults, if neither the archive nor the register API sets them (ModelArchive.java).
@@ -59,13 +58,13 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     Raises:
         WrongOption: the file is no archive, has another handler, or is one of ours already.
     """
-    manifest, names = _extract(path, folder)
-    model = manifest["model"]
-    if "offpath/handler/classifier.py" in names:
+    archive = read_mar(path)
+    model, names = archive.manifest["model"], archive.names
+    if archive.has_our_handler:
         raise WrongOption(
             f"{path.name} was built by offpath; there is nothing to convert"
         )
-    handler = str(model.get("handler", ""))
+    handler = archive.handler
     if handler != STOCK_HANDLER and not has_own_handler:
         raise WrongOption(
             f"{path.name} has the handler {handler!r}, not {STOCK_HANDLER}, and its code before "
@@ -77,9 +76,10 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         raise WrongOption(
             f"{path.name} has no weights (no serializedFile in its manifest)"
         )
+    unpack_mar(archive, folder)
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
-    server, changes = _read_server(folder, files["config"])
+    server, changes = _read_server(archive)
     if labels is not None:
         changes += _tell_apart(labels)
     else:
@@ -95,8 +95,8 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     extra, left_out = _sort_extra(folder, names - known)
     changes += left_out
     return OldArchive(
-        name=model["modelName"],
-        version=str(model.get("modelVersion", "1.0")),
+        name=archive.model_name,
+        version=archive.model_version,
         model=folder / files["model"] if files["model"] else serialized,
         weights=serialized if files["model"] else None,
         labels=labels,
@@ -125,46 +125,17 @@ def format_changes(old: OldArchive, config: dict[str, Any]) -> list[str]:
     return [*lines, *old.changes]
 
 
-def _extract(path: Path, folder: Path) -> tuple[dict[str, Any], set[str]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(MANIFEST))
-            names = {name for name in archive.namelist() if not name.endswith("/")}
-            # extractall keeps every member inside the folder, whatever its name.
-            archive.extractall(folder)
-        manifest["model"]["modelName"]
-    except FileNotFoundError as error:
-        raise WrongOption(f"--from {str(path)!r}: no such file") from error
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, OSError) as error:
-        raise WrongOption(
-            f"--from {str(path)!r} is not a TorchServe archive: {error}"
-        ) from error
-    return manifest, names
-
-
-def _read_server(
-    folder: Path, config_file: str | None
-) -> tuple[dict[str, Any], list[str]]:
+def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that our archive keeps, and a line for each that it leaves out."""
-    if config_file is None:
-        return {}, []
-    import yaml
-
-    try:
-        config = yaml.safe_load((folder / config_file).read_text("utf-8")) or {}
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        raise WrongOption(
-            f"{config_file} in the archive is not valid YAML: {error}"
-        ) from error
     kept, changes = {}, []
-    for key, value in config.items() if isinstance(config, dict) else ():
+    for key, value in (archive.model_config or {}).items():
         low, high = SERVER_SETTINGS.get(key, (1, 0))
         if type(value) is int and low <= value <= high:
             kept[key] = value
         elif key == "deviceType" and value in DEVICE_TYPES:
             kept[key] = value
         else:
-            changes.append(f"{key}: {value!r} of {config_file} is left out")
+            changes.append(f"{key}: {value!r} of model-config.yaml is left out")
     return kept, changes
 
 
@@ -193,7 +164,7 @@ def _tell_apart(labels: Path) -> list[str]:
     ]
 
 
-def _sort_extra(folder: Path, names: set[str]) -> tuple[tuple[Path, ...], list[str]]:
+def _sort_extra(folder: Path, names: frozenset[str]) -> tuple[tuple[Path, ...], list[str]]:
     """Separates files at the root, which our archive keeps, from those in folders, left out."""
     nested = sorted(name for name in names if len(PurePosixPath(name).parts) > 1)
     extra = tuple(folder / name for name in sorted(names.difference(nested)))

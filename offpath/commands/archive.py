@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.handler.errors import WrongOption
+from offpath.serving.printable import printable
 
 if TYPE_CHECKING:  # these modules import torch
     from offpath.archive.build import BuiltArchive
@@ -191,7 +192,7 @@ def command(**options: Any) -> None:
 
 def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     # Imported here because these modules import torch, which --help does not need.
-    from offpath.archive.build import ArchiveSpec, build_archive
+    from offpath.archive.build import ArchiveSpec, build_archive, find_target
     from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import (
@@ -210,13 +211,20 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     preset = load_preset(options["preset"])
     handler_file = options["custom_handler"]
     handler = load_custom_handler(handler_file) if handler_file else None
+    settings = _handler_settings(options)
+    server = {**(old.server if old else {}), **_server_settings(options)}
+    name = options["name"] or "classifier"
+    find_target(name, options["output"], options["force"])
+    if old is not None:
+        # What can be refused without running a stranger's code is refused before that.
+        make_model_config(preset, server, settings)
+        _say(f"running {old.model.name} of {options['old']}, which is Python code")
     source = load_model_source(
         options["model"], options["weights"], _say, options["weights_key"]
     )
-    settings = merge_preprocessing(source.handler, _handler_settings(options))
-    server = {**(old.server if old else {}), **_server_settings(options)}
+    settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
-        name=options["name"] or "classifier",
+        name=name,
         version=options["model_version"] or "1.0",
         source=source,
         labels=labels if labels is not None else source.labels,
@@ -282,7 +290,7 @@ def _say_where_it_runs(device_type: str) -> None:
 
 def _say(line: str) -> None:
     """Prints on stderr, because stdout is for the result."""
-    click.echo(line, err=True)
+    click.echo(printable(line), err=True)
 
 
 def _server_settings(options: dict[str, Any]) -> dict[str, Any]:

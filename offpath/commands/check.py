@@ -17,6 +17,7 @@ from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
 from offpath.serving.check.config_file import check_config
 from offpath.serving.finding import Finding, State
+from offpath.serving.printable import printable
 from offpath.serving.torchserve.management import UNIX
 from offpath.serving.torchserve.properties import read_properties
 
@@ -110,15 +111,15 @@ def show(findings: Iterable[Finding]) -> None:
     for one in findings:
         if one.area != area:
             area = one.area
-            click.secho(area, bold=True)
+            click.secho(printable(area), bold=True)
         state = one.state.value.ljust(STATE_WIDTH)
-        text = f"{one.subject.ljust(SUBJECT_WIDTH)} {one.found}"
+        text = printable(f"{one.subject.ljust(SUBJECT_WIDTH)} {one.found}")
         lines = textwrap.wrap(text, width - len(INDENT), break_on_hyphens=False)
         click.echo(f"  {click.style(state, COLOURS[one.state])}{lines[0]}")
         for line in lines[1:]:
             click.echo(f"{INDENT}{line}")
         if one.cure and one.cure != cure:
-            click.echo(f"{INDENT}-> {one.cure}")
+            click.echo(f"{INDENT}-> {printable(one.cure)}")
         cure = one.cure
 
 

@@ -34,7 +34,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
     Raises:
         WrongOption: a text has no `=`, no YAML after it, or dots in its key.
     """
-    import yaml
+    from offpath.archive.bounded_yaml import load_yaml  # yaml takes long to import
 
     settings: dict[str, Any] = {}
     for text in texts:
@@ -46,13 +46,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, Any]:
                 f"--set {text!r}: a setting inside a section is written as --set "
                 f"'{_nest(key.split('.'), value)}'"
             )
-        try:
-            settings[key] = yaml.safe_load(value)
-        # ValueError: a date like 2026-13-45.
-        except (yaml.YAMLError, ValueError) as error:
-            # YAML's full message takes several lines.
-            problem = getattr(error, "problem", error)
-            raise WrongOption(f"--set {text!r} is not valid YAML: {problem}") from error
+        settings[key] = load_yaml(value, f"--set {text!r}")
     return settings
 
 

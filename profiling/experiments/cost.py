@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from offpath.archive.bounded_yaml import load_yaml
 from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
@@ -102,7 +101,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
         WrongOption: no such file, a missing key, or a price that is not a number from 0.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_bytes(), str(path))
         gpus = content.get("gpus")
         return Prices(
             as_of=str(content["as_of"]),
@@ -118,7 +117,7 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
         raise WrongOption(
             f"prices {str(path)!r} lack {error}: expected the keys of {PRICES_FILE}"
         ) from error
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WrongOption(
             f"cannot read {str(path)!r} as prices ({error}): expected the keys of {PRICES_FILE}"
         ) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ import httpx
 import yaml
 
 import offpath
+from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.sampling import Groups
 from offpath.profiling.profilers.call_profiler import merge_profiles, read_stats
 from offpath.profiling.profilers.cprofile import make_samples, shorten_stats
 from offpath.profiling.profilers.samples import FunctionSample, make_shortener
-from offpath.serving.mar_file import MANIFEST, read_mar
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
@@ -249,22 +248,18 @@ def wrap_archive(archive: Path, target: Path) -> Path:
     Raises:
         ExpectedError: the file is no archive, or has no handler.
     """
-    handler = read_mar(archive).handler
-    if not handler:
+    mar = read_mar(archive)
+    if not mar.handler:
         raise ExpectedError(f"{archive} names no handler in its manifest")
-    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(target, "w") as new:
-        for info in old.infolist():
-            content = old.read(info)
-            if info.filename == MANIFEST:
-                manifest = json.loads(content)
-                manifest["model"]["handler"] = ENTRY_NAME
-                content = json.dumps(manifest).encode()
-            new.writestr(info, content)
-        new.writestr(ENTRY_NAME, ENTRY.read_bytes())
-        for name in STAGED:
-            if f"offpath/{name}" not in old.namelist():
-                new.writestr(f"offpath/{name}", (ROOT / name).read_bytes())
-        new.writestr(ENTRY_SETTINGS, json.dumps({"handler": handler}))
+    model = {**mar.manifest["model"], "handler": ENTRY_NAME}
+    staged = {f"offpath/{name}": ROOT / name for name in STAGED}
+    changed = {
+        MANIFEST: json.dumps({**mar.manifest, "model": model}).encode(),
+        ENTRY_NAME: ENTRY.read_bytes(),
+        ENTRY_SETTINGS: json.dumps({"handler": mar.handler}).encode(),
+        **{n: p.read_bytes() for n, p in staged.items() if n not in mar.names},
+    }
+    copy_mar(mar, target, changed)
     return target
 
 

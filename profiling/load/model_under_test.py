@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import tempfile
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +18,13 @@ from PIL import Image
 from torchvision import transforms
 
 from offpath.archive.labels import check_label_count, read_labels
+from offpath.archive.mar_file import MarFile, read_mar, unpack_mar
 from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.model.activation import activate
 from offpath.profiling.core.workplace import cache_folder
-from offpath.serving.mar_file import MANIFEST, read_mar
 
 LABELS = "index_to_name.json"
 # The settings of `handler:` that belong to the model; the others say how our server runs it.
@@ -169,8 +167,9 @@ def load_archived_model(path: Path) -> ModelSource:
         WrongOption: the file is no archive, has TorchScript or no labels, or its weights are no
             state dict.
     """
-    section = (read_mar(path).model_config or {}).get("handler") or {}
-    model_file, weights, labels_file = extract_model(path)
+    archive = read_mar(path)
+    section = (archive.model_config or {}).get("handler") or {}
+    model_file, weights, labels_file = extract_model(archive)
     source = load_model_source(str(model_file), str(weights))
     handler = {key: section[key] for key in PREPROCESSING if key in section}
     labels = read_labels(labels_file)
@@ -186,36 +185,33 @@ def is_models_own(name: str) -> bool:
     return name.endswith(".py") and not is_ours
 
 
-def extract_model(path: Path) -> tuple[Path, Path, Path]:
+def extract_model(archive: MarFile) -> tuple[Path, Path, Path]:
     """Unpacks a model's files and own modules into the cache, once for each archive.
 
     Returns:
         The files with the model's class, its state dict and its labels.
     """
-    with zipfile.ZipFile(path) as archive:
-        model = json.loads(archive.read(MANIFEST))["model"]
-        files = (model.get("modelFile"), model.get("serializedFile"))
-        if not set(files) <= set(archive.namelist()):
-            raise WrongOption(
-                f"{path.name} has no model file with weights (TorchScript, or a handler that makes"
-                " its own model); the other servers need the class: build it with `offpath archive"
-                " --model FILE.py --weights FILE`"
-            )
-        if LABELS not in archive.namelist():
-            raise WrongOption(
-                f"{path.name} has no {LABELS}: answers are compared by label; build it with"
-                " `offpath archive --labels FILE`"
-            )
-        modules = [name for name in archive.namelist() if is_models_own(name)]
-        folder = cache_folder() / "models" / identify_archive(path)
-        if not folder.is_dir():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-                whole = Path(scratch) / "whole"
-                whole.mkdir()
-                for name in {*files, LABELS, *modules}:
-                    archive.extract(name, whole)
-                if not folder.is_dir():
-                    os.replace(whole, folder)
+    path, model = archive.path, archive.manifest["model"]
+    files = (model.get("modelFile"), model.get("serializedFile"))
+    if not all(files):
+        raise WrongOption(
+            f"{path.name} has no model file with weights (TorchScript, or a handler that makes its"
+            " own model); the other servers need the class: build it with `offpath archive"
+            " --model FILE.py --weights FILE`"
+        )
+    if LABELS not in archive.names:
+        raise WrongOption(
+            f"{path.name} has no {LABELS}: answers are compared by label; build it with `offpath"
+            " archive --labels FILE`"
+        )
+    folder = cache_folder() / "models" / identify_archive(path)
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            whole = Path(scratch) / "whole"
+            modules = filter(is_models_own, archive.names)
+            unpack_mar(archive, whole, {*files, LABELS, *modules})
+            if not folder.is_dir():
+                os.replace(whole, folder)
     definition, weights, labels = (folder / name for name in (*files, LABELS))
     return definition, weights, labels

@@ -6,7 +6,6 @@ the handler, in a process of its own.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -14,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.handler.errors import WrongOption
-from offpath.serving.mar_file import read_mar
 
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)
@@ -129,10 +128,7 @@ def check_archive(path: Path) -> None:
         )
     file = mar.handler.split(":")[0].split("/")[-1]
     module = file.removesuffix(".py")
-    with zipfile.ZipFile(path) as archive:
-        is_inside = any(
-            f"{module}{end}" in archive.namelist() for end in (".py", ".so")
-        )
+    is_inside = any(f"{module}{end}" in mar.names for end in (".py", ".so"))
     if not is_inside and find_spec(f"ts.torch_handler.{module}") is None:
         raise WrongOption(
             f"archive {str(path)!r} names the handler {mar.handler!r}, which is neither in it"
@@ -183,15 +179,15 @@ def prepare_handler(
         archive = build_handler(
             choice.source, shared.model, folder, 1, handler, batchSize=batch_size
         )
-    with zipfile.ZipFile(archive) as file:
-        file.extractall(folder / "model")
+    mar = read_mar(archive)
+    unpack_mar(mar, folder / "model")
     class_file, class_name = "", ""
     if not choice.is_archive and choice.source not in BUILT_IN:
         class_file, _, class_name = choice.source.rpartition(":")
     return HandlerSpec(
         name=choice.name,
         folder=str(folder / "model"),
-        entry=read_mar(archive).handler.split("/")[-1],
+        entry=mar.handler.split("/")[-1],
         class_file=class_file,
         class_name=class_name,
         batch_size=batch_size,

@@ -24,8 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
-
+from offpath.archive.bounded_yaml import load_yaml
 from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
 from offpath.profiling.servers.front import FRONT_KEYS, FrontDoorAdapter
@@ -183,6 +182,6 @@ def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str
 def read_value(text: str) -> Any:
     """Reads a value as in model-config.yaml; invalid YAML stays a text, which is refused later."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return load_yaml(text, "the value")
+    except WrongOption:
         return text

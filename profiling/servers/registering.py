@@ -7,18 +7,15 @@ own model-config.yaml, so each number of threads needs a copy of the archive.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from offpath.archive.mar_file import MarFile, copy_mar, read_mar
 from offpath.archive.model_config import (
     format_model_config,
     load_preset,
@@ -30,7 +27,6 @@ from offpath.profiling.core.experiment import RunAborted
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
-from offpath.serving.mar_file import MANIFEST, MarFile, read_mar
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
@@ -148,18 +144,13 @@ def prepare_archive(
 
 def write_copy(base: MarFile, threads: int, target: Path) -> None:
     """Copies an archive with `handler: threads:` changed."""
-    with zipfile.ZipFile(base.path) as old, zipfile.ZipFile(target, "w") as new:
-        config_name = json.loads(old.read(MANIFEST))["model"].get("configFile")
-        if config_name is None:
-            raise ExpectedError(
-                f"{base.path.name} has our handler but no model-config.yaml: build it again with"
-                " `offpath archive`"
-            )
-        for name in old.namelist():
-            content = old.read(name)
-            if name == config_name:
-                content = set_threads(yaml.safe_load(content) or {}, threads)
-            new.writestr(name, content)
+    if base.model_config is None:
+        raise ExpectedError(
+            f"{base.path.name} has our handler but no model-config.yaml: build it again with"
+            " `offpath archive`"
+        )
+    config = set_threads(base.model_config, threads)
+    copy_mar(base, target, {base.manifest["model"]["configFile"]: config})
 
 
 def set_threads(config: Mapping[str, Any], threads: int) -> bytes:

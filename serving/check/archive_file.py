@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from offpath.archive.mar_file import MarFile, read_mar
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.check.host import has_gpu
 from offpath.serving.finding import Finding, lost, ok, wrong
-from offpath.serving.mar_file import MarFile, read_mar
 from offpath.serving.torchserve.in_force import (
     CPU_INSTEAD,
     DEVICE,

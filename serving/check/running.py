@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
+from offpath.archive.mar_file import MarFile, read_mar
 from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.sink_file import (
@@ -25,7 +26,6 @@ from offpath.handler.prediction_log.sink_file import (
 from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
 from offpath.serving.check.config_file import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, lost, ok, wrong
-from offpath.serving.mar_file import MarFile, read_mar
 from offpath.serving.torchserve.in_force import find_differences
 from offpath.serving.torchserve.java import read_java_major
 from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from offpath.archive.mar_file import MarFile, read_archives
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.granian.slots import ServedModel, plan_models
-from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server_settings import (
     LOOPBACK,

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import psutil
 
+from offpath.archive.mar_file import MarFile, read_archives, read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
@@ -24,7 +24,6 @@ from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.granian.reports import Reports
 from offpath.serving.granian.slots import ServedModel, plan_models
 from offpath.serving.granian.status_pages import StatusPages
-from offpath.serving.mar_file import MarFile, read_archives
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session
 from offpath.serving.torchserve.key_file import KeyFile
@@ -273,8 +272,7 @@ class GranianServer:
         slots = []
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
-            with zipfile.ZipFile(model.archive) as archive:
-                archive.extractall(unpacked)
+            unpack_mar(read_mar(Path(model.archive)), unpacked)
             for number in model.slots:
                 address: object = str(folder / f"worker-{number}.sock")
                 if not settings.unix_sockets:

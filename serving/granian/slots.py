@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from offpath.archive.mar_file import MarFile
 from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
-from offpath.serving.mar_file import MarFile
 
 # Keys of model-config.yaml -> value without the key, or with one that TorchServe would ignore.
 DEFAULTS = {

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offpath.archive.mar_file import MarFile
 from offpath.handler.errors import ExpectedError
 from offpath.serving.finding import Finding, wrong
-from offpath.serving.mar_file import MarFile
 from offpath.serving.torchserve.management import ManagementClient, ModelStatus
 
 # Key of model-config.yaml -> attribute of ModelStatus.

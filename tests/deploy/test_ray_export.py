@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import yaml
 
+from offpath.archive.mar_file import OUR_HANDLER, read_mar
 from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay, OffpathRayTwoTier
-from offpath.serving.mar_file import OUR_HANDLER, read_mar
 from tests.support.echo_archive import write_mar
 from tests.support.photographs import PHOTOGRAPHS, encode
 

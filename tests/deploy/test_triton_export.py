@@ -14,6 +14,7 @@ import tritonclient.http as tritonclient
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
+from offpath.archive.mar_file import OUR_HANDLER, read_mar
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import TritonChoices, export_triton, make_config
@@ -21,7 +22,6 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
-from offpath.serving.mar_file import OUR_HANDLER, read_mar
 from tests.support.echo_archive import write_mar
 from tests.support.photographs import PHOTOGRAPHS, encode
 

@@ -13,8 +13,9 @@ import click
 import torch
 import yaml
 
-from offpath.serving.mar_file import MANIFEST
+from offpath.archive.mar_file import MANIFEST
 from tests.profiling.runs import make_compare
+from tests.support.hostile_archives import ALIASES
 from tests.support.pictures import jpeg
 
 INPUTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -83,6 +84,7 @@ def write_files(folder: Path) -> None:
     (folder / "ids.txt").write_text("a\n")
     (folder / "list.jsonl").write_text('{"status": 200}\n')
     (folder / "list.yaml").write_text("[1, 2]\n")
+    (folder / "aliases.yaml").write_text(ALIASES)
     (folder / "bad.properties").write_text("no equals sign\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("photo.jpg", "pictures/a.jpg"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from offpath.archive.sources.checkpoint import read_state_dict
+from offpath.archive.sources.checkpoint import find_state_dict, load_checkpoint
 from offpath.handler.errors import ExpectedError, WrongOption
 
 WEIGHTS = {"conv.weight": torch.ones(2, 3), "fc.bias": torch.zeros(4)}
@@ -21,7 +21,8 @@ def read(
     path: Path, names: frozenset[str] = NAMES, key: str | None = None
 ) -> tuple[set[str], list[str]]:
     said: list[str] = []
-    return set(read_state_dict(path, names, said.append, key)), said
+    loaded = load_checkpoint(path)
+    return set(find_state_dict(loaded, path, names, said.append, key)), said
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,8 @@ def test_a_key_takes_the_averages_and_says_so(
 ) -> None:
     torch.save(content, tmp_path / "a.pt")
     said: list[str] = []
-    weights = read_state_dict(tmp_path / "a.pt", NAMES, said.append, key)
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    weights = find_state_dict(loaded, tmp_path / "a.pt", NAMES, said.append, key)
     assert {name: it.max() for name, it in weights.items()} == {
         name: it.max() for name, it in AVERAGE.items()
     }

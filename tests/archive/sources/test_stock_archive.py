@@ -92,5 +92,5 @@ def test_our_own_archive_and_other_files_are_refused(
     (tmp_path / "b.mar").write_bytes(b"none")
     with pytest.raises(ExpectedError, match="not a TorchServe archive"):
         unpack(tmp_path / "b.mar", tmp_path / "b")
-    with pytest.raises(ExpectedError, match="no such file"):
+    with pytest.raises(ExpectedError, match="there is no archive"):
         unpack(tmp_path / "c.mar", tmp_path / "c")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from offpath.archive.mar_file import MANIFEST, read_mar
 from offpath.cli import run
 from offpath.profiling.core.run import Run, load_run
 from offpath.profiling.core.statistics import LATENCY, Summary
@@ -32,7 +33,6 @@ from offpath.profiling.profilers.samples import (
     list_files,
     read_samples,
 )
-from offpath.serving.mar_file import MANIFEST, read_mar
 from offpath.serving.process.processes import find_session_members
 from tests.support.echo_archive import write_mar
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.overrides import parse_override
 from offpath.profiling.servers.registry import make_override_variant, make_servers
-from offpath.serving.mar_file import read_mar
 from offpath.serving.torchserve.properties import read_properties
 from offpath.serving.torchserve.server_settings import find_config
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from offpath.archive.mar_file import MarFile
 from offpath.handler.prediction_log.sink_file import (
     make_sink_folder_name,
     write_last_error,
 )
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
-from offpath.serving.mar_file import MarFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings

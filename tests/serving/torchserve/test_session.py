@@ -10,8 +10,8 @@ from unittest.mock import MagicMock, create_autospec
 
 import pytest
 
+from offpath.archive.mar_file import MarFile
 from offpath.handler.errors import ExpectedError
-from offpath.serving.mar_file import MarFile
 from offpath.serving.torchserve import session
 from offpath.serving.torchserve.management import ManagementClient, ModelStatus
 from offpath.serving.torchserve.server_settings import ServerSettings

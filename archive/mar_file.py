@@ -1,0 +1,211 @@
+"""Reads, unpacks and copies .mar files, which strangers may have made."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from offpath.archive.bounded_yaml import load_yaml
+from offpath.handler.errors import ExpectedError, WrongOption
+
+MANIFEST = "MAR-INF/MANIFEST.json"
+OUR_HANDLER = "offpath/handler/classifier.py"
+HAND_OVER = "offpath/handler/request/body_from_front_door.py"
+# torch-model-archiver's own rule (model_archiver/model_packaging_utils.py).
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
+# Keys of the manifest whose values are files of the archive.
+FILE_KEYS = ("modelFile", "serializedFile", "configFile", "requirementsFile")
+MAX_MANIFEST_BYTES = 1 << 20
+# Deflate packs weights to nine tenths, and zeros to a thousandth.
+MAX_RATIO = 100
+SMALL_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class MarFile:
+    """Metadata of an archive.
+
+    Attributes:
+        path: the file.
+        model_name: name under which TorchServe serves it by default.
+        model_version: version of the model.
+        handler: entry point of the handler.
+        model_config: content of its model-config.yaml; None without one.
+        has_our_handler: the archive contains offpath's handler.
+        takes_names: its handler accepts the name of a body's file from the front door.
+        manifest: its MANIFEST.json; the files that `model` names in it are in the archive.
+        names: the archive's files.
+    """
+
+    path: Path
+    model_name: str
+    model_version: str
+    handler: str
+    model_config: dict[str, Any] | None
+    has_our_handler: bool = False
+    takes_names: bool = False
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+
+
+def read_mar(path: Path) -> MarFile:
+    """Reads an archive's manifest and model config.
+
+    Raises:
+        WrongOption: the file is missing or not a .mar, could write outside of the folder that it is
+            unpacked to or fill the disk, or its YAML is not a mapping.
+    """
+    with _open_mar(path) as archive:
+        _check_members(archive, path.stat().st_size)
+        names = frozenset(n for n in archive.namelist() if not n.endswith("/"))
+        manifest = _read_manifest(archive, names)
+        model = manifest["model"]
+        config_name = model.get("configFile")
+        text = _read_text(archive, config_name) if config_name else None
+    return MarFile(
+        path=path,
+        model_name=model["modelName"],
+        model_version=model.get("modelVersion") or "1.0",
+        handler=model.get("handler") or "",
+        model_config=None if text is None else _parse_model_config(path, text),
+        has_our_handler=OUR_HANDLER in names,
+        takes_names=HAND_OVER in names,
+        manifest=manifest,
+        names=names,
+    )
+
+
+def read_archives(
+    model_store: Path, entries: Iterable[str]
+) -> list[tuple[str, MarFile]]:
+    """Reads the archives to serve, each with the name that its model is served under.
+
+    Args:
+        model_store: folder with the archives.
+        entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
+
+    Raises:
+        WrongOption: a file is missing or not an archive.
+    """
+    archives = []
+    for entry in entries:
+        name, _, file = entry.rpartition("=")
+        archive = read_mar(model_store / file)
+        archives.append((name or archive.model_name, archive))
+    return archives
+
+
+def unpack_mar(
+    archive: MarFile, folder: Path, names: Iterable[str] | None = None
+) -> None:
+    """Writes an archive's files, or those with these names, to a folder.
+
+    Raises:
+        WrongOption: the archive is damaged, or the folder cannot be written.
+    """
+    with _open_mar(archive.path) as content:
+        content.extractall(folder, names)
+
+
+def copy_mar(archive: MarFile, target: Path, changed: Mapping[str, bytes]) -> None:
+    """Copies an archive with files replaced or added.
+
+    Raises:
+        WrongOption: the archive is damaged, or the copy cannot be written.
+    """
+    with _open_mar(archive.path) as old, zipfile.ZipFile(target, "w") as new:
+        for name in sorted(archive.names - changed.keys()):
+            with old.open(name) as source, new.open(
+                name, "w", force_zip64=True
+            ) as copy:
+                shutil.copyfileobj(source, copy)
+        for name, content in changed.items():
+            new.writestr(name, content)
+
+
+@contextmanager
+def _open_mar(path: Path) -> Iterator[zipfile.ZipFile]:
+    if not path.exists():
+        raise WrongOption(f"there is no archive at {path}; `offpath archive` makes one")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except ExpectedError:
+        raise
+    # A damaged or hostile file makes zipfile, zlib and json raise errors of a dozen kinds.
+    except Exception as error:
+        problem = f"{error or type(error).__name__}"
+        raise WrongOption(
+            f"{path} is not a TorchServe archive ({problem}); expected a .mar made by "
+            "`offpath archive` or torch-model-archiver"
+        ) from error
+
+
+def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
+    """Refuses what TorchServe and Python would unpack differently, elsewhere, or without end."""
+    members = archive.infolist()
+    if len({info.filename for info in members}) < len(members):
+        raise ValueError("it has two files of one name")
+    for info in members:
+        name = PurePosixPath(info.filename)
+        is_link = stat.S_ISLNK(info.external_attr >> 16)
+        is_outside = name.is_absolute() or ".." in name.parts or not name.parts
+        if is_link or is_outside or not info.filename.isprintable():
+            raise ValueError(
+                f"its file {info.filename!r:.80} is a link, or lies outside of it"
+            )
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(
+                f"its file {info.filename!r:.80} has a compression that TorchServe cannot read"
+            )
+    unpacked_bytes = sum(info.file_size for info in members)
+    if unpacked_bytes > MAX_RATIO * packed_bytes + SMALL_BYTES:
+        raise ValueError(f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}")
+
+
+def _read_manifest(archive: zipfile.ZipFile, names: frozenset[str]) -> dict[str, Any]:
+    """Returns the manifest. What TorchServe reads of its section `model` is printable text."""
+    manifest: dict[str, Any] = json.loads(_read_text(archive, MANIFEST))
+    model = manifest.get("model") if isinstance(manifest, dict) else None
+    if not isinstance(model, dict):
+        raise ValueError("its manifest has no section `model`")
+    for key in ("modelName", "modelVersion", "handler", *FILE_KEYS):
+        value = model.get(key)
+        if value is None and key != "modelName":
+            continue
+        if isinstance(value, (int, float)):  # Java reads a number as its text
+            value = model[key] = str(value)
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError(f"{key} in its manifest is {value!r:.80}, expected a text")
+        if key in FILE_KEYS and value and value not in names:
+            raise ValueError(f"{key} in its manifest is {value!r:.80}, which is not in it")
+    if NAME_PATTERN.fullmatch(model["modelName"]) is None:
+        raise ValueError(
+            f"modelName in its manifest is {model['modelName']!r:.80}, expected letters, digits, "
+            "'_', '-' and '.'"
+        )
+    return manifest
+
+
+def _read_text(archive: zipfile.ZipFile, name: str) -> bytes:
+    # Not archive.read, which unpacks up to 2 GB before it looks at the declared size.
+    with archive.open(name) as file:
+        text = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ValueError(f"{name} is longer than {MAX_MANIFEST_BYTES:,} bytes")
+    return text
+
+
+def _parse_model_config(path: Path, text: bytes) -> dict[str, Any]:
+    config = load_yaml(text, f"model-config.yaml in {path}") or {}
+    if not isinstance(config, dict):
+        raise WrongOption(f"model-config.yaml in {path} is not a mapping")
+    return config

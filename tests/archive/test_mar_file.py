@@ -1,0 +1,70 @@
+"""Archives of strangers: each is refused at once, in words that a terminal can show."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from offpath.archive.mar_file import copy_mar, read_mar, unpack_mar
+from offpath.handler.errors import WrongOption
+from tests.support.hostile_archives import (
+    FILES,
+    HOSTILE,
+    MODEL,
+    pack,
+    with_member,
+    with_model,
+    write_hostile,
+)
+
+# One second on a quiet machine is ten thousand times what a good archive takes.
+MAX_CPU_S = 5.0
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archive_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    path = write_hostile(tmp_path, name)
+    began = time.process_time()
+    with pytest.raises(WrongOption) as refused:
+        read_mar(path)
+    assert time.process_time() - began < MAX_CPU_S
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
+
+
+def test_numbers_in_a_manifest_are_read_as_java_reads_them(tmp_path: Path) -> None:
+    with_model(modelVersion=2)(tmp_path / "a.mar")
+    assert read_mar(tmp_path / "a.mar").model_version == "2"
+
+
+def test_damage_behind_the_manifest_is_found_when_it_is_unpacked(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.mar"
+    pack(path, {"model": MODEL})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"net.pt") + 8] ^= 0xFF
+    path.write_bytes(bytes(content))
+    archive = read_mar(path)
+    with pytest.raises(WrongOption, match="not a TorchServe archive"):
+        unpack_mar(archive, tmp_path / "folder")
+    with pytest.raises(WrongOption, match="not a TorchServe archive"):
+        copy_mar(archive, tmp_path / "b.mar", {})
+
+
+def test_a_file_that_is_also_a_folder_is_refused(tmp_path: Path) -> None:
+    with_member("net.py/below")(tmp_path / "a.mar")
+    with pytest.raises(WrongOption):
+        unpack_mar(read_mar(tmp_path / "a.mar"), tmp_path / "folder")
+
+
+def test_a_copy_has_the_other_files_unchanged(tmp_path: Path) -> None:
+    pack(tmp_path / "a.mar", {"model": MODEL})
+    copy_mar(read_mar(tmp_path / "a.mar"), tmp_path / "b.mar", {"net.py": b"new"})
+    copy = read_mar(tmp_path / "b.mar")
+    unpack_mar(copy, tmp_path / "folder")
+    assert copy.manifest == {"model": MODEL}
+    assert (tmp_path / "folder" / "net.py").read_bytes() == b"new"
+    assert (tmp_path / "folder" / "net.pt").read_bytes() == FILES["net.pt"]

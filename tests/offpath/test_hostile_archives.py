@@ -1,0 +1,105 @@
+"""Every command that reads an archive refuses a hostile one in one line, and runs none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from offpath.serving.printable import CONTROL
+from tests.offpath.conftest import Run
+from tests.support.hostile_archives import (
+    CLASS_FILE,
+    HOSTILE,
+    pack,
+    write_hostile,
+)
+from tests.support.no_processes import forbid_processes
+
+READERS = (
+    "archive --from hostile.mar --output out",
+    "check hostile.mar",
+    "check hostile.mar --json",
+    "export triton hostile.mar --output out",
+    "export ray hostile.mar --output out",
+    "serve hostile.mar --once",
+    "serve hostile.mar --once --front",
+    "bench compare --model hostile.mar --servers offpath",
+    "tune --mar hostile.mar --output new.yaml",
+    "profile stages --mar hostile.mar",
+)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forbid_processes(monkeypatch)
+    yield
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_reader_refuses_it_and_runs_none_of_it(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    write_hostile(tmp_path, name)
+    for reader in READERS:
+        done = run(*reader.split())
+        assert done.code in (1, 2), (reader, done.err)
+        said = done.out + done.err
+        assert len(done.err.splitlines()) <= 3, (reader, done.err)
+        assert not CONTROL.search(said.replace("\n", "")), reader
+    assert [path.name for path in tmp_path.iterdir()] == ["hostile.mar"]
+
+
+STOCK = {
+    **{"modelName": "m", "handler": "image_classifier"},
+    **{"modelFile": "net.py", "serializedFile": "net.pt"},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param("--output there", "pass --force to replace it", id="target"),
+        pytest.param("--set no_such=1", "no_such", id="setting"),
+        pytest.param("--batch-size 0", "batchSize is 0", id="batch"),
+        pytest.param("", "cannot be loaded with weights_only", id="weights"),
+    ],
+)
+def test_the_class_file_does_not_run_where_something_else_is_wrong(
+    run: Run, tmp_path: Path, options: str, reason: str
+) -> None:
+    files = {"net.py": CLASS_FILE.encode(), "net.pt": b"no weights"}
+    pack(tmp_path / "old.mar", {"model": STOCK}, files)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "m.mar").touch()
+    done = run("archive", "--from", "old.mar", *options.split())
+    assert done.code == 2
+    assert reason in done.err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(1)}, tmp_path / "w.pt")
+    code = f"{CLASS_FILE}\nraise SystemExit('I ran')\n".encode()
+    files = {"net.py": code, "net.pt": (tmp_path / "w.pt").read_bytes()}
+    pack(tmp_path / "old.mar", {"model": STOCK}, files)
+    done = run("archive", "--from", "old.mar", "--output", "out")
+    said, refused = done.err.splitlines()
+    assert said == "running net.py of old.mar, which is Python code"
+    assert "fails on import: SystemExit: I ran" in refused
+    assert (tmp_path / "ran").exists()
+
+
+def test_what_an_archive_says_reaches_the_terminal_escaped(
+    run: Run, tmp_path: Path
+) -> None:
+    model = {"modelName": "m", "handler": "h.py", "configFile": "c.yaml"}
+    config = b'deviceType: "\\e[2Jowned"\nmaxWorkers: 1\nbatchSize: "\\e]0;x\\a"\n'
+    pack(tmp_path / "a.mar", {"model": model}, {"c.yaml": config})
+    done = run("check", "a.mar")
+    assert "\\x1b[2Jowned" in done.out
+    assert not CONTROL.search(done.out.replace("\n", ""))
