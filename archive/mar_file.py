@@ -186,7 +186,9 @@ def _read_manifest(archive: zipfile.ZipFile, names: frozenset[str]) -> dict[str,
         if not isinstance(value, str) or not value.isprintable():
             raise ValueError(f"{key} in its manifest is {value!r:.80}, expected a text")
         if key in FILE_KEYS and value and value not in names:
-            raise ValueError(f"{key} in its manifest is {value!r:.80}, which is not in it")
+            raise ValueError(
+                f"{key} in its manifest is {value!r:.80}, which is not in it"
+            )
     if NAME_PATTERN.fullmatch(model["modelName"]) is None:
         raise ValueError(
             f"modelName in its manifest is {model['modelName']!r:.80}, expected letters, digits, "

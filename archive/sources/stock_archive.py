@@ -164,7 +164,9 @@ def _tell_apart(labels: Path) -> list[str]:
     ]
 
 
-def _sort_extra(folder: Path, names: frozenset[str]) -> tuple[tuple[Path, ...], list[str]]:
+def _sort_extra(
+    folder: Path, names: frozenset[str]
+) -> tuple[tuple[Path, ...], list[str]]:
     """Separates files at the root, which our archive keeps, from those in folders, left out."""
     nested = sorted(name for name in names if len(PurePosixPath(name).parts) > 1)
     extra = tuple(folder / name for name in sorted(names.difference(nested)))
