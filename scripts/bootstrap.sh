@@ -9,6 +9,12 @@
 
 set -euo pipefail
 
+# --help shows the comment at the script's head and installs nothing.
+case " $* " in *" --help "* | *" -h "*)
+  sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0"
+  exit
+esac
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 VENV=${OFFPATH_VENV:-$ROOT/.venv}

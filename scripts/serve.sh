@@ -5,7 +5,7 @@
 #   scripts/serve.sh --once     stops after the sample prediction
 #
 # Uses the front door if /dev/shm has room for its bodies (a container's 64 MB are too little).
-# --no-front serves without it. You can pass every option of `offpath serve`.
+# --no-front serves without it. You can pass every option of `offpath serve` (see its --help).
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 

@@ -86,7 +86,7 @@ class ModelNotNamed(Exception):
         super().__init__(
             f"the server has several models; name one of {', '.join(names)}"
             if names
-            else "the server does not list its models (a front door never does) and has none named "
+            else "the server does not list its models and has none named "
             f"{DEFAULT_MODEL!r}; name the model"
         )
         self.names = names
@@ -185,15 +185,16 @@ class Client:
         prediction = self._send(self._path, payload, content_type)
         if self._path != INVOCATIONS or prediction.status not in (400, 404):
             return prediction
-        if prediction.status == 404:  # a front door, or another kind of server
-            path = f"/predictions/{DEFAULT_MODEL}"
+        if prediction.status == 404:
+            # A front door lists its models; another kind of server may not.
+            names = list_models(self._http, self.url) or [DEFAULT_MODEL]
         elif NO_MODEL_NAMED in (prediction.error or ""):
-            names = self._find_models()
-            if len(names) != 1:
-                raise ModelNotNamed(names)
-            path = f"/predictions/{names[0]}"  # a model that was registered after the start
+            names = self._find_models()  # models that were registered after the start
         else:
             return prediction
+        if len(names) != 1:
+            raise ModelNotNamed(names)
+        path = f"/predictions/{names[0]}"
         named = self._send(path, payload, content_type)
         if named.is_ok:
             self._path = path
@@ -239,12 +240,19 @@ class Client:
     def _find_models(self) -> list[str]:
         """Returns the models' names if the management API can be reached on its usual ports."""
         base = self.url
-        for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
-            url = base.copy_with(port=port, path="/models")
-            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
-                answer = httpx.get(url, timeout=LOOK_UP_TIMEOUT_S, trust_env=False)
-                return [str(one["modelName"]) for one in answer.json()["models"]]
+        with httpx.Client(trust_env=False) as http:
+            for port in dict.fromkeys([(base.port or 80) + 1, MANAGEMENT_PORT]):
+                if names := list_models(http, base.copy_with(port=port)):
+                    return names
         return []
+
+
+def list_models(http: httpx.Client, url: httpx.URL) -> list[str]:
+    """Returns the models' names from a front door or a management API; empty if it lists none."""
+    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError, TypeError):
+        answer = http.get(url.copy_with(path="/models"), timeout=LOOK_UP_TIMEOUT_S)
+        return [str(one["modelName"]) for one in answer.json()["models"]]
+    return []
 
 
 def make_pause_s(rounds: int) -> float:

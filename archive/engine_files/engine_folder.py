@@ -33,7 +33,7 @@ from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.activation import activate
-from offpath.handler.model.engines.choose import make_engine
+from offpath.handler.model.engines.choose import choose_precision, make_engine
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.engines.engine import (
     PARITY_FILE,
@@ -240,6 +240,9 @@ class _EngineFolder:
                 f"{self.config.parity_bound}); use another --precision, or allow more with "
                 "--set parity_bound=..."
             )
+        served = choose_precision(self._device)
+        if self.plan.precision == "auto" and served != precision:
+            result += f". Workers run {served} here, and check that when they start"
         self.say(f"{label}: {result}")
 
     def _measure(self, folder: Path, parity: ParitySet, precision: str) -> Parity:

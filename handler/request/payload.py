@@ -12,7 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
+from offpath.handler.errors import (
+    BadEnvelope,
+    EmptyPayload,
+    PayloadTooLarge,
+    UnsupportedFormat,
+)
 from offpath.handler.image.formats import MAGICS
 from offpath.handler.request.body_from_front_door import read_fields
 
@@ -36,11 +41,18 @@ def read_payload(row: Mapping[str, Any], max_bytes: int) -> Payload:
 
     Raises:
         EmptyPayload, PayloadTooLarge, BadEnvelope: the row holds no usable image.
+        UnsupportedFormat: TorchServe has parsed an image as a form.
         BodyGone, BodyUnreadable: the front door's file cannot be read.
     """
     fields = read_fields(row)
     value = fields.get("data") or fields.get("body")
     if not value:
+        # TorchServe parses what `curl --data-binary` and Python's urllib label a form.
+        if not all(map(str.isprintable, fields)):
+            raise UnsupportedFormat(
+                "the image was sent as a form; send it with the header Content-Type: "
+                "application/octet-stream"
+            )
         raise EmptyPayload(
             "the request holds no image; send it as the body or as the form field `data`"
         )

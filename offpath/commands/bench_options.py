@@ -186,8 +186,10 @@ class Keeper:
         ExpectedError: see `run_outputs.read_earlier`; in `save` and `join`, the runs are not alike.
     """
 
-    def __init__(self, outputs: Outputs, append: bool, experiment: str) -> None:
-        self._outputs = outputs
+    def __init__(
+        self, outputs: Outputs, append: bool, experiment: str, estimated_s: float
+    ) -> None:
+        self._outputs, self._estimated_s = outputs, estimated_s
         self._earlier = read_earlier(outputs, append, experiment)
 
     def join(self, run: Run) -> Run:
@@ -197,8 +199,14 @@ class Keeper:
         return run if self._earlier is None else merge_runs(self._earlier, run)
 
     def save(self, run: Run) -> None:
-        """Saves the run so far; a run without figures is not kept."""
+        """Saves the run so far; a run without figures is not kept.
+
+        The first call comes when all options are accepted: only then are minutes announced.
+        """
         joined = self.join(run)
+        if self._estimated_s:
+            run_outputs.say_estimate(self._estimated_s)
+            self._estimated_s = 0
         if joined.rows:
             self._outputs.save(joined)
 
@@ -219,8 +227,7 @@ def measure_and_show(
     # Imported here: `offpath bench --help` needs no polars.
     from offpath.commands.progress import LiveProgress
 
-    keeper = Keeper(outputs, append, experiment)
-    run_outputs.say_estimate(choices.estimated_s)
+    keeper = Keeper(outputs, append, experiment, choices.estimated_s)
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
         run = keeper.join(measure(choices, progress, keeper.save))
     reading.show(run, outputs)

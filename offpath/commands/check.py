@@ -131,9 +131,13 @@ def _find_url() -> str | None:
     """
     from offpath.serving.check.running import find_servers
 
-    urls = [server.address("management") for server in find_servers()]
-    if len(urls) > 1:
+    servers = {server.address("management"): server for server in find_servers()}
+    if len(servers) > 1:
+        named = [
+            f"--url {url} ({one.door or one.address('inference')})"
+            for url, one in servers.items()
+        ]
         raise WrongOption(
-            f"several TorchServes run on this host; name one: --url {' or --url '.join(urls)}"
+            f"several TorchServes run on this host; name one: {' or '.join(named)}"
         )
-    return urls[0] if urls else None
+    return next(iter(servers), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.run_outputs import FILE
+from offpath.commands.serve_options import FILE
 from offpath.commands.shared_options import json_option
 from offpath.handler.errors import WrongOption
 

@@ -48,8 +48,7 @@ BODY_SHOWN = 60
 )
 @click.option(
     "--model",
-    help="Name of the model.  [default: the server's only model; behind a front door, which does"
-    " not list models, `classifier`]",
+    help="Name of the model.  [default: the server's only model]",
 )
 @click.option(
     "--thin",

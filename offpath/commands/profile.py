@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,17 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
     with keeping(outputs, "turns"), LiveProgress() as progress:
         run = run_profile(choices, progress, outputs.save)
-    present(run, document_of(run, None), outputs)
+    document = document_of(run, None)
+    if kind == "flame":
+        # Only what this command has just written: a saved result could name any file.
+        files = {name: choices.name_file(name) for name in run.variants}
+        pages = {
+            name: file.read_text("utf-8")
+            for name, file in files.items()
+            if file is not None and not run.has_failed(name)
+        }
+        document = replace(document, pages=pages)
+    present(run, document, outputs)
     fail_if_left_out(run)
 
 

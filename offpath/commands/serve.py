@@ -178,6 +178,11 @@ def command(
     if is_granian:
         check_granian(own)
     check_host(own["host"], own["token_auth"], front, behind_proxy)
+    if front is not None and own["management_port"] is not None:
+        raise WrongOption(
+            "--management-port has no effect with --front, where management is a private Unix "
+            "socket, printed at the start; leave it out"
+        )
     view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(

@@ -19,6 +19,8 @@ from offpath.profiling.profilers.worker_threads import watching_threads
 # pyinstrument's page loads fonts from the network. Without them it uses the browser's own.
 FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
 EMPTY_STYLE = "data:text/css,"
+# It also puts names into a script as they are, so a name could end the script.
+SAMPLES = re.compile(r"(?<=const sessionData = ).*")
 
 
 class FlameCollector(Collector):
@@ -62,6 +64,7 @@ class FlameCollector(Collector):
             session = join_sessions(self._sessions)
             session.target_description = session.program = self._title
             page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
+            page = SAMPLES.sub(lambda found: found[0].replace("<", r"\u003c"), page)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(page, encoding="utf-8")
         return {}

@@ -145,7 +145,7 @@ def batch_size_of(choice: HandlerChoice, shared: SharedSettings) -> int:
 def describe_handler(choice: HandlerChoice, shared: SharedSettings) -> dict[str, Any]:
     """Returns the facts about a handler that a result keeps."""
     facts: dict[str, Any] = {
-        "model": "the archive's own" if choice.is_archive else shared.model,
+        "model": "its archive's model" if choice.is_archive else shared.model,
         "batch_size": batch_size_of(choice, shared),
         "threads": shared.threads,
         "device": "cpu" if shared.gpu_id is None else f"cuda:{shared.gpu_id}",

@@ -207,6 +207,9 @@ def run_profile(
         shared = stack.enter_context(preparing(choices, handlers, observer))
         turns = HandlerTurns(choices, handlers, shared, workload, run)
         run.variants = {one.name: dict(one.facts) for one in turns.variants}
+        if len(handlers) > 1 and any(choice.is_archive for choice in handlers):
+            own = [f"{name} runs {it['model']}" for name, it in run.variants.items()]
+            run.warnings.append(f"models may differ: {', '.join(own)}")
         schedule = Schedule(turns.rounds, side_by_side=True)
         runner = Runner(turns, run, schedule, observer, lambda: save(run))
         runner.prepare(folder)

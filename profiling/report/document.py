@@ -53,6 +53,7 @@ class Document:
         details: facts shown on demand: versions, settings.
         warnings: reasons to doubt the figures, as `KIND: text` or plain text.
         headline: the charts of `--plot`, for a README or a slide.
+        pages: whole HTML pages by title, such as flame graphs, which the page shows as frames.
     """
 
     title: str
@@ -62,3 +63,4 @@ class Document:
     details: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     headline: Sequence[Chart] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)

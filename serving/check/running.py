@@ -5,6 +5,7 @@ The check asks the management API and /metrics, and reads the process where it r
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
@@ -41,6 +42,8 @@ SETTINGS = (
     *INPUT_SETTINGS,
 )
 LEAST_SPOOL_BYTES = 1 << 30
+NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
+NGINX_LISTEN = re.compile(r"^ *listen (\S+)", re.MULTILINE)
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -51,10 +54,12 @@ class ServerProcess:
     Attributes:
         command: command line.
         folder: working folder.
+        door: address at which a front door before it listens; empty without a door.
     """
 
     command: list[str]
     folder: Path
+    door: str = ""
 
     @property
     def config(self) -> Path | None:
@@ -72,7 +77,7 @@ class ServerProcess:
         return read_properties(config) if config and config.is_file() else {}
 
     def address(self, kind: str) -> str:
-        """Returns the address of `management` or `metrics` as this host reaches it."""
+        """Returns the address of `inference`, `management` or `metrics` on this host."""
         key = f"{kind}_address"
         address = self.properties().get(key, DEFAULTS[key])
         return address.replace("//0.0.0.0", "//127.0.0.1")
@@ -91,10 +96,23 @@ def find_servers() -> list[ServerProcess]:
         try:
             command = process.cmdline()
             if MAIN_CLASS in command:
-                found.append(ServerProcess(command, Path(process.cwd())))
+                door = _find_door(process)
+                found.append(ServerProcess(command, Path(process.cwd()), door))
         except psutil.Error:
             continue
     return found
+
+
+def _find_door(process: psutil.Process) -> str:
+    """Returns where the nginx beside a TorchServe listens; empty without one."""
+    parent = process.parent()
+    for sibling in parent.children() if parent else ():
+        config = NGINX_CONFIG.search(" ".join(sibling.cmdline()))
+        if config is not None:
+            with contextlib.suppress(OSError):
+                listen = NGINX_LISTEN.search(Path(config[1]).read_text("utf-8"))
+                return f"front door at {listen[1]}" if listen else ""
+    return ""
 
 
 def check_server(url: str, token: str | None = None) -> Iterator[Finding]:

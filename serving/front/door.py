@@ -19,6 +19,7 @@ from offpath.serving.front.nginx_config import (
     ACCESS_LOG,
     ERROR_LOG,
     write_config,
+    write_models,
 )
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.torchserve.launch import make_short_tmp_dir
@@ -92,6 +93,7 @@ class Door:
     def let_in(self, server: AnyServer) -> None:
         """Sends new requests to a server."""
         turn_links(server, self.place.run)
+        write_models(self.place.run, server.model_names())
         if self.behind.routes:
             # A reload may bring other models or another number of workers.
             routes = tuple(plan_models(server.archives))

@@ -25,6 +25,7 @@ HOSTS_TEMPLATE = CONF_DIR / "nginx-hosts.conf"
 METRICS_TEMPLATE = CONF_DIR / "nginx-metrics.conf"
 CONF = "nginx.conf"
 TOKENS_MAP = "tokens.map"
+MODELS = "models.json"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
 PLACEHOLDER = re.compile(r"@\{(\w+)\}")
@@ -129,6 +130,12 @@ def write_config(
     _write_private(path, fill(TEMPLATE.read_text(encoding="utf-8"), values))
     _write_private(place.run / TOKENS_MAP, _format_tokens(tokens))
     return path
+
+
+def write_models(run: Path, names: Sequence[str]) -> None:
+    """Writes the answer of /models, in the form of TorchServe's management API."""
+    models = [{"modelName": name} for name in names]
+    _write_private(run / MODELS, json.dumps({"models": models}))
 
 
 def _format_tokens(tokens: Sequence[str]) -> str:
@@ -253,6 +260,8 @@ def _values(
     }
     passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE
     values["to_torchserve"] = _fill_part(passing, values)
+    alias = f"alias {values['run']}/{MODELS};"
+    values["models"] = values["to_torchserve"] if behind.hosts else alias
     values["metrics"] = "" if behind.hosts else _fill_part(METRICS_TEMPLATE, values)
     return values
 

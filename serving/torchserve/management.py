@@ -54,7 +54,9 @@ class ModelStatus:
     def engine(self) -> str:
         """Engine and precision; a dash if the handler is not offpath's."""
         engine, precision = (self.described.get(k) for k in ("engine", "precision"))
-        return f"{engine} {precision}" if engine else "-"
+        # Eager fp32 is what the gate compares with, so it has no result.
+        gate = ", checked" if self.described.get("parity") else ""
+        return f"{engine} {precision}{gate}" if engine else "-"
 
     @property
     def ready_workers(self) -> int:

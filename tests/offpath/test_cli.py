@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,20 @@ from offpath.handler.errors import ExpectedError
 from tests.offpath.conftest import Run
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("script", ["serve.sh", "test.sh", "lint.sh", "audit.sh"])
+def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    done = subprocess.run(
+        [ROOT / "scripts" / script, "--help"],
+        env={**os.environ, "OFFPATH_VENV": str(venv), "PYTHON": "/bin/false"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 50 and "#" not in done.stdout
+    assert not venv.exists()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_wrong_input_is_refused_in_one_line_and_changes_no_file(
     lines = done.err.splitlines()
     assert done.code == case.code, done.err
     assert "Traceback" not in done.err and "bug" not in done.err
+    # Nobody plans minutes for a command that then refuses.
+    assert "takes about" not in done.err
     # `offpath check` puts what is wrong into its table.
     in_table = not lines and case.code == 1 and "wrong" in done.out
     assert in_table or 1 <= len(lines) <= 3

@@ -246,4 +246,4 @@ def test_model_must_be_named_where_a_server_lists_none(answers: Answers) -> None
             client.predict(JPEG)
     assert raised.value.names == []
     asked = [path for path, _, _ in answers.requests]
-    assert asked == ["/invocations", "/predictions/classifier"]
+    assert asked == ["/invocations", "/models", "/predictions/classifier"]

@@ -39,6 +39,24 @@ def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
     assert top_label(http.post("/predictions/classifier", **body)) == "espresso"
 
 
+@pytest.mark.parametrize(
+    "escape, status, said",
+    [
+        pytest.param(b"&", 415, "Content-Type: application/octet-stream", id="ours"),
+        # Java fails before the worker gets the request, as docs/reference.md says.
+        pytest.param(b"=%zz", 500, "ErrorDataDecoderException", id="java"),
+    ],
+)
+def test_an_image_that_is_labelled_a_form_is_refused(
+    http: httpx.Client, escape: bytes, status: int, said: str
+) -> None:
+    # Java also stops at an empty name, such as "&=".
+    body = b"\x89PNG\r\n\x1a\n" + escape + b"x" * 100
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    response = http.post("/predictions/classifier", content=body, headers=form)
+    assert response.status_code == status and said in response.text
+
+
 def test_a_thin_client_gets_the_same_answer(server: TorchServe) -> None:
     with Client(server.inference_url, "classifier") as full:
         expected = full.predict(jpeg()).labels

@@ -181,6 +181,17 @@ def test_eager_needs_photographs_only_where_it_may_lower_precision(
     assert folder.exists() == bool(files)
 
 
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_the_precision_that_workers_check_is_named(
+    build: Build, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(engine_folder, "choose_precision", lambda _: "bf16")
+    _, said = build("openvino", precision)
+    assert said[-1].startswith("engine openvino fp32: on ")
+    assert ("Workers run bf16 here" in said[-1]) == (precision == "auto")
+
+
 def test_answers_outside_the_bound_build_nothing(build: Build) -> None:
     strict = replace(CONFIG, parity_bound=0.0)
     with pytest.raises(ExpectedError, match="other answers than eager.*parity_bound"):

@@ -75,11 +75,16 @@ def test_without_a_server_the_host_is_checked(
 def test_of_several_servers_one_must_be_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    two = [running.ServerProcess(["java"], tmp_path)] * 2
+    (tmp_path / "behind").write_text("management_address=unix:/run/m.sock")
+    behind = ["java", "-f", "behind"]
+    two = [
+        running.ServerProcess(["java"], tmp_path),
+        running.ServerProcess(behind, tmp_path, "front door at 127.0.0.1:9090"),
+    ]
     monkeypatch.setattr(running, "find_servers", lambda: two)
     code, _, err = run("check")
     assert code == 2
     assert (
-        "several TorchServes run on this host; name one: --url http://127.0.0.1:8081"
-        in err
+        "name one: --url http://127.0.0.1:8081 (http://127.0.0.1:8080) or --url "
+        "unix:/run/m.sock (front door at 127.0.0.1:9090)" in err
     )

@@ -25,6 +25,7 @@ from offpath.profiling.profilers.profile_figures import (
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
 from tests.support.echo_archive import MakeMar
+from tests.support.pages import read_page
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 pytestmark = pytest.mark.timing
@@ -100,6 +101,21 @@ def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar)
     argv = ("--mar", make_mar("echo"), "--requests", 4, "--batch-size", 2)
     (handler,) = read_profile(profile("stages", *argv)[0])
     assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
+
+
+def test_the_page_of_a_flame_graph_contains_it_and_names_the_models(
+    profile, make_mar: MakeMar, tmp_path
+):
+    page = tmp_path / "page.html"
+    argv = (f"--handler={PLANTED}:Planted", "--mar", make_mar("echo"), "--html", page)
+    more = ("--output", tmp_path / "files", "--requests", 4)
+    saved, done = profile("flame", *argv, *more)
+    said = "models may differ: Planted runs near-free, echo runs its archive's model"
+    assert saved.warnings == [said] and said in done.out
+    shown = page.read_text(encoding="utf-8")
+    assert "write_audit" in shown and "https://fonts" not in shown
+    # Two frames, whose pages are in the page; nothing else is loaded.
+    assert read_page(shown).loads == ["iframe", "iframe"]
 
 
 def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(

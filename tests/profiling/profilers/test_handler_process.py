@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pstats
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.flame import FlameCollector
 from offpath.profiling.profilers.handler_process import HandlerProcess, Watch
 from offpath.profiling.profilers.handlers import HandlerSpec
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -119,6 +121,14 @@ def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert "write_audit" in text
     assert "fonts.googleapis.com" not in text
+
+
+def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
+    collector, page = FlameCollector(0.001, "</script><b>"), tmp_path / "flame.html"
+    with collector.watching():
+        time.sleep(0.02)
+    collector.finish(str, page)
+    assert "</script><b>" not in page.read_text(encoding="utf-8")
 
 
 def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path):

@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from offpath.profiling.servers.front import write_certificate
+from offpath.serving.check.running import find_servers
+from offpath.serving.client import Client
 from tests.support.echo_archive import write_mar
 from tests.support.front import FrontProcess, front, is_alive, wait_until
 
@@ -99,6 +101,21 @@ def test_request_without_a_valid_token_is_refused(
 
 def test_ping_needs_no_token(http: httpx.Client) -> None:
     assert http.get("/ping", headers={"Authorization": ""}).status_code == 200
+
+
+def test_the_only_model_is_found_with_a_token(
+    door: FrontProcess, http: httpx.Client
+) -> None:
+    assert http.get("/models").json() == {"models": [{"modelName": "echo"}]}
+    assert http.get("/models", headers={"Authorization": ""}).status_code == 401
+    token = {"Authorization": f"Bearer {OLD}"}
+    with Client(door.url, headers=token, verify=False) as client:
+        assert client.try_predict(BODY).status == 200
+
+
+def test_check_finds_the_doors_address(door: FrontProcess) -> None:
+    address = door.url.removeprefix("https://")
+    assert f"front door at {address}" in [one.door for one in find_servers()]
 
 
 def test_clients_uuid_starts_the_requests_id(http: httpx.Client) -> None:

@@ -126,6 +126,12 @@ def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
     assert hosts.ping() == 200
 
 
+def test_a_host_lists_the_models(hosts: Hosts) -> None:
+    url = f"{hosts.session.door.url}/models"
+    assert httpx.get(url, trust_env=False).content == hosts.both[0].body
+    assert [path for host in hosts.both for path, *_ in host.requests] == ["/models"]
+
+
 def test_unwell_host_is_asked_only_if_no_other_can_be(
     hosts: Hosts,
 ) -> None:
