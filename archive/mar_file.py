@@ -19,6 +19,8 @@ from offpath.handler.errors import ExpectedError, WrongOption
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
 HAND_OVER = "offpath/handler/request/body_from_front_door.py"
+# The same protocol under its earlier name; archives of e04da54 have it.
+OLD_HAND_OVER = "offpath/handler/handed_over.py"
 # torch-model-archiver's own rule (model_archiver/model_packaging_utils.py).
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # Keys of the manifest whose values are files of the archive.
@@ -55,6 +57,25 @@ class MarFile:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
+    @property
+    def is_old(self) -> bool:
+        """An older offpath built it; of the servers here, only TorchServe can run it."""
+        return self.has_our_handler and HAND_OVER not in self.names
+
+
+def check_runs_alone(archive: MarFile) -> None:
+    """Refuses an archive whose handler only TorchServe can run.
+
+    Raises:
+        WrongOption: the archive has another handler than offpath's, or an older one.
+    """
+    if not archive.has_our_handler or archive.is_old:
+        kind = "an older" if archive.is_old else "another"
+        raise WrongOption(
+            f"{archive.path} has {kind} handler than offpath's of this version, which only "
+            "TorchServe can run; build the archive again with `offpath archive`"
+        )
+
 
 def read_mar(path: Path) -> MarFile:
     """Reads an archive's manifest and model config.
@@ -77,7 +98,7 @@ def read_mar(path: Path) -> MarFile:
         handler=model.get("handler") or "",
         model_config=None if text is None else _parse_model_config(path, text),
         has_our_handler=OUR_HANDLER in names,
-        takes_names=HAND_OVER in names,
+        takes_names=not names.isdisjoint((HAND_OVER, OLD_HAND_OVER)),
         manifest=manifest,
         names=names,
     )

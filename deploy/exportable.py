@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath import serving
-from offpath.archive.mar_file import read_mar, unpack_mar
+from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
 
@@ -88,10 +88,10 @@ def read_exportable(path: Path) -> Exportable:
             refuse its settings.
     """
     archive = read_mar(path)
-    if not archive.has_our_handler or archive.model_config is None:
+    check_runs_alone(archive)
+    if archive.model_config is None:
         raise WrongOption(
-            f"{path} has another handler than offpath's, which only TorchServe can run; build the "
-            "archive with `offpath archive`"
+            f"{path} has no model-config.yaml; build the archive with `offpath archive`"
         )
     try:
         handler = HandlerConfig.from_mapping(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.archive.mar_file import MarFile
+from offpath.archive.mar_file import MarFile, check_runs_alone
 from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 
@@ -67,11 +67,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
     models: list[ServedModel] = []
     next_slot = 0
     for name, archive in archives:
-        if not archive.has_our_handler:
-            raise WrongOption(
-                f"{archive.path} has another handler than offpath's, which only TorchServe can "
-                "run; leave out --server granian"
-            )
+        check_runs_alone(archive)
         version = archive.model_version
         if not (NAME.fullmatch(name) and NAME.fullmatch(version)):
             raise WrongOption(

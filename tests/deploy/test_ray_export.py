@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
-from offpath.archive.mar_file import OUR_HANDLER, read_mar
+from offpath.archive.mar_file import HAND_OVER, OUR_HANDLER, read_mar
 from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.handler.errors import ExpectedError
@@ -177,6 +177,7 @@ def test_decoders_are_a_deployment_of_their_own_before_a_model_that_has_the_gpu(
     archive = write_mar(tmp_path, config={**settings, "deviceType": "gpu"})
     with zipfile.ZipFile(archive, "a") as mar:
         mar.writestr(OUR_HANDLER, "")
+        mar.writestr(HAND_OVER, "")
     output = tmp_path / "app"
     export_ray(RayChoices(archive, output, cpus=2, decoders=(1, 4)))
     (application,) = read_yaml(output)["applications"]

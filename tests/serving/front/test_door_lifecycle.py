@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -28,6 +29,7 @@ from tests.support.front import (
     read_event_ids,
     wait_until,
 )
+from tests.support.kept_archive import FOLDER as KEPT
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
@@ -36,6 +38,7 @@ PATH = "/predictions/near-free"
 # Both roads.
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 SETTLE_S = 0.5
+COLOURS = {"red", "green", "blue"}
 
 
 def check_log(folder: Path, answered: list[str]) -> None:
@@ -232,13 +235,44 @@ def check_no_reload(door: FrontProcess) -> None:
     assert "no `offpath serve --front` runs" in done.stderr
 
 
-def test_reload_of_a_killed_door_reaches_nobody(
-    model_store: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def old_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
+    """Every archive of an older release behind a door."""
+    folder = tmp_path_factory.mktemp("old")
+    with front(KEPT, folder / "logs", **log_variables(folder)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", [path.stem for path in KEPT.glob("*.mar")])
+def test_an_archive_of_an_older_release_answers_as_a_new_one(
+    old_door: FrontProcess, name: str
 ) -> None:
+    photo = jpeg(size=(1200, 900))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    kinds = {
+        "bytes": {"content": photo},
+        "small": {"content": jpeg(size=(64, 64))},
+        "curl's form": {"content": photo, "headers": form},
+        "form": {"content": urlencode({"data": photo}), "headers": form},
+        "multipart": {"files": {"data": photo}},
+    }
+    ids = []
+    for kind, body in kinds.items():
+        answer = httpx.post(f"{old_door.url}/predictions/{name}", **body)
+        assert (answer.status_code, set(answer.json())) == (200, COLOURS), kind
+        ids.append(answer.headers["x-request-id"])
+    bad = httpx.post(f"{old_door.url}/predictions/{name}", content=b"no image")
+    assert bad.status_code == 415
+    spool = old_door.log_dir.parent / "spool"
+    logged = b"".join(path.read_bytes() for path in spool.rglob("*") if path.is_file())
+    assert [logged.count(f'"event_id":"{one}"'.encode()) for one in ids] == [1] * 5
+
+
+def test_reload_of_a_killed_door_reaches_nobody(old_door: FrontProcess) -> None:
     """The kernel may give a killed door's process id to a stranger."""
-    with front(model_store, tmp_path / "logs", "near-free") as door:
-        kill(door.process.pid)
-        door.stop()
+    door = old_door
+    kill(door.process.pid)
+    door.stop()
     stranger = subprocess.Popen(["sleep", "600"])
     try:
         for file in door.log_dir.glob("*.json"):
