@@ -11,6 +11,7 @@ from offpath.commands.serve_options import (
     DEFAULTS,
     DOOR_OPTIONS,
     LISTEN_OPTIONS,
+    METRICS_PORT,
     RUN_OPTIONS,
     add_options,
     check_host,
@@ -40,6 +41,7 @@ MAX_BODY_MB = 32
     help="Address of a host's `offpath serve`. Can be repeated. A name is resolved once.",
 )
 @add_options(LISTEN_OPTIONS)
+@METRICS_PORT
 @click.option(
     "--queue",
     type=click.IntRange(1),
@@ -71,6 +73,7 @@ def command(
     host: str,
     port: int,
     behind_proxy: bool,
+    metrics_port: int,
     queue: int,
     answer_timeout_s: int,
     max_body_mb: int,
@@ -90,10 +93,8 @@ def command(
       offpath serve --front --host 10.0.0.11 --behind-proxy --front-keys keys.txt
       offpath front --front-keys keys.txt --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
-    # No port for metrics: the hosts have their own.
-    settings = DoorSettings(
-        host, port, metrics_port=0, verbose=verbose, drain_s=drain_s, **door
-    )
+    own = {"metrics_port": metrics_port, "verbose": verbose, "drain_s": drain_s}
+    settings = DoorSettings(host, port, **own, **door)
     check_host(host, False, settings, behind_proxy)
     try:
         behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)

@@ -14,6 +14,7 @@ from offpath.commands.serve_options import (
     FOLDER,
     FRONT_OPTIONS,
     LISTEN_OPTIONS,
+    METRICS_PORT,
     PORT,
     RUN_OPTIONS,
     add_options,
@@ -76,13 +77,7 @@ TORCHSERVE_ONLY = {
     "machine can then stop your models [default: no port but a private Unix socket, whose path is "
     "printed].",
 )
-@click.option(
-    "--metrics-port",
-    type=PORT,
-    default=8082,
-    show_default=True,
-    help="Port of /metrics; 0 takes a free one.",
-)
+@METRICS_PORT
 @click.option(
     "--grpc",
     is_flag=True,

@@ -61,8 +61,21 @@ RUN_OPTIONS = [
     ),
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON."),
 ]
+METRICS_PORT = click.option(
+    "--metrics-port",
+    type=PORT,
+    default=DEFAULTS.metrics_port,
+    show_default=True,
+    help="Port of /metrics; 0 takes a free one.",
+)
 # Their names are attributes of DoorSettings.
 DOOR_OPTIONS = [
+    click.option(
+        "--metrics-host",
+        default=DEFAULTS.metrics_host,
+        show_default=True,
+        help="Address of /metrics, which needs no token.",
+    ),
     click.option(
         "--tls-cert",
         type=FILE,
@@ -145,12 +158,6 @@ FRONT_OPTIONS = [
         default=DEFAULTS.queue,
         show_default=True,
         help="Requests that may wait in TorchServe; more get 503.",
-    ),
-    click.option(
-        "--metrics-host",
-        default=DEFAULTS.metrics_host,
-        show_default=True,
-        help="Address of /metrics, which needs no token.",
     ),
 ]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from offpath.handler.errors import ExpectedError
+from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
 from offpath.serving.front.bodies import make_folder, remove_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
@@ -31,6 +32,7 @@ PROBE_POLL_S = 0.05
 MAX_LOG_BYTES = 20 << 20
 # Orphaned bodies are looked for when an nginx worker has ended, and this often.
 ORPHANS_S = 30.0
+COUNT_S = 1.0
 
 
 class Door:
@@ -63,9 +65,10 @@ class Door:
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
+        self._answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
-        self._orphans_at = 0.0
+        self._orphans_at = self._counted_at = 0.0
 
     @property
     def url(self) -> str:
@@ -112,6 +115,7 @@ class Door:
         self._nginx.check()
         self._nginx.start()
         self._wait_until_open()
+        self._count_answers()
         self._workers = set(self._nginx.worker_pids())
 
     def set_ready(self, is_ready: bool) -> None:
@@ -145,7 +149,7 @@ class Door:
             self._rewrite()
 
     def look_after(self) -> bool:
-        """Restarts a dead nginx, removes orphaned bodies and rotates the logs.
+        """Restarts a dead nginx, removes orphaned bodies, counts answers and rotates the logs.
 
         Returns:
             True if nginx had died.
@@ -162,6 +166,8 @@ class Door:
             remove_orphans(self.place.bodies, workers)
             self._orphans_at = time.monotonic()
         self._workers = workers
+        if time.monotonic() - self._counted_at > COUNT_S:
+            self._count_answers()
         self._rotate_logs()
         return died
 
@@ -178,11 +184,17 @@ class Door:
         """Ends nginx and removes the folders. Safe to call twice."""
         if self._nginx is not None:
             self._nginx.stop()
+        self._answers.close()
         remove_folder(self.place.bodies)
         remove_folder(self.place.run)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None
+
+    def _count_answers(self) -> None:
+        self._counted_at = time.monotonic()
+        if self._answers.count((self.place.run / READY_FILE).exists()):
+            self.nginx.reopen_logs()
 
     def _write(self) -> None:
         self._files_seen = self._read_stamps()

@@ -28,6 +28,9 @@ TOKENS_MAP = "tokens.map"
 MODELS = "models.json"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
+# A line for each answer, and the metrics that are made of them (answers.py).
+ANSWERS = "answers.log"
+DOOR_METRICS = "door.prom"
 PLACEHOLDER = re.compile(r"@\{(\w+)\}")
 # Paths that need no quoting in the configuration.
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
@@ -42,7 +45,6 @@ ERRORS = {
     403: ("Forbidden", "explanations are closed on this server"),
     404: ("NotFound", "not found; the paths are /predictions/MODEL and /ping"),
     405: ("MethodNotAllowed", "send the image with POST or PUT"),
-    408: ("RequestTimeout", "the request arrived too slowly"),
     413: (
         "PayloadTooLarge",
         "the body is too large; at most {max_body_bytes} bytes are accepted",
@@ -55,16 +57,20 @@ ERRORS = {
     503: ("ServiceUnavailable", "too many requests are waiting; try again later"),
     504: ("GatewayTimeout", "the server took too long to answer"),
 }
-# nginx also says 502 where it asked no server: every queue is full (then it names the upstream
-# instead of an address), or nothing listens. Both are 503 for the client.
-BUSY = "if ($upstream_addr ~ (torchserve|granian_[0-9]+)$) { return 503 '%s'; }\n    "
-NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { return 503 '%s'; }\n    "
+# nginx also says 502 where it asked no server: every queue is full or every host left alone (then
+# it names the upstream instead of an address), or nothing listens. Both are 503 for the client.
+BUSY = "if ($upstream_addr ~ (torchserve|granian_[0-9]+)$) { %s }\n    "
+NOT_STARTED = "if ($upstream_connect_time ~ ^[-,\\ ]+$) { %s }\n    "
+ALL_BUSY = "all hosts are busy or do not answer; try again later"
+ALL_UNWELL = "no host is ready; try again later"
+NO_MEMORY = "no memory is left for the body; try again later"
 UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 # With two hosts dead a third one answers, and a request that kills hosts kills no more than these.
 MOST_TRIES = 3
 # nginx puts requests on a connection to TorchServe for this many seconds, and then keeps the
 # connection for as many seconds more.
 KEEPALIVE_S = 2
+SERVER_METRICS = '<!--# include virtual="/server" stub="none" -->'
 UPSTREAM = """\
 upstream @{name} {
     # Shared by nginx's workers, so limits and counts cover the requests of all of them.
@@ -223,7 +229,7 @@ def _values(
     binary: NginxBinary,
 ) -> dict[str, str]:
     files = min(4 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    access_log = _quote(place.log / ACCESS_LOG) if settings.verbose else "off"
+    access_log = f"access_log {_quote(place.log / ACCESS_LOG)};"
     values = {
         "run": _check_plain(place.run),
         "bodies": _check_plain(place.bodies),
@@ -234,7 +240,7 @@ def _values(
         "drain_s": str(settings.drain_s),
         "error_log": _quote(place.log / ERROR_LOG),
         "log_level": "info" if settings.verbose else "crit",
-        "access_log": access_log,
+        "access_log": access_log if settings.verbose else "",
         "buffer_bytes": str(settings.buffer_bytes),
         "max_body_bytes": str(behind.max_body_bytes),
         "client_timeout_s": str(settings.client_timeout_s),
@@ -262,7 +268,8 @@ def _values(
     values["to_torchserve"] = _fill_part(passing, values)
     alias = f"alias {values['run']}/{MODELS};"
     values["models"] = values["to_torchserve"] if behind.hosts else alias
-    values["metrics"] = "" if behind.hosts else _fill_part(METRICS_TEMPLATE, values)
+    values["server_metrics"] = "" if behind.hosts else SERVER_METRICS
+    values["metrics"] = _fill_part(METRICS_TEMPLATE, values)
     return values
 
 
@@ -359,30 +366,35 @@ def _tls_lines(settings: DoorSettings, binary: NginxBinary) -> str:
 
 
 def _error_lines(behind: Behind) -> str:
-    lines = []
+    """Returns a location for each error; 500 is nginx's answer when the tmpfs is full."""
+    busy, starting = ERRORS[503][1], "the server is starting"
+    if behind.hosts:
+        busy = starting = ALL_BUSY
+        if behind.unwell >= set(behind.hosts):
+            busy = starting = ALL_UNWELL
+    lines = [_error_location(500, _answer(503, ERRORS[503][0], NO_MEMORY))]
     for status, (kind, message) in ERRORS.items():
         text = message.format(max_body_bytes=behind.max_body_bytes)
-        answer = f"return {status} '{_error_body(status, kind, text)}';"
+        answer = _answer(status, kind, text)
         if status == 502:
             if behind.routes:
                 # Only a worker has ended, and others can answer.
-                gone = MODEL_GONE
-                body = _error_body(gone.status, gone.type, gone.message)
-                answer = f"return {gone.status} '{body}';"
-            starting = ERRORS[503][0], "the server is starting"
-            answer = (
-                BUSY % _error_body(503, *ERRORS[503])
-                + NOT_STARTED % _error_body(503, *starting)
-                + answer
-            )
-        lines.append(
-            f"location = /_offpath/{status} {{\n    internal;\n    {answer}\n}}"
-        )
+                answer = _answer(MODEL_GONE.status, MODEL_GONE.type, MODEL_GONE.message)
+            first = BUSY % _answer(503, ERRORS[503][0], busy)
+            first += NOT_STARTED % _answer(503, ERRORS[503][0], starting)
+            answer = first + answer
+        lines.append(_error_location(status, answer))
     return "\n".join(lines)
 
 
-def _error_body(status: int, kind: str, message: str) -> str:
-    return json.dumps({"code": status, "type": kind, "message": message})
+def _error_location(status: int, answer: str) -> str:
+    return f"location = /_offpath/{status} {{\n    internal;\n    {answer}\n}}"
+
+
+def _answer(status: int, kind: str, message: str) -> str:
+    """Returns the directives that answer an error and name its type for the metrics."""
+    body = json.dumps({"code": status, "type": kind, "message": message})
+    return f"set $offpath_error {kind}; return {status} '{body}';"
 
 
 def _bracket(host: str) -> str:

@@ -90,7 +90,10 @@ class SeveralHostsSession:
         self._pings.look()
         self.door.start()
         self._take_over()
-        urls = {"inference": self.door.url}
+        urls = {
+            "inference": self.door.url,
+            "metrics": f"{self.door.metrics_url}/metrics",
+        }
         self._view.show_ready(urls, [], time.monotonic() - began)
         for host in sorted(self._pings.unwell):
             self._view.show_problem(f"{host} is not ready yet")

@@ -17,7 +17,6 @@ import httpx
 import pytest
 
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.conftest import build
 from tests.support import echo_archive
 from tests.support.monitoring import (
@@ -28,6 +27,7 @@ from tests.support.monitoring import (
     list_queries,
     run_prometheus,
 )
+from tests.support.front import FrontProcess, front
 from tests.support.pictures import jpeg
 
 RULES = DEPLOY / "prometheus" / "alerts_test.yml"
@@ -76,42 +76,34 @@ def test_the_dashboard_has_a_panel_once_and_no_overlap() -> None:
 
 
 class Watched(NamedTuple):
-    server: TorchServe
+    door: FrontProcess
     prometheus: Prometheus
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A server with a prediction log, after ten seconds of good and bad requests."""
+    """A server behind the door, with a prediction log, after ten seconds of requests."""
     need("prometheus")
     folder = tmp_path_factory.mktemp("watched")
     (folder / "log").mkdir()
     log = {"uri": f"file://{folder}/log", "segment_max_age_s": 1.0}
     build(folder / "store", "near-free", "near-free", prediction_log=log)
-    settings = ServerSettings(
-        model_store=folder / "store",
-        models=("near-free.mar",),
-        inference_port=0,
-        management_port=0,
-        metrics_port=0,
-        log_dir=folder / "logs",
-        env={"OFFPATH_SPOOL_DIR": str(folder / "spool")},
-    )
-    with (
-        TorchServe(settings) as server,
-        run_prometheus(folder, server.metrics_url) as prometheus,
-    ):
-        prometheus.wait_until('up{job="offpath"} == 1')
-        send(server, 10)
-        yield Watched(server, prometheus)
+    spool = {"OFFPATH_SPOOL_DIR": str(folder / "spool")}
+    with front(folder / "store", folder / "logs", **spool) as door:
+        target = door.metrics_url.removesuffix("/metrics")
+        with run_prometheus(folder, target) as prometheus:
+            prometheus.wait_until('up{job="offpath"} == 1')
+            send(door, 10)
+            yield Watched(door, prometheus)
 
 
-def send(server: TorchServe, seconds: float) -> None:
-    with httpx.Client(base_url=server.inference_url, timeout=60) as http:
+def send(door: FrontProcess, seconds: float) -> None:
+    with httpx.Client(base_url=door.url, timeout=60) as http:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             for body in (jpeg(), b"no picture at all"):
                 http.post("/predictions/near-free", content=body)
+            http.get("/predictions/near-free")
             time.sleep(0.05)
 
 
@@ -132,22 +124,24 @@ def test_every_panel_of_the_dashboard_shows_something(watched: Watched) -> None:
 def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     watched: Watched,
 ) -> None:
-    server, prometheus = watched
+    door, prometheus = watched
     for _ in range(2):
-        before = server.worker_pids()
+        before = door.python_workers()
         for worker in before:
             os.kill(worker, signal.SIGKILL)
-        wait_for_others(server, set(before))
+        wait_for_others(door, set(before))
         prometheus.wait_until("increase(offpath_worker_starts_total[1m]) > 0")
     prometheus.wait_until('ALERTS{alertname="OffpathWorkerRestarts"}')
     # What OffpathCrashLoop counts.
     prometheus.wait_until("changes(WorkerLoadTime[2m]) >= 2")
     (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == 10
+    assert len(group["rules"]) == 12
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     firing = {rule["name"] for rule in group["rules"] if rule["state"] == "firing"}
     # Half of the requests were no pictures; that one waits for its five minutes.
     assert firing == {"OffpathWorkerRestarts"}
+    refused = 'offpath_door_responses_total{status="405", type="MethodNotAllowed"} > 50'
+    assert prometheus.ask("query", query=refused)["result"]
     states = {rule["name"]: rule["state"] for rule in group["rules"]}
     # An engine that the archive does not carry is none that was turned down.
     assert states["OffpathEngineRefused"] == "inactive"
@@ -165,10 +159,10 @@ def test_the_dashboard_can_be_drawn(watched: Watched, tmp_path: Path) -> None:
     assert drawn.count("Prediction log") >= 3
 
 
-def wait_for_others(server: TorchServe, before: set[int]) -> None:
+def wait_for_others(door: FrontProcess, before: set[int]) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if len(set(server.worker_pids()) - before) == len(before):
+        if len(set(door.python_workers()) - before) == len(before):
             return
         time.sleep(0.2)
     pytest.fail("the workers did not come back")

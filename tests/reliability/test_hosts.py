@@ -141,6 +141,7 @@ def door_before(hosts: list[Host], folder: Path) -> Iterator[str]:
     upstreams = [word for host in hosts for word in ("--upstream", host.name)]
     command = [sys.executable, "-m", "offpath", "front", "--port", "0", "--json"]
     command += write_keys(folder)
+    command += ["--metrics-port", "0"]
     with open(folder / "front.err", "wb") as errors:
         process = subprocess.Popen(
             [*command, *upstreams], stdout=subprocess.PIPE, stderr=errors, text=True

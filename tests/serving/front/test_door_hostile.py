@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.fuzz.costly_requests import PALETTE, png
-from tests.support.front import FrontProcess, wait_until
+from tests.support.front import FrontProcess, read_counts, wait_until
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.server
 PATH = "/predictions/near-free"
 LARGE = jpeg(size=(2048, 1365))
 RANDOM_REQUESTS = 300
+TIMED_OUT = ("408", "RequestTimeout")
 
 
 def connect(door: FrontProcess) -> socket.socket:
@@ -159,6 +160,20 @@ def measure_beside_slow(
             # The last is let go as the others are: nobody waits for ever.
             assert slow.recv(1000) == b""
     return alone, beside
+
+
+def test_client_that_stops_sending_gets_no_answer_and_is_counted(
+    door: FrontProcess,
+) -> None:
+    """nginx has the status 408, but closes the connection without sending it."""
+    before = read_counts(door.metrics_url)[TIMED_OUT]
+    with ExitStack() as stack:
+        for half in (b"POST", head_of(len(LARGE)) + LARGE[:1000]):
+            client = stack.enter_context(connect(door))
+            client.sendall(half)
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1000) == b""
+    wait_until(lambda: read_counts(door.metrics_url)[TIMED_OUT] == before + 2, 5)
 
 
 @pytest.mark.slow

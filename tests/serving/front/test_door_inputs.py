@@ -99,10 +99,10 @@ def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -
     ("method", "path", "body", "status"),
     [
         pytest.param("GET", PATH, b"", 405, id="method"),
-        pytest.param("GET", "/models", b"", 404, id="management"),
+        pytest.param("GET", "/models/classifier", b"", 404, id="management"),
         pytest.param("GET", "/metrics", b"", 404, id="metrics"),
         pytest.param("GET", "/", b"", 404, id="root"),
-        pytest.param("POST", f"{PATH}/../../models", b"", 404, id="parent"),
+        pytest.param("POST", f"{PATH}/../../metrics", b"", 404, id="parent"),
         pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
         pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
         pytest.param("POST", "/explanations/classifier", b"", 403, id="explanations"),
@@ -143,8 +143,12 @@ def test_ping_tells_that_workers_are_ready(http: httpx.Client) -> None:
 
 
 def test_metrics_are_served_at_their_address(door: FrontProcess) -> None:
-    text = httpx.get(door.metrics_url, trust_env=False).text
-    assert "offpath_items_total" in text
+    # Prometheus asks for these, and would get TorchServe's end mark in the middle.
+    headers = {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"}
+    text = httpx.get(door.metrics_url, headers=headers, trust_env=False).text
+    assert "\noffpath_items_total" in text and "# EOF" not in text
+    assert "offpath_door_ready 1\n" in text
+    assert 'offpath_door_responses_total{status="413",type="PayloadTooLarge"}' in text
 
 
 def test_bodies_are_removed_after_the_answer(

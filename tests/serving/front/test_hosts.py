@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,14 +11,15 @@ import httpx
 import pytest
 
 from offpath.handler.errors import ExpectedError
+from offpath.serving.front import answers
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx_config import MOST_TRIES
+from offpath.serving.front.nginx_config import ERRORS, MOST_TRIES
 from offpath.serving.front.several_hosts import MISSES, SeveralHostsSession
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.torchserve.session import View
 from tests.support.answering_server import Answers, answering_server
-from tests.support.front import wait_until
+from tests.support.front import read_counts, wait_until
 
 # In nginx's own memory, and as a file.
 BODIES = [b"s" * 55_000, b"l" * 900_000]
@@ -46,6 +48,13 @@ class Hosts:
     def ping(self) -> int:
         url = f"{self.session.door.url}/ping"
         return httpx.get(url, trust_env=False).status_code
+
+    def count(self) -> Counter[tuple[str, str]]:
+        """Returns the counted answers by status and type."""
+        time.sleep(1.2)  # nginx writes every second
+        self.session.door._counted_at = 0.0
+        self.session.look_after()
+        return read_counts(f"{self.session.door.metrics_url}/metrics")
 
     def look(self) -> None:
         """Asks the hosts often enough for a changed /ping to count."""
@@ -111,6 +120,36 @@ def test_client_is_told_to_retry_if_no_host_answers(hosts: Hosts) -> None:
     assert answer.status_code == 502 and answer.json()["type"] == "BadGateway"
     assert answer.headers["Retry-After"] == "1" and answer.headers["x-request-id"]
     assert sum(len(host.requests) for host in hosts.both) <= MOST_TRIES
+
+
+def test_door_counts_its_answers_by_status_and_type(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_BYTES", 100)
+    for number in range(4):  # the log is replaced in between, without a loss
+        assert [hosts.post().status_code for _ in range(15)] == 15 * [200]
+        assert hosts.post(bytes(33 << 20)).status_code == 413
+        hosts.ping()
+        many = number + 1
+        expected = {("200", ""): 15 * many, ("413", "PayloadTooLarge"): many}
+        assert hosts.count() == expected
+    for host in hosts.both:
+        host.status = 500
+    hosts.post()
+    assert hosts.count() == expected | {("500", ""): 1}
+
+
+def test_client_is_told_that_no_host_answers(hosts: Hosts) -> None:
+    for host in hosts.both:
+        host.status, host.ping = 0, 503
+    # Failed hosts are left alone for two seconds.
+    told = {post.json()["message"] for post in (hosts.post() for _ in range(9))}
+    busy = "all hosts are busy or do not answer; try again later"
+    assert told <= {busy, ERRORS[502][1]} and busy in told
+    hosts.look()
+    told = {post.json()["message"] for post in (hosts.post() for _ in range(9))}
+    assert told <= {"no host is ready; try again later", ERRORS[502][1]}
+    assert len(told) == 2
 
 
 def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:

@@ -1,0 +1,68 @@
+"""Counts the front door's answers by status and error type, for /metrics.
+
+nginx writes a short line per answer to a log in memory, and that to a file in blocks (nginx.conf).
+So nothing waits for the counting. An nginx worker that is killed loses its last second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
+
+MOST_BYTES = 4 << 20
+
+
+class Answers:
+    """The number of a door's answers since its start.
+
+    Args:
+        run: the door's folder.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._log, self._page = run / ANSWERS, run / DOOR_METRICS
+        self._log.touch()
+        self._file = open(self._log, "rb")
+        self._rest = b""
+        # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
+        self._counts = Counter({f"{s} {kind}": 0 for s, (kind, _) in ERRORS.items()})
+
+    def count(self, is_ready: bool) -> bool:
+        """Counts the new answers and writes the page.
+
+        Args:
+            is_ready: what /ping says.
+
+        Returns:
+            True if nginx must open another log, because this one was large.
+        """
+        whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
+        self._counts.update(whole.decode("ascii", "replace").splitlines())
+        page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
+        page.append("# TYPE offpath_door_responses_total counter")
+        for line, count in sorted(self._counts.items()):
+            status, _, kind = line.partition(" ")
+            labels = f'status="{status}",type="{kind}"'
+            page.append(f"offpath_door_responses_total{{{labels}}} {count}")
+        new = self._page.with_suffix(".new")
+        new.write_text("\n".join([*page, ""]), encoding="ascii")
+        new.replace(self._page)
+        return not self._log.exists()
+
+    def close(self) -> None:
+        """Closes the log."""
+        self._file.close()
+
+    def _read_new(self) -> bytes:
+        new = self._file.read()
+        if not os.fstat(self._file.fileno()).st_nlink and self._log.exists():
+            # All of nginx writes to the next log by now, and this one was read to its end.
+            self._file.close()
+            self._file = open(self._log, "rb")
+            new += self._file.read()
+        elif self._file.tell() > MOST_BYTES:
+            self._log.unlink(missing_ok=True)
+        return new
