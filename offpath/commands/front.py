@@ -93,8 +93,8 @@ def command(
       offpath serve --front --host 10.0.0.11 --behind-proxy --front-keys keys.txt
       offpath front --front-keys keys.txt --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
-    own = {"metrics_port": metrics_port, "verbose": verbose, "drain_s": drain_s}
-    settings = DoorSettings(host, port, **own, **door)
+    door |= {"metrics_port": metrics_port, "verbose": verbose, "drain_s": drain_s}
+    settings = DoorSettings(host, port, **door)
     check_host(host, False, settings, behind_proxy)
     try:
         behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)

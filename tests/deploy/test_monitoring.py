@@ -19,6 +19,7 @@ import pytest
 from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support import echo_archive
+from tests.support.front import FrontProcess, front
 from tests.support.monitoring import (
     DASHBOARD,
     DEPLOY,
@@ -27,7 +28,6 @@ from tests.support.monitoring import (
     list_queries,
     run_prometheus,
 )
-from tests.support.front import FrontProcess, front
 from tests.support.pictures import jpeg
 
 RULES = DEPLOY / "prometheus" / "alerts_test.yml"
