@@ -1,0 +1,326 @@
+"""A real Granian behind its front door: answers, failures of workers, reload and drain."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.front import load, log_variables, read_event_ids, wait_until
+from tests.support.granian import GranianProcess, granian
+from tests.support.photographs import PHOTOGRAPHS, encode
+from tests.support.pictures import jpeg
+
+pytestmark = pytest.mark.server
+BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
+# The first batch, or the first load, that finds the file FLAG takes it away and does what it says.
+MODEL = """
+import time
+from pathlib import Path
+
+import torch
+
+FLAG = Path({flag!r})
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.classifier = torch.nn.Linear(48, 10)
+        if self.claim() == "no load":
+            raise ValueError("the weights are of another model")
+        self.is_broken = False
+
+    def forward(self, pictures):
+        said = self.claim()
+        if said == "hang":
+            time.sleep(600)
+        self.is_broken = self.is_broken or said == "break"
+        if self.is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        pooled = torch.nn.functional.adaptive_avg_pool2d(pictures, 4)
+        return self.classifier(pooled.flatten(1))
+
+    def claim(self):
+        taken = FLAG.with_suffix(".taken")
+        try:
+            FLAG.rename(taken)
+        except OSError:
+            return None
+        return taken.read_text()
+"""
+
+
+def build(store: Path, flag: Path, version: str = "1.0") -> Path:
+    """Builds `tricky.mar`, whose model does what the file `flag` says."""
+    (flag.parent / "net.py").write_text(MODEL.format(flag=str(flag)))
+    source = load_model_source(f"{flag.parent}/net.py:Net", "random")
+    limits = {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS}
+    config = make_model_config(
+        load_preset("cpu"),
+        {**limits, "responseTimeout": TIMEOUT_S},
+        {**source.handler, "metrics_interval_s": 0.2},
+    )
+    spec = ArchiveSpec("tricky", version, source, None, "none", config)
+    return build_archive(spec, store, force=True).path
+
+
+@pytest.fixture(scope="module")
+def flag(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tricky") / "flag"
+
+
+@pytest.fixture(scope="module")
+def door(model_store: Path, flag: Path) -> Iterator[GranianProcess]:
+    store = flag.parent / "store"
+    store.mkdir()
+    build(store, flag, "2.0").rename(store / "tricky2.mar")
+    build(store, flag)
+    shutil.copy(model_store / "near-free.mar", store)
+    options = ("--explanations", "--client-timeout-s", "3")
+    variables = log_variables(flag.parent)
+    with granian(store, flag.parent / "logs", *options, **variables) as running:
+        yield running
+
+
+@pytest.fixture
+def say(flag: Path):
+    """Returns a function that tells the model what to do next."""
+
+    def write(text: str) -> None:
+        flag.with_suffix(".made").write_text(text)
+        flag.with_suffix(".made").rename(flag)
+
+    return write
+
+
+def read_metrics(door: GranianProcess) -> dict[str, float]:
+    """Returns the sum of each metric over its labels."""
+    sums: dict[str, float] = {}
+    for line in httpx.get(door.metrics_url, trust_env=False).text.splitlines():
+        name, value = re.fullmatch(r"(\w+)\{.*\} (\S+)", line).groups()
+        sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+def test_answers_are_torchserves_own(door: GranianProcess, server: TorchServe) -> None:
+    photograph = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
+    large = encode(PHOTOGRAPHS[1].rgb.resize((1600, 1200)), "PNG")
+    assert len(photograph) < 64 << 10 < len(large)
+    text = base64.b64encode(photograph).decode()
+    bodies = [
+        {"content": photograph},
+        {"content": large},
+        {"content": iter([large])},
+        {"files": {"data": photograph}},
+        {"files": {"data": large}},
+        {"json": {"data": text}},
+        {"content": b"no picture"},
+        {"content": b"\xff\xd8\xff" + bytes(100)},
+        {"content": b""},
+        {"json": {"data": "%%%"}},
+    ]
+    path = "/predictions/near-free"
+    for number, body in enumerate(bodies):
+        if number == 2:
+            body = {"content": iter([large])}
+        ours = httpx.post(door.url + path, **body, timeout=30)
+        if number == 2:
+            body = {"content": iter([large])}
+        theirs = httpx.post(server.inference_url + path, **body, timeout=30)
+        assert (ours.status_code, ours.json()) == (theirs.status_code, theirs.json())
+        assert ours.headers["content-type"] == theirs.headers["content-type"]
+        assert "decode;dur=" in ours.headers["server-timing"]
+    target = "/explanations/near-free?target=3"
+    ours = httpx.post(door.url + target, content=photograph, timeout=60)
+    theirs = httpx.post(server.inference_url + target, content=photograph, timeout=60)
+    assert ours.status_code == 200 and ours.json() == theirs.json()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        pytest.param("POST", "/predictions/tricky", 200, id="default-version"),
+        pytest.param("PUT", "/predictions/tricky/1.0", 200, id="version"),
+        pytest.param("POST", "/predictions/tricky/2.0", 200, id="other-version"),
+        pytest.param("POST", "/predictions/tricky/3.0", 404, id="no-such-version"),
+        pytest.param("POST", "/predictions/nosuch", 404, id="no-such-model"),
+        pytest.param("POST", "/predictions/trickyx1.0", 404, id="longer-name"),
+        pytest.param("GET", "/predictions/tricky", 405, id="no-body"),
+        pytest.param("GET", "/ping", 200, id="ping"),
+        pytest.param("GET", "/models", 404, id="management-is-not-reachable"),
+    ],
+)
+def test_paths(door: GranianProcess, method: str, path: str, status: int) -> None:
+    body = None if method == "GET" else jpeg()
+    reply = httpx.request(method, door.url + path, content=body, timeout=30)
+    assert reply.status_code == status, reply.text
+    if status == 200 and body:
+        assert re.fullmatch("[0-9a-f-]{36}", reply.headers["x-request-id"])
+
+
+def test_a_killed_worker_costs_its_batch_at_most_and_is_replaced(
+    door: GranianProcess,
+) -> None:
+    url = f"{door.url}/predictions/tricky/1.0"
+    before = read_metrics(door)["offpath_worker_starts_total"]
+    with load(url, [jpeg()], clients=8) as seen:
+        wait_until(lambda: len(seen.answered) > 50)
+        workers = door.python_workers()
+        # The workers are in the order of their archives' names: near-free, tricky.
+        os.kill(workers[2], signal.SIGKILL)
+        wait_until(lambda: door.python_workers() != workers and not is_short(door))
+        count = len(seen.answered)
+        wait_until(lambda: len(seen.answered) > count + 50)
+    assert not seen.broken and set(seen.statuses) <= {200, 503}, seen
+    assert 0 < seen.statuses[503] <= 2 * BATCH, seen
+    wait_until(lambda: read_metrics(door)["offpath_worker_starts_total"] > before)
+    assert "ended by SIGKILL" in door.errors()
+
+
+def is_short(door: GranianProcess) -> bool:
+    """Tells whether a worker is missing or not READY."""
+    socket = httpx.HTTPTransport(uds=str(door.run / "management.sock"))
+    with httpx.Client(transport=socket, base_url="http://localhost") as client:
+        names = ("near-free", "tricky")
+        models = [one for n in names for one in client.get(f"/models/{n}/all").json()]
+    return any(len(model["workers"]) < model["minWorkers"] for model in models)
+
+
+@pytest.mark.parametrize("what", ["hang", "break"])
+def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
+    door: GranianProcess, say, what: str
+) -> None:
+    url = f"{door.url}/predictions/tricky"
+    workers = door.python_workers()
+    with load(url, [jpeg()], clients=8) as seen:
+        wait_until(lambda: len(seen.answered) > 20)
+        say(what)
+        wait_until(lambda: door.python_workers() != workers, 20)
+        wait_until(lambda: not is_short(door))
+    assert not seen.broken and set(seen.statuses) <= {200, 503}, seen
+    # While a worker hangs, those that came after its batch wait for it too.
+    assert 0 < seen.statuses[503] <= 8 + BATCH, seen
+    assert max(took_s for _, took_s in seen.took) < TIMEOUT_S + 10
+    why = {"hang": "a batch has been running for", "break": "CUDA error"}[what]
+    assert re.search(f"this worker must be replaced: .*{why}", door.errors())
+    if what == "break":
+        wait_until(lambda: read_metrics(door)["offpath_sick_workers_total"] == 1)
+
+
+def test_metrics_have_torchserves_names_and_count_what_was_answered(
+    door: GranianProcess,
+) -> None:
+    before = read_metrics(door)
+    for _ in range(5):
+        httpx.post(f"{door.url}/predictions/near-free", content=jpeg())
+    httpx.post(f"{door.url}/predictions/near-free", content=b"no picture")
+
+    def grown(name: str) -> float:
+        return read_metrics(door).get(name, 0.0) - before.get(name, 0.0)
+
+    wait_until(lambda: grown("offpath_items_total") == 6)
+    wait_until(lambda: grown("ts_inference_requests_total") == 6)
+    assert (grown("Requests2XX"), grown("Requests4XX")) == (5, 1)
+    assert grown("ts_inference_latency_microseconds") > grown(
+        "ts_queue_latency_microseconds"
+    )
+    assert grown("offpath_stage_seconds_total") > 0
+    assert read_metrics(door)["WorkerLoadTime"] > 0
+
+
+def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
+    door: GranianProcess, flag: Path, say
+) -> None:
+    url = f"{door.url}/predictions/tricky"
+    with load(url, [jpeg()], clients=4) as seen:
+        say("no load")
+        failed = door.reload()
+        assert failed.returncode == 1
+        assert "tricky" in failed.stderr
+        assert "ValueError: the weights are of another model" in failed.stderr
+        # Another model and another number of workers.
+        (flag.parent / "store" / "tricky2.mar").unlink()
+        workers = door.python_workers()
+        assert door.reload().returncode == 0
+        wait_until(lambda: len(door.supervisors()) == 1)
+        assert not set(workers) & set(door.python_workers())
+        assert len(door.python_workers()) == len(workers) - WORKERS
+    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
+    gone = httpx.post(f"{door.url}/predictions/tricky/2.0", content=jpeg())
+    assert gone.status_code == 404
+
+
+def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
+    door: GranianProcess, flag: Path
+) -> None:
+    with load(f"{door.url}/predictions/tricky", [jpeg()], clients=8) as seen:
+        wait_until(lambda: len(seen.answered) > 50)
+        assert door.terminate() == 0
+    assert not seen.broken and set(seen.statuses) == {200}, seen
+    wait_until(lambda: not door.run.exists() and not door.bodies.exists())
+    logged = read_event_ids(flag.parent)
+    assert set(seen.answered) <= set(logged) and set(logged.values()) == {1}
+
+
+def run_direct(*arguments: str) -> subprocess.Popen[str]:
+    """Starts a Granian without a front door."""
+    command = [sys.executable, "-m", "offpath", "serve", "--server", "granian"]
+    return subprocess.Popen(
+        [*command, "--no-front", "--port", "0", "--metrics-port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
+    model_store: Path,
+) -> None:
+    archive = str(model_store / "near-free.mar")
+    process = run_direct(archive, "--json")
+    try:
+        ready = json.loads(process.stdout.readline())
+        url = f"{ready['inference']}/predictions/near-free"
+        (status,) = ready["models"]
+        with load(url, [jpeg()], clients=8) as seen:
+            wait_until(lambda: len(seen.answered) > 50)
+            os.kill(status["worker_pids"][0], signal.SIGKILL)
+            # Its connections are reset, and what comes meanwhile waits for the next worker.
+            count = len(seen.answered)
+            wait_until(lambda: len(seen.answered) > count + 100)
+            resets = sum(seen.broken.values())
+            assert resets <= 8 and not seen.refused, seen
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        assert sum(seen.broken.values()) == resets, seen
+        assert set(seen.statuses) <= {200}, seen
+    finally:
+        process.kill()
+
+
+def test_a_model_that_cannot_load_ends_the_start_with_its_own_error(
+    flag: Path, say, tmp_path: Path
+) -> None:
+    archive = build(tmp_path, flag)
+    say("no load")
+    process = run_direct(str(archive))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and not output
+    assert "tricky 1.0: ValueError: the weights are of another model" in errors
+    assert "Traceback" not in errors
