@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import uvloop
 
@@ -166,8 +165,11 @@ class App:
         Raises:
             Refused: too many requests wait, the body is too large, or the model is gone.
         """
-        # A body of unknown length counts as one of the largest.
-        size = int(headers.get("content-length", self._paths.max_body_bytes))
+        if self._has_door and headers.get(BODY_HEADER):
+            size = 0  # the handler opens the body's file
+        else:
+            # A body of unknown length counts as one of the largest.
+            size = int(headers.get("content-length", self._paths.max_body_bytes))
         if (
             self.is_ending
             or self._requests >= self._most_requests
@@ -180,13 +182,11 @@ class App:
             if "content-length" in headers:
                 body = await proto()
             else:
-                body = await self._read_unknown(proto)
+                body = await self._read_unknown(proto) if size else b""
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
-            query = scope.query_string
-            parameters = dict(parse_qsl(query, errors="replace")) if query else {}
-            request = Request(body, request_id, headers, parameters, began_s)
+            request = Request(body, request_id, headers, began_s)
             answer: Answer = await self._batches.answer(request)
             self._answered += 1
             self._took_s += time.monotonic() - began_s

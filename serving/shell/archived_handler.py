@@ -56,14 +56,12 @@ class Request:
         body: an image file, the .npy of a thin client, or an image decoded by another process.
         request_id: the prediction log's `event_id`; unique.
         headers: headers as the client sent them; `content-type` in lower case.
-        parameters: parameters of the URL.
         arrived_s: time by `time.monotonic` at which the request came.
     """
 
     body: bytes | DecodedImage
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
     arrived_s: float = 0.0
 
 
@@ -196,15 +194,14 @@ def make_row(request: Request) -> dict[str, Any]:
     body = request.body
     content_type = request.headers.get("content-type", "")
     if isinstance(body, bytes) and not content_type.lower().startswith(FORMS):
-        return {**request.parameters, "body": body}
+        return {"body": body}
     # The archive's own copy, which can be imported once its entry was loaded.
     from offpath.handler.pipeline import PreparedInput
     from offpath.handler.request.body_from_front_door import UnparsedRequest
     from offpath.handler.stages import Stage
 
     if isinstance(body, bytes):
-        row = {**request.parameters, "body": body}
-        return {"body": UnparsedRequest(None, row, None, content_type)}
+        return {"body": UnparsedRequest(None, {"body": body}, None, content_type)}
     stage_s = {Stage(name): value for name, value in body.stage_s.items()}
     decoded = PreparedInput(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
     return {"body": decoded, "target": body.target}
