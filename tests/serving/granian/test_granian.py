@@ -30,8 +30,8 @@ from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
 BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
-# The first load that finds the file FLAG.load takes it away and fails. The first batch that finds FLAG
-# takes it away and does what it says.
+# The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
+# FLAG takes it away and does what it says.
 MODEL = """
 import time
 from pathlib import Path
