@@ -30,6 +30,7 @@ MIN_REPLIES = 160
     metavar="N,...",
     help="Run each server with each of these numbers of workers.  [default: one per core]",
 )
+@options.batch_size_option
 @options.baseline_option
 @options.rounds_option(3)
 @load_options(

@@ -76,6 +76,14 @@ servers_option = click.option(
     help="Servers to measure, comma-separated, in the order of a round. docs/servers.md describes"
     " all; an unknown name lists them.",
 )
+batch_size_option = click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Largest batch of each server; 1 for no batching.",
+)
+
 baseline_option = click.option(
     "--baseline",
     help="Variant that the others are compared with.  [default: torchserve-stock where it was"

@@ -22,13 +22,7 @@ from offpath.commands.load_options import load_options
 @options.workloads_option("photos-55k")
 @options.model_option
 @options.servers_option
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1),
-    default=8,
-    show_default=True,
-    help="Largest batch of each server; 1 for no batching.",
-)
+@options.batch_size_option
 @options.rounds_option(1)
 @load_options(
     clients="1,2,4,8,16,32,64,128,256",

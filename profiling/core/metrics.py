@@ -91,6 +91,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("team_unique_mb", "MB", "team unique", total(TEAM_UNIQUE) / 1e6),
     Metric("first_ratio", "", "first / next", pl.col("first_ms") / pl.col("steady_ms")),
     Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
+    Metric("jpeg_percent", "%", "JPEG engine %", 100 * pl.col("gpu.jpeg_utilisation")),
     Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ class GpuReading:
         utilisation: share of NVML's last interval in which a kernel ran, 0 to 1. It tells that the
             device was busy, not how much of it. None where the device does not report it (MIG).
         memory_used_bytes: memory of all processes on the device.
+        jpeg_utilisation: the same share for the JPEG engine; None where the device has none.
     """
 
     at_s: float
     device: int
     utilisation: float | None
     memory_used_bytes: int
+    jpeg_utilisation: float | None = None
 
 
 class NoGpu(Exception):
@@ -81,20 +84,27 @@ class NvmlReader:
                 GpuReading(
                     round(at_s, 3),
                     index,
-                    self._read_utilisation(handle),
+                    self._read_share(
+                        lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+                    ),
                     int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
+                    self._read_share(
+                        lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]
+                    ),
                 )
                 for index, handle in enumerate(self._handles)
             ]
         except self._nvml.NVMLError as error:
             raise NoGpu(f"reading stopped after {at_s:.1f} s: {error}") from error
 
-    def _read_utilisation(self, handle: Any) -> float | None:
+    def _read_share(self, read_percent: Callable[[], int]) -> float | None:
         try:
-            rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-        except self._nvml.NVMLError_NotSupported:
+            return float(read_percent()) / 100
+        except (
+            self._nvml.NVMLError_NotSupported,
+            self._nvml.NVMLError_FunctionNotFound,  # a driver older than the call
+        ):
             return None
-        return float(rates.gpu) / 100
 
     def close(self) -> None:
         """Closes the library."""

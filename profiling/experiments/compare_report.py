@@ -129,6 +129,7 @@ COST_TABLE = figure_table(
         figure_column("rss_mb", "RSS", decimals=0),
         figure_column("pss_mb", "PSS", decimals=0),
         figure_column("gpu_percent", decimals=0),
+        figure_column("jpeg_percent", decimals=0),
         figure_column("gpu_mb", decimals=0),
     ),
 )

@@ -32,7 +32,7 @@ from offpath.profiling.load.running_server import (
 from offpath.profiling.load.sampling import sample_pages
 from offpath.profiling.load.window import measure_load
 from offpath.profiling.load.workload import load_workload
-from offpath.profiling.servers.adapter import Adapter
+from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
 from offpath.profiling.servers.torchserve import FORK_HELPERS
 
@@ -55,6 +55,7 @@ class Choices:
         variants: servers with other settings, see `servers.overrides`.
         tries: measurements of a window at most, until nothing else was busy on the cores.
         side_by_side: start each server once and keep all running.
+        batch_size: largest batch of each server.
     """
 
     workloads: tuple[str, ...]
@@ -67,6 +68,7 @@ class Choices:
     variants: tuple[str, ...] = ()
     tries: int = 1
     side_by_side: bool = False
+    batch_size: int = BATCH_SIZE
 
     @property
     def cells(self) -> list[Cell]:
@@ -85,6 +87,7 @@ class Choices:
             "clients": list(self.clients),
             **asdict(self.load),
             "side_by_side": self.side_by_side,
+            "batch_size": self.batch_size,
         }
 
     @property
@@ -154,7 +157,8 @@ class ServerExperiment:
         runnable, not_run = [], self.run.not_run
         count = workers or count_cores()
         names, variants = self.choices.servers, self.choices.variants
-        for adapter in make_servers(names, self.model, count, variants):
+        batch_size = self.choices.batch_size
+        for adapter in make_servers(names, self.model, count, variants, batch_size):
             reason = adapter.why_not()
             if reason is None:
                 runnable.append(adapter)

@@ -20,7 +20,6 @@ from offpath.profiling.experiments.server_experiment import (
     Measure,
     open_experiment,
 )
-from offpath.profiling.servers.adapter import BATCH_SIZE
 
 NAME = "sweep"
 KEEP, RESTART = "keep", "restart"
@@ -31,12 +30,10 @@ class SweepChoices(Choices):
     """The choices of `offpath bench sweep`."""
 
     scenario: str = KEEP
-    batch_size: int = BATCH_SIZE
 
     @property
     def settings(self) -> dict[str, Any]:
-        own = {"scenario": self.scenario, "batch_size": self.batch_size}
-        return {**super().settings, **own}
+        return {**super().settings, "scenario": self.scenario}
 
     @property
     def estimated_s(self) -> float:
@@ -55,7 +52,6 @@ def run_sweep(
         NAME, choices, observer, save, measures_start=is_kept
     ) as experiment:
         for adapter in experiment.find_adapters():
-            adapter.batch_size = choices.batch_size
             experiment.add_server(adapter)
 
         def take_restarted_turns(runner: Runner[Measure]) -> None:

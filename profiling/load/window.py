@@ -75,14 +75,19 @@ class WindowWatcher:
         """Returns most memory and mean utilisation inside the window; empty without a GPU."""
         # The sampler's clock starts with the load, a moment after ours.
         inside = [r for r in samples.readings if r.at_s >= self._opened_s]
-        busy = [r.utilisation for r in inside if r.utilisation is not None]
+        shares = {
+            "utilisation": [r.utilisation for r in inside],
+            "jpeg_utilisation": [r.jpeg_utilisation for r in inside],
+        }
         memory: dict[float, int] = defaultdict(int)
         for reading in inside:
             memory[reading.at_s] += reading.memory_used_bytes
         figures = {"memory_bytes": float(max(memory.values()))} if memory else {}
-        return figures | (
-            {"utilisation": round(statistics.mean(busy), 4)} if busy else {}
-        )
+        for name, values in shares.items():
+            known = [value for value in values if value is not None]
+            if known:
+                figures[name] = round(statistics.mean(known), 4)
+        return figures
 
 
 def measure_load(

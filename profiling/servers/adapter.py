@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.call import Call
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import (
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 # As in archive/presets/cpu.yaml; every server under test has the same.
 BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
-# Threads of each worker; there are as many workers as cores.
-THREADS = 1
 
 
 class Adapter(ABC):
@@ -158,13 +157,18 @@ class PackagedAdapter(Adapter):
         self._folder: Path | None = None
 
     @property
+    def threads(self) -> int:
+        """Threads of each worker, as in our handler: cores / workers."""
+        return max(1, count_cores() // self.workers)
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {
             "requirements": list(self.environment.requirements),
             "max_batch_size": self.batch_size,
             "max_batch_delay_ms": MAX_BATCH_DELAY_MS,
             "workers": self.workers,
-            "threads": THREADS,
+            "threads": self.threads,
             "preprocessing": self.kind,
         }
 
@@ -232,14 +236,14 @@ class PackagedAdapter(Adapter):
             batch_size=self.batch_size,
             max_batch_delay_ms=MAX_BATCH_DELAY_MS,
             workers=self.workers,
-            threads=THREADS,
+            threads=self.threads,
             kind=self.kind,
         )
         folders = [str(start.python.parent), os.environ.get("PATH", os.defpath)]
         return {
             **settings.to_environment(),
             "PATH": os.pathsep.join(folders),
-            "OMP_NUM_THREADS": str(THREADS),
+            "OMP_NUM_THREADS": str(self.threads),
             "TMPDIR": str(start.scratch),
         }
 

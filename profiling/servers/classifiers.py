@@ -29,6 +29,11 @@ Labels = dict[str, float]
 Classify = Callable[[Sequence[bytes]], list[Labels]]
 
 
+def find_device() -> torch.device:
+    """Returns the GPU where there is one, as our own server uses it."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Classify:
     """Loads the model under test into this process.
 
@@ -74,11 +79,12 @@ def load_offpath_decode(model: ModelUnderTest, max_batch: int) -> Classify:
 
     The precision is our server's on this machine: bf16 where the processor multiplies it.
     """
-    config, device = model.config, torch.device("cpu")
-    module = model.source.module.eval()
+    config, device = model.config, find_device()
+    module = model.source.module.eval().to(device)
     engine = EagerEngine(module, config, device, choose_precision(device))
     runner = BatchRunner(engine, config, device, max_batch)
-    pipeline = Pipeline(config, runner, dict(enumerate(model.labels)), threads=1)
+    labels, threads = dict(enumerate(model.labels)), torch.get_num_threads()
+    pipeline = Pipeline(config, runner, labels, threads)
     pipeline.runner.warm_up()
 
     def classify(photographs: Sequence[bytes]) -> list[Labels]:
@@ -97,17 +103,20 @@ class Finish:
     """Forward, activation and the best classes by name."""
 
     def __init__(self, model: ModelUnderTest) -> None:
-        self._module = model.source.module.eval()
+        self._device = find_device()
+        self._module = model.source.module.eval().to(self._device)
         self._top_k, self._activation = model.top_k, model.config.activation
         self._labels: npt.NDArray[np.object_] = np.array(model.labels, dtype=object)
 
     def __call__(self, pictures: torch.Tensor) -> list[Labels]:
         with torch.inference_mode():
-            probabilities = activate(self._module(pictures), self._activation)
+            outputs = self._module(pictures.to(self._device))
+            probabilities = activate(outputs, self._activation)
             best = torch.topk(probabilities, self._top_k, dim=1)
+        indices = best.indices.cpu().numpy()
         return [
             dict(zip(self._labels[classes], values))
-            for classes, values in zip(best.indices.numpy(), best.values.tolist())
+            for classes, values in zip(indices, best.values.tolist())
         ]
 
 

@@ -123,11 +123,12 @@ def apply_override(server: object, override: Override) -> TorchServeAdapter:
             " settings cannot be changed"
         )
     archive = change_archive(server, override)
+    is_own = "batch_size" in override.of_kind("model")
     changed = replace(
         server,
         name=override.name,
         archive_settings=archive,
-        batch_size=archive.get("batchSize", server.batch_size),
+        batch_size=archive["batchSize"] if is_own else server.batch_size,
         overrides={**server.overrides, **change_config(server, override)},
         env={**server.env, **override.of_kind("env")},
     )

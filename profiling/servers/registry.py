@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from offpath.handler.errors import WrongOption
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers import torchserve
-from offpath.profiling.servers.adapter import Adapter
+from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import (
@@ -65,22 +65,29 @@ def make_servers(
     model: ModelUnderTest,
     cores: int,
     variants: Sequence[str] = (),
+    batch_size: int = BATCH_SIZE,
 ) -> list[Adapter]:
     """Makes the named servers in order, then variants of servers, see `overrides`.
+
+    All have the same largest batch, except variants that set their own.
 
     Raises:
         WrongOption: a name is unknown or repeated, or a variant cannot be made.
     """
     check_names(names)
     made = [SERVERS[name](model, cores) for name in names]
-    made += [make_override_variant(text, model, cores) for text in variants]
+    for server in made:
+        server.batch_size = batch_size
+    made += [make_override_variant(text, model, cores, batch_size) for text in variants]
     if len({server.name for server in made}) != len(made) or not made:
         given = ",".join(server.name for server in made)
         raise WrongOption(f"servers {given!r}: expected distinct names, at least one")
     return made
 
 
-def make_override_variant(text: str, model: ModelUnderTest, cores: int) -> Adapter:
+def make_override_variant(
+    text: str, model: ModelUnderTest, cores: int, batch_size: int = BATCH_SIZE
+) -> Adapter:
     """Makes a server with other settings, from NAME=SERVER:KEY=VALUE;...
 
     Raises:
@@ -88,7 +95,9 @@ def make_override_variant(text: str, model: ModelUnderTest, cores: int) -> Adapt
     """
     override = parse_override(text)
     check_names([override.server])
-    return apply_override(SERVERS[override.server](model, cores), override)
+    server = SERVERS[override.server](model, cores)
+    server.batch_size = batch_size
+    return apply_override(server, override)
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -243,6 +243,7 @@ class GranianServer:
                     *("--reports", str(theirs.fileno())),
                 ],
                 env={
+                    "OMP_WAIT_POLICY": "passive",  # see torchserve/launch.py
                     **os.environ,
                     **self.settings.env,
                     WARM_UP_VARIABLE: self.warm_up_key,

@@ -91,10 +91,14 @@ def serve(
     """An experiment finds these servers, whatever it is asked for."""
 
     def make(
-        names: Sequence[str], model: object, workers: int, variants: object = ()
+        names: Sequence[str],
+        model: object,
+        workers: int,
+        variants: object = (),
+        batch_size: int = 8,
     ) -> list[QuickServer]:
         for server in servers:
-            server.workers = workers
+            server.workers, server.batch_size = workers, batch_size
         return list(servers)
 
     patch.setattr(server_experiment, "make_servers", make)

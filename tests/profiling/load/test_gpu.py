@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from offpath.profiling.load.gpu import (
     GpuReading,
     GpuSampler,
+    GpuSamples,
     NoGpu,
     NvmlReader,
 )
+from offpath.profiling.load.window import WindowWatcher
 
 HAS_GPU = False
 if importlib.util.find_spec("pynvml"):
@@ -92,3 +96,58 @@ def test_a_device_that_is_lost_ends_the_readings_and_not_the_block():
     assert len(sampler.samples.readings) == 2
     assert sampler.samples.absent == "reading stopped: GPU is lost"
     assert reader.is_closed
+
+
+class NotSupported(Exception):
+    """NVML's answer of a device without a JPEG engine."""
+
+
+class KnownNvml:
+    """NVML with one device that has a JPEG engine, and one that has none."""
+
+    NVMLError = NVMLError_NotSupported = NVMLError_FunctionNotFound = NotSupported
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=40)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(used=1, total=2)
+
+    def nvmlDeviceGetJpgUtilization(self, handle: int) -> list[int]:
+        if handle == 1:
+            raise NotSupported
+        return [75, 167_000]
+
+
+def test_jpeg_engine_is_read_where_the_device_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", KnownNvml())
+    with_engine, without = NvmlReader().read(0.0)
+    assert (with_engine.utilisation, with_engine.jpeg_utilisation) == (0.4, 0.75)
+    assert (without.utilisation, without.jpeg_utilisation) == (0.4, None)
+
+
+def test_window_has_the_mean_share_of_the_jpeg_engine() -> None:
+    watcher = WindowWatcher.__new__(WindowWatcher)
+    watcher._opened_s = 1.0
+    readings = [
+        GpuReading(at, 0, 0.5, 7, jpeg) for at, jpeg in ((0, 0.9), (1, 0.2), (2, 0.4))
+    ]
+    figures = watcher.summarise_gpu(GpuSamples(readings=readings))
+    assert figures == {
+        "memory_bytes": 7.0,
+        "utilisation": 0.5,
+        "jpeg_utilisation": 0.3,
+    }
+    assert "jpeg_utilisation" not in watcher.summarise_gpu(
+        GpuSamples(readings=[GpuReading(1, 0, 0.5, 7)])
+    )

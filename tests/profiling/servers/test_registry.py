@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from offpath.profiling.load.model_under_test import ModelUnderTest, load_model
+from offpath.profiling.servers import archives, classifiers
 from offpath.profiling.servers.registry import ENVIRONMENTS, SERVERS, make_servers
 
 
@@ -23,7 +25,34 @@ def test_every_server_has_the_name_it_is_asked_by(model: ModelUnderTest) -> None
 def test_every_server_that_batches_asks_for_the_same_batch(
     model: ModelUnderTest,
 ) -> None:
-    assert {s.batch_size for s in make_servers(list(SERVERS), model, 2)} == {8}
+    variants = ["a=offpath:handler.decode=exact", "b=torchserve-fixed:env.X=1"]
+    for size in (8, 16):
+        servers = make_servers(list(SERVERS), model, 2, variants, size)
+        assert {server.batch_size for server in servers} == {size}
+        asked = [s.config["batchSize"] for s in servers if getattr(s, "config", None)]
+        assert set(asked) == {size} and len(asked) > 5
+
+
+def test_variant_keeps_the_batch_of_its_server_unless_it_sets_one(
+    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a GPU the archives come from the preset t4, whose batch differs from the benchmark's.
+    monkeypatch.setattr(archives, "host_preset", lambda: "t4")
+    variants = ["a=offpath:handler.decode=exact", "b=offpath:model.batch_size=4"]
+    own, plain, four = make_servers(["offpath"], model, 2, variants)
+    assert [s.config["batchSize"] for s in (own, plain, four)] == [8, 8, 4]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_models_of_other_servers_run_on_the_gpu_too(
+    model: ModelUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for load in classifiers.CLASSIFIERS.values():
+        # Without a GPU torch refuses, in the words of its driver.
+        with pytest.raises((RuntimeError, AssertionError), match="NVIDIA|CUDA"):
+            load(model, 2)
+
 
 
 def test_thin_clients_send_arrays_and_all_others_photographs(

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Measures everything that needs a GPU, in steps of less than ten minutes on four cores. It needs an
+# NVIDIA driver, Python, and wrk (without wrk, locust takes cores from the server).
+#
+#   scripts/gpu.sh               all steps, about 90 minutes; a result that is there is not measured again
+#   scripts/gpu.sh --step N      one step:
+#                                  1 tests   2 other servers   3 workers, threads, MPS, batches, waiting
+#                                  4 engines   5 a stand-in for a T4   6 memory
+#   scripts/gpu.sh --dry-run     print what would be run, and for how long
+#   scripts/gpu.sh --try         everything with a tiny model and windows of a second, on any machine
+#   scripts/gpu.sh --docs        write the results into docs/cuda.md and docs/t4.md
+#
+# Ctrl-C stops; the same command continues. Results and table.md: profiling/results/gpu, with --try
+# build/gpu-try. Exit codes: 0 done; 1 a test or a server failed, see the table; 2 wrong option.
+
+. "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
+
+out=profiling/results/gpu only='' dry='' docs='' try='' small=()
+while (($#)); do
+  case $1 in
+    --step)
+      only=${2-}
+      [[ $only =~ ^[1-6]$ ]] || { say "--step '$only': expected 1 to 6"; exit 2; }
+      shift
+      ;;
+    --dry-run) dry=yes ;;
+    --docs) docs=yes ;;
+    --try)
+      try=yes out=build/gpu-try
+      small=(--model near-free --rounds 1 --seconds 1 --warm-up 1 --clients 4)
+      ;;
+    -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    *) say "no option '$1'; scripts/gpu.sh --help lists them" && exit 2 ;;
+  esac
+  shift
+done
+PATH=$VENV/bin:$PATH
+table() { python -m offpath.profiling.experiments.gpu_table "$@"; }
+if [ -n "$docs" ]; then
+  table docs "$out"
+  exit
+fi
+if [ -z "$dry" ]; then
+  ensure_venv serve,bench,dev
+  ensure_java
+  mkdir -p "$out"
+fi
+cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4], sep=",")')
+failed=0
+
+# take STEP MINUTES FILE COMMAND...: runs a command that writes FILE, unless the file is there.
+take() {
+  local step=$1 minutes=$2 file=$3 code=0
+  shift 3
+  [ -z "$only" ] || [ "$only" = "$step" ] || return 0
+  [ ! -e "$out/$file" ] || { say "step $step: $out/$file is there"; return 0; }
+  say "step $step: $file, at most $minutes minutes: $(printf '%q ' "$@")"
+  [ -z "$dry" ] || return 0
+  rm -rf "$out/partial-$file"
+  "${@//FILE/$out/partial-$file}" || code=$?
+  # 1 leaves a result too, which names what failed. Anything else was no measurement.
+  ((code < 2)) || { say "step $step ended with $code; the same command continues here"; exit "$code"; }
+  ((failed |= code)) || true
+  [ ! -e "$out/partial-$file" ] || mv "$out/partial-$file" "$out/$file"
+}
+
+# compare STEP FILE OPTION...: a table of servers; later options win.
+compare() {
+  local step=$1 file=$2 generator=locust
+  shift 2
+  ! command -v wrk >/dev/null || generator=wrk
+  take "$step" 9 "$file" ${mps:+with_mps} taskset -c "$cores" offpath bench compare --model resnet50 \
+    --batch-size 16 --generator "$generator" --tries 1 --warm-up 5 --seconds 4 --rounds 2 --clients 64 \
+    "$@" "${small[@]}" --json FILE
+}
+
+with_mps() {
+  local code=0
+  command -v nvidia-cuda-mps-control >/dev/null || { say "not run: there is no nvidia-cuda-mps-control"; return 1; }
+  export CUDA_MPS_PIPE_DIRECTORY=$PWD/$out/mps CUDA_MPS_LOG_DIRECTORY=$PWD/$out/mps
+  mkdir -p "$out/mps"
+  nvidia-cuda-mps-control -d
+  "$@" || code=$?
+  echo quit | nvidia-cuda-mps-control
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  return "$code"
+}
+
+both=(--workload photos-55k --workload photos-1200k)
+gpu_decoding=(--variant 'offpath, GPU decoding=offpath:handler.decode=nvjpeg')
+
+take 1 9 tests.xml pytest -n0 -q -m gpu tests --junitxml FILE
+
+[ -n "$dry$try" ] || [ "${only:-2}" != 2 ] || offpath bench setup triton || failed=1
+for size in 55k 1200k; do
+  compare 2 "servers-$size.json" --workload "photos-$size" --rounds 3 --workers 2 "${gpu_decoding[@]}" \
+    --servers torchserve-naive-s3,torchserve-stock,torchserve-fixed,offpath,triton-offpath-decode
+done
+
+splits=()
+for workers in 1 2 4; do
+  splits+=(--variant "$workers x $((4 / workers))=offpath:model.workers=$workers;handler.threads=$((4 / workers))")
+done
+for mps in yes ''; do
+  compare 3 "splits${mps:+-mps}.json" --servers '' "${splits[@]}" "${both[@]}" --clients 16,32,64 --probe memory
+done
+compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
+  --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'
+compare 3 waiting.json --servers '' "${both[@]}" --workers 2 --rounds 3 \
+  --variant 'asleep=offpath:handler.blocking_wait=true' --variant 'spinning=offpath:handler.blocking_wait=false'
+
+for engine in eager compiled onnxruntime tensorrt; do
+  compare 4 "engine-$engine.json" --servers '' --workload photos-55k --workers 2 \
+    --variant "$engine=offpath:handler.engine=$engine"
+done
+
+[ -z "$try" ] || echo 1 >"$out/t4-repeats.txt"
+take 5 2 t4-repeats.txt python -m offpath.profiling.experiments.gpu_table repeats FILE
+take 5 2 t4-photographs python -m offpath.profiling.experiments.gpu_table photographs FILE
+OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
+  compare 5 t4.json --workload "$out/t4-photographs" --workers 2 --rounds 3 --clients 32,64 \
+  --servers offpath "${gpu_decoding[@]}"
+
+compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side --probe memory \
+  --rounds 12 --seconds 18 "${gpu_decoding[@]}"
+
+[ -n "$dry" ] || table write "$out" >"$out/table.md"
+exit "$failed"

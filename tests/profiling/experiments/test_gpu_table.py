@@ -1,0 +1,147 @@
+"""scripts/gpu.sh and its tables: the dry run, continuing, and "not run"."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from offpath.profiling.core.run import Failure
+from offpath.profiling.experiments import gpu_table
+from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts/gpu.sh"
+EVERY = sum(gpu_table.SHOWN.values(), [])
+
+
+def run_script(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    found = {"PATH": "/usr/local/bin:/usr/bin:/bin", **env}
+    return subprocess.run([SCRIPT, *options], env=found, capture_output=True, text=True)
+
+
+def test_dry_run_names_every_result_that_the_tables_show() -> None:
+    done = run_script("--dry-run")
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("step ")]
+    files = [line.split()[2].rstrip(",") for line in lines]
+    assert set(EVERY) <= set(files) and len(set(files)) == len(files)
+    minutes = [int(line.partition("at most ")[2].split()[0]) for line in lines]
+    assert max(minutes) < 10
+    assert {line.split()[1].rstrip(":") for line in lines} == set("123456")
+
+
+def test_one_step_is_chosen_and_a_wrong_one_is_refused() -> None:
+    lines = run_script("--dry-run", "--step", "5").stderr.splitlines()
+    assert lines and all(line.startswith("step 5") for line in lines)
+    for wrong in (("--step", "7"), ("--step",), ("--nosuch",)):
+        refused = run_script(*wrong)
+        assert refused.returncode == 2 and wrong[-1] in refused.stderr
+    assert "--dry-run" in run_script("--help").stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The script in a repository whose programs only write their results, or fail."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("gpu.sh", "bootstrap.sh"):
+        (tmp_path / "scripts" / name).write_bytes((SCRIPT.parent / name).read_bytes())
+    (tmp_path / "scripts/gpu.sh").chmod(0o755)
+    programs = tmp_path / "venv/bin"
+    programs.mkdir(parents=True)
+    program = f"""#!/bin/sh
+echo "$OFFPATH_RESNET50_REPEATS|$*" >>{tmp_path}/calls
+case $* in *waiting*) exit "$(cat {tmp_path}/code)" ;; esac
+for last in "$@"; do :; done
+case $last in */partial-*) echo done >"$last" ;; esac
+"""
+    for name in ("offpath", "pytest", "python", "taskset"):
+        text = '#!/bin/sh\nshift 2\nexec "$@"\n' if name == "taskset" else program
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "setup.cfg").touch()
+    stamp = subprocess.run(
+        ["cksum"], stdin=(tmp_path / "setup.cfg").open(), capture_output=True, text=True
+    ).stdout.replace(" ", "")
+    (tmp_path / "venv/.offpath-serve,bench,dev").write_text(stamp.strip())
+    return tmp_path
+
+
+def run_checkout(checkout: Path, waiting_code: int) -> tuple[int, list[str]]:
+    """Returns the exit code, and the programs' calls in this run."""
+    (checkout / "code").write_text(str(waiting_code))
+    (checkout / "calls").unlink(missing_ok=True)
+    path = f"{checkout}/venv/bin:/usr/bin:/bin"
+    done = subprocess.run(
+        [checkout / "scripts/gpu.sh"],
+        env={"PATH": path, "OFFPATH_VENV": f"{checkout}/venv"},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, (checkout / "calls").read_text().splitlines()
+
+
+def test_stopped_run_continues_where_it_stopped(checkout: Path) -> None:
+    code, _ = run_checkout(checkout, waiting_code=130)
+    results = checkout / "profiling/results/gpu"
+    assert code == 130
+    assert (results / "batches.json").exists()
+    assert not (results / "waiting.json").exists()
+    # 1 is a result too: a server failed, and the others were measured.
+    code, calls = run_checkout(checkout, waiting_code=1)
+    assert code == 1 and (results / "memory.json").exists()
+    assert not any("batches" in call for call in calls)
+    assert not list(results.glob("partial-*"))
+    slow = [call for call in calls if "t4.json" in call]
+    assert [call.partition("|")[0] for call in slow] == ["done"]
+
+
+def test_table_shows_figures_and_what_was_not_run(tmp_path: Path) -> None:
+    run = make_run(failures=[Failure(0, "tensorrt", "no TensorRT")])
+    window = make_window(5000, gpu__utilisation=0.5, gpu__jpeg_utilisation=0.25)
+    run.add(0, "offpath", PHOTOS, window)
+    run.save(tmp_path / "t4.json")
+    counts = '<testsuite errors="0" failures="1" skipped="2" tests="9">'
+    (tmp_path / "tests.xml").write_text(
+        f"<testsuites>{counts}</testsuite></testsuites>"
+    )
+    table = gpu_table.make_table(tmp_path, ["tests.xml", "t4.json", "memory.json"])
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert rows[0][:2] == ["tests", "0 errors, 1 failures, 2 skipped, 9 tests"]
+    assert rows[1][:5] == ["t4", "offpath", "photos", "32", "500"]
+    assert rows[1][7:9] == ["50.0", "25.0"]
+    assert [cell.strip("| ") for cell in rows[2][:3]] == [
+        "t4",
+        "tensorrt",
+        "**not run**",
+    ]
+    assert rows[3][1].startswith("**not run**")
+
+
+def test_documents_show_the_results_in_the_repository(tmp_path: Path) -> None:
+    for name in gpu_table.SHOWN:
+        (tmp_path / name).write_bytes((ROOT / "docs" / name).read_bytes())
+    gpu_table.write_docs(ROOT / "profiling/results/gpu", tmp_path)
+    for name, files in gpu_table.SHOWN.items():
+        text = (tmp_path / name).read_text()
+        assert text == (ROOT / "docs" / name).read_text()
+        assert all(f"| {Path(file).stem} |" in text for file in files)
+
+
+def test_repeats_slow_a_device_down_to_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_table, "BATCHES", 3)
+    monkeypatch.setattr(gpu_table, "T4_RATE", 1)
+    assert gpu_table.count_repeats("near-free", "cpu") > 1
+    monkeypatch.setattr(gpu_table, "T4_RATE", 10**9)
+    assert gpu_table.count_repeats("near-free", "cpu") == 1
+
+
+def test_photographs_for_the_t4_are_progressive(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    Image.effect_noise((64, 48), 50).convert("RGB").save(source / "a.jpg")
+    gpu_table.make_progressive(tmp_path / "made", str(source))
+    with Image.open(tmp_path / "made/a.jpg") as image:
+        assert image.info.get("progressive") and image.size == (64, 48)
