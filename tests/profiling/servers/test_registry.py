@@ -54,7 +54,6 @@ def test_models_of_other_servers_run_on_the_gpu_too(
             load(model, 2)
 
 
-
 def test_thin_clients_send_arrays_and_all_others_photographs(
     model: ModelUnderTest,
 ) -> None:
