@@ -10,7 +10,7 @@ from PIL import Image
 
 from offpath.profiling.core.run import Failure
 from offpath.profiling.experiments import gpu_table
-from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
+from tests.profiling.runs import PHOTOS, make_run, make_window
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts/gpu.sh"
