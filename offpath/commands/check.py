@@ -37,7 +37,7 @@ INDENT = " " * (2 + STATE_WIDTH)
 @click.option(
     "--url",
     help="Management API of a running server: http://HOST:8081 or unix:/path/management.sock "
-    "[default: the TorchServe of this host, if no files are named].",
+    "[default: the server of this host, if no files are named].",
 )
 @click.option("--token", help="Management key, if the server asks for one.")
 @json_option("Print the findings as JSON.")
@@ -99,7 +99,7 @@ def find_all(
         yield from check_server(url, token)
     elif not files:
         found = (
-            "not checked: no TorchServe is visible on this host; name one with --url"
+            "not checked: no server is visible on this host; name one with --url"
         )
         yield Finding("server", "management", State.OK, found)
 
@@ -124,7 +124,7 @@ def show(findings: Iterable[Finding]) -> None:
 
 
 def _find_url() -> str | None:
-    """Returns the management API of the TorchServe on this host; None without one.
+    """Returns the management API of the server on this host; None without one.
 
     Raises:
         WrongOption: there are several.
@@ -138,6 +138,6 @@ def _find_url() -> str | None:
             for url, one in servers.items()
         ]
         raise WrongOption(
-            f"several TorchServes run on this host; name one: {' or '.join(named)}"
+            f"several servers run on this host; name one: {' or '.join(named)}"
         )
     return next(iter(servers), None)

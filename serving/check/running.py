@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,7 +50,7 @@ SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTIL
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """TorchServe's Java on this host.
+    """TorchServe's Java, or Granian's supervisor, on this host.
 
     Attributes:
         command: command line.
@@ -71,6 +72,11 @@ class ServerProcess:
         """Folder of its archives."""
         return self._path_after("-s", "--model-store")
 
+    @property
+    def granian(self) -> Path | None:
+        """Run folder of Granian's supervisor; None for TorchServe."""
+        return self._path_after("--run")
+
     def properties(self) -> dict[str, str]:
         """Returns the content of the properties file; empty without a file."""
         config = self.config
@@ -78,6 +84,8 @@ class ServerProcess:
 
     def address(self, kind: str) -> str:
         """Returns the address of `inference`, `management` or `metrics` on this host."""
+        if self.granian is not None:
+            return f"{UNIX}{self.granian / kind}.sock"
         key = f"{kind}_address"
         address = self.properties().get(key, DEFAULTS[key])
         return address.replace("//0.0.0.0", "//127.0.0.1")
@@ -90,17 +98,25 @@ class ServerProcess:
 
 
 def find_servers() -> list[ServerProcess]:
-    """Returns the TorchServes of this host that this user can see."""
+    """Returns the servers of this host that this user can see."""
     found = []
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
-            if MAIN_CLASS in command:
+            if MAIN_CLASS in command or _is_supervisor(process, command):
                 door = _find_door(process)
                 found.append(ServerProcess(command, Path(process.cwd()), door))
         except psutil.Error:
             continue
     return found
+
+
+def _is_supervisor(process: psutil.Process, command: list[str]) -> bool:
+    """Tells Granian's supervisor from its workers, which are forked with the same command line."""
+    if not any(part.endswith("granian/supervisor.py") for part in command[1:2]):
+        return False
+    parent = process.parent()
+    return parent is None or parent.cmdline() != command
 
 
 def _find_door(process: psutil.Process) -> str:
@@ -217,6 +233,9 @@ def _last_delivery_error(spool: Path, uri: str) -> str | None:
 
 
 def _check_process(process: ServerProcess) -> Iterator[Finding]:
+    if process.granian is not None:
+        yield ok(AREA, "granian", version("granian"))
+        return
     major = read_java_major(Path(process.command[0]))
     yield ok(AREA, "java", f"{major or 'unknown'} at {process.command[0]}")
     if not {"-ncs", "--no-config-snapshots"} & set(process.command):
