@@ -98,9 +98,7 @@ def find_all(
     if url is not None:
         yield from check_server(url, token)
     elif not files:
-        found = (
-            "not checked: no server is visible on this host; name one with --url"
-        )
+        found = "not checked: no server is visible on this host; name one with --url"
         yield Finding("server", "management", State.OK, found)
 
 
