@@ -316,7 +316,7 @@ def open_experiment(
 
 def measure_worker(running: RunningServer) -> Figures:
     """Returns the seconds from asking for a second worker until it is READY, without load."""
-    if not isinstance(running, ScalableServer):
+    if not (isinstance(running, ScalableServer) and running.can_scale):
         return {}
     count = len(running.groups()["workers"])
     running.scale(1)

@@ -28,7 +28,13 @@ class RunningServer(Protocol):
 
 @runtime_checkable
 class ScalableServer(RunningServer, Protocol):
-    """A running server that can add workers."""
+    """A running server that may be able to add workers.
+
+    Attributes:
+        can_scale: False if its number of workers is fixed.
+    """
+
+    can_scale: bool
 
     def scale(self, workers: int) -> None:
         """Sets the number of workers and waits until all are READY."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from offpath.handler.errors import ExpectedError
@@ -21,6 +21,7 @@ from offpath.profiling.servers.torchserve import (
     RunningTorchServe,
     TorchServeAdapter,
     make_offpath_direct,
+    why_no_granian,
 )
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door import Door
@@ -28,8 +29,7 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import OneHostSession
 from offpath.serving.front.several_hosts import SeveralHostsSession
-from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.session import View
+from offpath.serving.torchserve.session import AnyServer, View
 
 # Free ports; all clients of a benchmark share one address.
 DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
@@ -43,9 +43,9 @@ HOSTS = Behind(False, 32 << 20, 240, 10_000)
 
 
 class RunningBehindDoor(RunningTorchServe):
-    """A ready TorchServe behind a door."""
+    """A ready TorchServe or Granian behind a door."""
 
-    def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
+    def __init__(self, server: AnyServer, door: Door, began_s: float | None) -> None:
         super().__init__(server, began_s=began_s)
         self._door = door
         self.predict_url = f"{door.url}/predictions/{archives.NAME}"
@@ -123,7 +123,7 @@ class FrontDoorAdapter(TorchServeAdapter):
 
     @contextmanager
     def _run(self, door: DoorSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
-        """Starts one host: TorchServe and its door."""
+        """Starts one host: its server and its door."""
         began_s = time.perf_counter()
         settings = self._make_settings(Beside())
         logs = settings.model_store / f"logs-{number}"
@@ -131,8 +131,7 @@ class FrontDoorAdapter(TorchServeAdapter):
         session = OneHostSession(lambda: settings, door, View())
         try:
             session.start()
-            server = cast(TorchServe, session.rotation.current)
-            yield RunningBehindDoor(server, session.door, began_s)
+            yield RunningBehindDoor(session.rotation.current, session.door, began_s)
         finally:
             session.stop()
 
@@ -164,3 +163,13 @@ def make_offpath(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
     """The archive of `offpath-direct`, with nginx before TorchServe."""
     direct = make_offpath_direct(model, cores)
     return FrontDoorAdapter("offpath", direct.build, direct.archive_settings)
+
+
+def make_offpath_granian(model: ModelUnderTest, cores: int) -> FrontDoorAdapter:
+    """The same archive with nginx before Granian."""
+    return replace(
+        make_offpath(model, cores),
+        name="offpath-granian",
+        server="granian",
+        needs=why_no_granian,
+    )

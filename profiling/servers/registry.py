@@ -15,7 +15,7 @@ from offpath.profiling.servers.exported import (
     OffpathRay,
     OffpathRayTwoTier,
 )
-from offpath.profiling.servers.front import make_offpath
+from offpath.profiling.servers.front import make_offpath, make_offpath_granian
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
@@ -28,6 +28,8 @@ from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, Triton
 SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath": make_offpath,
     "offpath-direct": torchserve.make_offpath_direct,
+    "offpath-granian": make_offpath_granian,
+    "offpath-granian-direct": torchserve.make_offpath_granian_direct,
     "offpath-thin": torchserve.make_offpath_thin,
     "offpath-int8": torchserve.make_offpath_int8,
     "offpath-s3": torchserve.make_offpath_s3,

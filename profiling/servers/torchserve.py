@@ -1,11 +1,14 @@
-"""TorchServe under test: with our archive, the stock handler, and a typical first handler."""
+"""TorchServe and Granian under test.
+
+TorchServe runs our archive, the stock handler and a typical first one; Granian runs our archive.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -29,12 +32,13 @@ from offpath.profiling.servers.s3_store import (
     why_no_store,
 )
 from offpath.profiling.servers.server_process import on_free_ports
+from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import warm_up
+from offpath.serving.torchserve.session import AnyServer, make_server, warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -47,7 +51,7 @@ NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
 
 class RunningTorchServe:
-    """A ready TorchServe; its process groups are Java and the Python workers.
+    """A ready TorchServe or Granian; its process groups are the front end and the workers.
 
     Attributes:
         began_s: time of its start (`time.perf_counter`), where something else was started before.
@@ -55,18 +59,23 @@ class RunningTorchServe:
 
     def __init__(
         self,
-        server: TorchServe,
+        server: AnyServer,
         beside: Beside = Beside(),
         began_s: float | None = None,
     ) -> None:
         self.server, self._beside = server, beside
         self.began_s = began_s
+        self.can_scale = isinstance(server, TorchServe)
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        helpers = find_fork_helpers(self.server.java_pid)
+        if isinstance(self.server, GranianServer):
+            frontend, helpers = self.server.supervisor_pid, []
+        else:
+            frontend = self.server.java_pid
+            helpers = find_fork_helpers(frontend)
         return {
-            "frontend": [self.server.java_pid],
+            "frontend": [frontend],
             "workers": self.server.worker_pids(),
             **({FORK_HELPERS: helpers} if helpers else {}),
             **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
@@ -99,6 +108,7 @@ class TorchServeAdapter(Adapter):
     Attributes:
         build: writes the .mar with some settings into a folder.
         archive_settings: what the .mar asks for; empty: TorchServe's defaults, batch size 1.
+        server: `torchserve` or `granian`, as for `offpath serve --server`.
         stock: run without our config.properties and log settings.
         fork_workers: fork workers from one process that has imported torch; not with `stock`.
         overrides: keys of config.properties.
@@ -112,6 +122,7 @@ class TorchServeAdapter(Adapter):
     name: str
     build: Callable[[Path, Mapping[str, Any]], Path]
     archive_settings: Mapping[str, Any] = field(default_factory=dict)
+    server: str = "torchserve"
     stock: bool = False
     fork_workers: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -127,6 +138,7 @@ class TorchServeAdapter(Adapter):
     def settings(self) -> dict[str, Any]:
         return {
             "archive": self.config,
+            **({} if self.server == "torchserve" else {"server": self.server}),
             "stock": self.stock,
             "fork_workers": self.fork_workers and not self.stock,
             "overrides": dict(self.overrides),
@@ -159,10 +171,11 @@ class TorchServeAdapter(Adapter):
         return {**self.archive_settings, "batchSize": self.batch_size}
 
     def why_not(self) -> str | None:
-        try:
-            find_java()
-        except ExpectedError as error:
-            return str(error)
+        if self.server == "torchserve":
+            try:
+                find_java()
+            except ExpectedError as error:
+                return str(error)
         return self.needs()
 
     def prepare(self, folder: Path) -> None:
@@ -183,8 +196,8 @@ class TorchServeAdapter(Adapter):
     def _start(self) -> Iterator[RunningTorchServe]:
         with self.beside() as beside:
             began_s = time.perf_counter()
-            with TorchServe(self._make_settings(beside)) as server:
-                if not self.stock:
+            with make_server(self._make_settings(beside)) as server:
+                if not self.stock and isinstance(server, TorchServe):
                     # `offpath serve` announces a server after this.
                     workers = int(self.archive_settings.get("minWorkers", 1))
                     warm_up(server.inference_url, archives.NAME, workers)
@@ -196,6 +209,7 @@ class TorchServeAdapter(Adapter):
         return ServerSettings(
             model_store=self._store,
             models=(ARCHIVE,),
+            server=self.server,
             stock=self.stock,
             fork_workers=self.fork_workers,
             inference_port=0,
@@ -222,6 +236,21 @@ def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeAdapte
     return replace(
         make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False
     )
+
+
+def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
+    """The archive of `offpath-direct` on Granian, without Java and without a front door."""
+    return replace(
+        make_offpath_direct(model, cores),
+        name="offpath-granian-direct",
+        server="granian",
+        needs=why_no_granian,
+    )
+
+
+def why_no_granian() -> str | None:
+    """Returns why Granian cannot run here, with the cure; None when it can."""
+    return why_missing(("granian", "uvloop"), "granian")
 
 
 def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -263,11 +292,17 @@ def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 def why_no_int8() -> str | None:
     """Returns why no int8 archive can be built here, with the cure; None when one can."""
-    missing = [name for name in INT8_PACKAGES if find_spec(name) is None]
+    return why_missing(INT8_PACKAGES, "int8")
+
+
+def why_missing(packages: Sequence[str], extra: str) -> str | None:
+    """Returns which packages are missing, and the extra that installs them; None if none is."""
+    missing = [name for name in packages if find_spec(name) is None]
     if not missing:
         return None
     return (
-        f"{' and '.join(missing)} not installed: pip install 'torchserve-offpath[int8]'"
+        f"{' and '.join(missing)} not installed: "
+        f"pip install 'torchserve-offpath[{extra}]'"
     )
 
 

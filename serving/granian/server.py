@@ -127,6 +127,13 @@ class GranianServer:
         names += [f"worker-{n}.sock" for model in self._models for n in model.slots]
         return {name: self.run_dir / name for name in names}
 
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of the supervisor, from which the workers are forked."""
+        if self._process is None:
+            raise RuntimeError("the server is not started")
+        return self._process.pid
+
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the workers, in order of start."""
         if self._process is None:
