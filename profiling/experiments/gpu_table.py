@@ -18,7 +18,7 @@ from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.stages import StageTimer
 from offpath.profiling.core.figures import format_figure
-from offpath.profiling.core.run import load_run
+from offpath.profiling.core.run import Cell, load_run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import load_workload
@@ -33,9 +33,15 @@ SHOWN = {
 }
 BLOCK = re.compile(r"(?<=<!-- scripts/gpu.sh --docs -->\n).*?(?=<!-- end -->)", re.S)
 NOT_RUN = "**not run**"
-# Metric -> heading.
-METRICS = dict(rate="req/s", p99_ms="p99 ms", cpu_ms="CPU ms", gpu_percent="GPU %")
-METRICS |= dict(jpeg_percent="JPEG engine %", gpu_mb="GPU MB", pss_mb="PSS MB")
+METRICS = {
+    "rate": "req/s",
+    "latency_ms.p99": "p99 ms",
+    "cpu_ms": "CPU ms",
+    "gpu_percent": "GPU %",
+    "jpeg_percent": "JPEG engine %",
+    "gpu_mb": "GPU MB",
+    "pss_mb": "PSS MB",
+}
 # Images per second of ResNet-50 in fp16 on a T4. An assumption: nobody here has measured one.
 T4_RATE = 1100
 BATCH_SIZE, BATCHES = 16, 50
@@ -65,11 +71,20 @@ def list_rows(path: Path) -> Iterator[list[str]]:
     summary = Summary(run)
     windows = [(r.variant, r.cell) for r in run.rows if r.metric == "replies_200"]
     for variant, cell in dict.fromkeys(windows):
-        values = [summary.value(variant, cell, metric) for metric in METRICS]
-        shown = ["" if value is None else format_figure(value) for value in values]
+        shown = [show(summary, variant, cell, metric) for metric in METRICS]
         yield [variant, Path(cell.workload).name, str(cell.clients), *shown]
     for variant in sorted({*run.not_run, *(one.variant for one in run.failures)}):
         yield [variant, NOT_RUN]
+
+
+def show(summary: Summary, variant: str, cell: Cell, metric: str) -> str:
+    """Returns a median over the rounds; of memory the range, because it should not grow."""
+    spread = summary.spread(variant, cell, metric)
+    if spread is None:
+        return ""
+    if metric.endswith("_mb") and spread.low < spread.high:
+        return f"{format_figure(spread.low)} to {format_figure(spread.high)}"
+    return format_figure(spread.median)
 
 
 def write_docs(folder: Path, docs: Path = DOCS) -> None:

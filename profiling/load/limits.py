@@ -185,6 +185,7 @@ def forward_for(
     import torch
 
     from offpath.handler.config import HandlerConfig
+    from offpath.handler.errors import ConfigError
     from offpath.handler.model.batch_runner import BatchRunner
     from offpath.handler.model.engines.choose import choose_engine
     from offpath.handler.stages import StageTimer
@@ -196,9 +197,12 @@ def forward_for(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = None if own is None else own.folder
     module = loaded.source.module.eval().to(device)
-    choice = choose_engine(module, config, device, folder, threads=1)
-    runner = BatchRunner(choice.engine, config, device, batch_size)
-    runner.warm_up()
+    try:
+        choice = choose_engine(module, config, device, folder, threads=1)
+        runner = BatchRunner(choice.engine, config, device, batch_size)
+        runner.warm_up()
+    except ConfigError as error:  # an engine that is not installed here, for instance
+        raise ExpectedError(str(error)) from error
 
     def step() -> int:
         runner.run(batch_size, StageTimer())

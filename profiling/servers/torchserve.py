@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from offpath.archive.mar_file import read_mar
 from offpath.handler.errors import ExpectedError
 from offpath.handler.model.engines.engine import FOLDER as ENGINE_FOLDER
 from offpath.profiling.load.call import NPY, Call
@@ -160,7 +161,8 @@ class TorchServeAdapter(Adapter):
         if self.engine is None or self._store is None:
             return None
         folder = self._store / ENGINE_FOLDER
-        handler = self.archive_settings["handler"]
+        # Not what was asked for: the build chooses the precision of an engine's file.
+        handler = (read_mar(self._store / ARCHIVE).model_config or {})["handler"]
         return OwnForward(self.engine, handler, folder if folder.is_dir() else None)
 
     @property

@@ -100,8 +100,11 @@ def test_stopped_run_continues_where_it_stopped(checkout: Path) -> None:
 
 def test_table_shows_figures_and_what_was_not_run(tmp_path: Path) -> None:
     run = make_run(failures=[Failure(0, "tensorrt", "no TensorRT")])
-    window = make_window(5000, gpu__utilisation=0.5, gpu__jpeg_utilisation=0.25)
+    window = make_window(
+        5000, gpu__memory_bytes=2e9, gpu__utilisation=0.5, gpu__jpeg_utilisation=0.25
+    )
     run.add(0, "offpath", PHOTOS, window)
+    run.add(1, "offpath", PHOTOS, window | {"gpu.memory_bytes": 2.5e9})
     run.save(tmp_path / "t4.json")
     counts = '<testsuite errors="0" failures="1" skipped="2" tests="9">'
     (tmp_path / "tests.xml").write_text(
@@ -111,7 +114,7 @@ def test_table_shows_figures_and_what_was_not_run(tmp_path: Path) -> None:
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     assert rows[0][:2] == ["tests", "0 errors, 1 failures, 2 skipped, 9 tests"]
     assert rows[1][:5] == ["t4", "offpath", "photos", "32", "500"]
-    assert rows[1][7:9] == ["50.0", "25.0"]
+    assert rows[1][5:] == ["99.0", "2.50", "50.0", "25.0", "2,000 to 2,500"]
     assert [cell.strip("| ") for cell in rows[2][:3]] == [
         "t4",
         "tensorrt",
