@@ -32,7 +32,10 @@ from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models
 from offpath.serving.torchserve.properties import read_properties
-from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.server_settings import (
+    ServerSettings,
+    leave_unreadable_out,
+)
 from offpath.serving.torchserve.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
@@ -40,7 +43,7 @@ DEFAULT_STORE = Path(".offpath/model-store")
 SERVER_OPTIONS = (
     *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
     *("config", "enable_model_api", "token_auth", "allow_cpu", "fork_workers"),
-    *("log_dir", "server"),
+    *("log_dir", "server", "keep_going"),
 )
 # Options that only TorchServe has, with the value that asks for nothing.
 TORCHSERVE_ONLY = {
@@ -49,6 +52,7 @@ TORCHSERVE_ONLY = {
     "grpc_port": 0,
     "enable_model_api": False,
     "token_auth": False,
+    "keep_going": False,
     "fork_workers": True,
 }
 
@@ -120,6 +124,12 @@ TORCHSERVE_ONLY = {
     "memory (Linux).",
 )
 @click.option(
+    "--keep-going",
+    is_flag=True,
+    help="Serve the other archives if one cannot be loaded. A warning and the READY line name it; "
+    "each reload tries it again.",
+)
+@click.option(
     "--ship-s",
     type=click.FloatRange(0),
     default=0.0,
@@ -187,7 +197,9 @@ def command(
 
     def find_settings() -> ServerSettings:
         store, entries = find_models(model_store, models, Path(links))
-        return make_settings(store, entries, verbose=verbose, **own)
+        return leave_unreadable_out(
+            make_settings(store, entries, verbose=verbose, **own)
+        )
 
     try:
         with tempfile.TemporaryDirectory(

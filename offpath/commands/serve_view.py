@@ -26,14 +26,19 @@ class ServeView(View):
 
     def __init__(self, as_json: bool = False) -> None:
         self._as_json = as_json
-        self._out = Console(highlight=False, soft_wrap=True)
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        # An archive's texts must not be taken for markup.
+        plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
+        self._out, self._err = Console(**plain), Console(stderr=True, **plain)
 
     def waiting(self, text: str) -> AbstractContextManager[Any]:
         return self._err.status(text)
 
     def show_ready(
-        self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
+        self,
+        urls: Mapping[str, str],
+        statuses: Sequence[ModelStatus],
+        ready_s: float,
+        left_out: Sequence[str] = (),
     ) -> None:
         if self._as_json:
             models = [asdict(status) for status in statuses]
@@ -43,12 +48,14 @@ class ServeView(View):
                     "ready_s": round(ready_s, 2),
                     **urls,
                     "models": models,
+                    "left_out": left_out,
                 }
             )
             return
         if statuses:
             self._out.print(_status_table(statuses))
-        self._out.print(f"READY after {ready_s:.1f} s")
+        without = f", WITHOUT {', '.join(left_out)}" if left_out else ""
+        self._out.print(f"READY after {ready_s:.1f} s{without}")
         for name, url in urls.items():
             self._out.print(f"  {name:<12} {url}")
 
@@ -95,19 +102,18 @@ class ServeView(View):
                 f"\nkeys: {keys.path} (inference, management, API); the inference key is valid "
                 f"until {keys.expires or 'TorchServe ends'}\nnew inference key, with the API key: "
                 f"{keys.renewal_curl}",
-                markup=False,
             )
             curl += f' -H "Authorization: Bearer $({keys.shell_command})"'
-        self._out.print(f"\n{curl}\nCtrl-C stops the server", markup=False)
+        self._out.print(f"\n{curl}\nCtrl-C stops the server")
 
     def show_log_line(self, line: LogLine) -> None:
-        self._err.print(f"{line.level} {line.logger}: {line.message}", markup=False)
+        self._err.print(f"{line.level} {line.logger}: {line.message}")
 
     def show_problem(self, text: str) -> None:
-        self._err.print(text, markup=False)
+        self._err.print(text)
 
     def _print_json(self, value: object) -> None:
-        self._out.print(json.dumps(value), markup=False)
+        self._out.print(json.dumps(value))
 
 
 COLUMNS = ("workers", "batch", "delay", "time-outs")

@@ -32,6 +32,7 @@ from offpath.serving.torchserve.in_force import find_differences
 from offpath.serving.torchserve.java import read_java_major
 from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus
 from offpath.serving.torchserve.properties import DEFAULTS, read_properties
+from offpath.serving.torchserve.server_settings import LEFT_OUT
 
 AREA = "server"
 # Workers report their counters about once per second.
@@ -247,7 +248,15 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
         yield lost(AREA, "config.properties", found, "torchserve --ts-config FILE ...")
     else:
         yield ok(AREA, "config.properties", config)
-    yield from check_config(process.properties(), " ".join(process.command), AREA)
+    properties = process.properties()
+    if LEFT_OUT in properties:
+        found = (
+            f"{properties[LEFT_OUT]}: could not be loaded at the start (--keep-going)"
+        )
+        yield wrong(
+            AREA, "archives", found, "offpath check FILE.mar, or torchserve.log"
+        )
+    yield from check_config(properties, " ".join(process.command), AREA)
 
 
 def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:

@@ -29,7 +29,7 @@ from offpath.serving.torchserve.session import (
     PHOTOGRAPH,
     SHOWN_LEVELS,
     View,
-    list_unchecked,
+    show_gaps,
 )
 
 WATCH_S = 0.2
@@ -111,7 +111,10 @@ class OneHostSession:
             self._reloads.open(self.door.place.log)
         self._greet(starting)
         self._view.show_ready(
-            self._urls(), starting.statuses or [], time.monotonic() - began
+            self._urls(),
+            starting.statuses or [],
+            time.monotonic() - began,
+            list(starting.server.settings.left_out),
         )
 
     def show_sample(self) -> None:
@@ -235,7 +238,7 @@ class OneHostSession:
     def _greet(self, starting: Starting) -> None:
         """Follows the log of a server that has just been let in."""
         server = starting.server
-        self._view.show_unchecked(list_unchecked(server))
+        show_gaps(server, self._view)
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:

@@ -180,11 +180,11 @@ def main(reports: socket.socket) -> None:
     """Imports, receives the plan, and supervises; forked workers continue in worker.py."""
     import_shared()
     # These have no threads before the first request either.
+    import granian.server.embed  # noqa: F401
     import orjson  # noqa: F401
     import simplejpeg  # noqa: F401
     import uvloop  # noqa: F401
 
-    import granian.server.embed  # noqa: F401
     from offpath.serving.granian.worker import run_worker
 
     plan = json.loads(reports.recv(MOST_MESSAGE_BYTES))

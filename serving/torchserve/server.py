@@ -33,6 +33,7 @@ from offpath.serving.torchserve.server_log import (
     MAX_LINES,
     SERVER_LOG,
     LogLine,
+    find_last_error,
     find_load_failure,
     find_server_failure,
     read_log,
@@ -53,6 +54,18 @@ STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 # A dying worker takes some milliseconds to write its traceback.
 TRACEBACK_S = 0.5
+
+
+class LoadFailure(ExpectedError):
+    """One archive cannot be loaded.
+
+    Attributes:
+        entry: the archive in `ServerSettings.models`.
+    """
+
+    def __init__(self, entry: str, message: str) -> None:
+        super().__init__(message)
+        self.entry = entry
 
 
 def _once_started(value: T | None) -> T:
@@ -169,6 +182,7 @@ class TorchServe:
                 configuration cannot be read.
         """
         check_startable(self.settings)
+        self._failed = False
         self.archives = read_archives(self.settings.model_store, self.settings.models)
         try:
             self._launch()
@@ -310,11 +324,23 @@ class TorchServe:
     def _raise_if_failed(self) -> None:
         if find_load_failure(self._log_lines()) is not None:
             time.sleep(TRACEBACK_S)
-            failure = find_load_failure(self._log_lines())
-            self._fail("a model failed to load", failure or [])
+            self._fail_to_load(*find_load_failure(self._log_lines()) or ("", []))
         if not self.is_running():
             failure = find_server_failure(self._log_lines())
             self._fail("TorchServe ended while starting", failure)
+
+    def _fail_to_load(self, who: str, lines: list[str]) -> None:
+        """Raises LoadFailure for `who` of the log, or ExpectedError for another model."""
+        for entry, (name, archive) in zip(self.settings.models, self.archives):
+            if who in (f"{name}_{archive.model_version}", archive.path.name):
+                self._failed = True
+                others = "; --keep-going serves the others" if self.archives[1:] else ""
+                raise LoadFailure(
+                    entry,
+                    f"{archive.path.name} (model {name} {archive.model_version}) cannot be loaded: "
+                    f"{find_last_error(lines)}\n  The log {self.log_path} has more{others}",
+                )
+        self._fail("a model failed to load", lines)
 
     def _fail(self, what: str, lines: list[str]) -> None:
         self._failed = True

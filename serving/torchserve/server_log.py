@@ -18,6 +18,8 @@ LAYOUT = re.compile(
 )
 # Threads of one worker: W-9000-classifier_1.0, also with -stdout or -stderr.
 WORKER_THREAD = re.compile(r"^W-\d+-")
+# The last line of a traceback, with or without the exception's module.
+EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)\b.*)")
 # ts/model_service_worker.py, WorkerThread.java. The last message follows any death of a worker.
 WORKER_FAILURE = re.compile(
     r"Failed to load model|Load model \S+ (cpu|cuda) OOM|Backend worker process died"
@@ -77,14 +79,27 @@ def _parse_lines(data: bytes) -> list[LogLine]:
     return [parse_line(line) for line in text.split("\n")] if text else []
 
 
-def find_load_failure(lines: list[LogLine]) -> list[str] | None:
-    """Returns the lines that tell why a model or a worker did not load; None if none failed."""
+def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
+    """Finds why a model or a worker did not load.
+
+    Returns:
+        NAME_VERSION of the model, or its archive's file if TorchServe itself refused that, and the
+        lines that tell why; None if none failed.
+    """
     for index, line in enumerate(lines):
         if line.worker is not None and WORKER_FAILURE.search(line.message):
-            return _worker_story(lines, index, line.worker)
+            who = WORKER_THREAD.sub("", line.worker)
+            return who, _worker_story(lines, index, line.worker)
         if line.worker is None and MODEL_REFUSED.search(line.message):
-            return [entry.message for entry in lines[index : index + MAX_LINES]]
+            who = MODEL_REFUSED.sub("", line.message)
+            return who, [entry.message for entry in lines[index : index + MAX_LINES]]
     return None
+
+
+def find_last_error(lines: list[str]) -> str:
+    """Returns the last exception of a traceback, without its module; or else the last line."""
+    errors = [match[1] for match in map(EXCEPTION.match, lines) if match]
+    return [*lines[-1:], *errors][-1] if lines else "nothing was logged"
 
 
 def find_server_failure(lines: list[LogLine]) -> list[str]:

@@ -20,9 +20,13 @@ from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server import LoadFailure, TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
-from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings
+from offpath.serving.torchserve.server_settings import (
+    LOOPBACK,
+    ServerSettings,
+    leave_out,
+)
 
 AnyServer = TorchServe | GranianServer
 WATCH_S = 0.5
@@ -42,9 +46,13 @@ class View:
         return nullcontext()
 
     def show_ready(
-        self, urls: Mapping[str, str], statuses: Sequence[ModelStatus], ready_s: float
+        self,
+        urls: Mapping[str, str],
+        statuses: Sequence[ModelStatus],
+        ready_s: float,
+        left_out: Sequence[str] = (),
     ) -> None:
-        """Shows the settings in force, `ready_s` seconds after the start."""
+        """Shows the settings in force, `ready_s` seconds after the start, and what is missing."""
 
     def show_unchecked(self, names: Sequence[str]) -> None:
         """Shows which archives have no settings to compare with those in force."""
@@ -91,8 +99,9 @@ def serve(
         end.callback(server.stop)
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
-        view.show_unchecked(list_unchecked(server))
-        view.show_ready(_urls(server), statuses, time.monotonic() - started)
+        show_gaps(server, view)
+        ready_s, left_out = time.monotonic() - started, list(server.settings.left_out)
+        view.show_ready(_urls(server), statuses, ready_s, left_out)
         if sample:
             _show_sample(server, view)
         if not once:
@@ -120,8 +129,14 @@ def start_checked(server: AnyServer) -> list[ModelStatus]:
     Raises:
         ExpectedError: the start or the check fails.
     """
-    server.start()
-    server.wait_until_ready()
+    while True:
+        server.start()
+        try:
+            server.wait_until_ready()
+            break
+        except LoadFailure as failure:
+            server.settings = leave_out(server.settings, failure.entry, failure)
+            server.stop()
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
         statuses = check_in_force(server.archives, management, allow_cpu)
@@ -180,6 +195,13 @@ def warm_up(
 def list_unchecked(server: AnyServer) -> list[str]:
     """Returns the archives that have no settings to compare with those in force."""
     return [a.path.name for _, a in server.archives if not a.model_config]
+
+
+def show_gaps(server: AnyServer, view: View) -> None:
+    """Shows which archives are not served, and which have no settings to compare."""
+    view.show_unchecked(list_unchecked(server))
+    for why in server.settings.left_out.values():
+        view.show_problem(f"NOT SERVED (--keep-going): {why}")
 
 
 def _show_sample(server: AnyServer, view: View) -> None:

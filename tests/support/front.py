@@ -32,6 +32,7 @@ class FrontProcess:
 
     Attributes:
         url: base URL of predictions.
+        left_out: archives that --keep-going did not serve.
         log_dir: folder of its logs.
         run: its folder of links.
         bodies: its folder of request bodies.
@@ -57,6 +58,7 @@ class FrontProcess:
         ready = json.loads(line)
         self.url: str = ready["inference"]
         self.metrics_url: str = ready["metrics"]
+        self.left_out: list[str] = ready["left_out"]
         self.run = Path(ready["management"].removeprefix("unix:")).parent
         config = (self.run / "nginx.conf").read_text()
         self.config = config

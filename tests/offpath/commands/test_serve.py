@@ -13,9 +13,11 @@ import psutil
 import pytest
 
 from offpath.commands.serve import wants_tokens
+from offpath.serving.check.running import check_server
+from offpath.serving.finding import State
 from offpath.serving.process.in_flight import count_unanswered
 from offpath.serving.process.processes import find_session_members
-from tests.support.echo_archive import MakeMar
+from tests.support.echo_archive import MODEL_CONFIG, MakeMar
 from tests.support.front import load, wait_until
 
 FREE_PORTS = ["--port", "0", "--metrics-port", "0"]
@@ -85,10 +87,19 @@ def test_sighup_loses_no_request_and_the_server_says_what_reloads(
     make_mar: MakeMar, tmp_path: Path
 ) -> None:
     log_dir = tmp_path / "logs"
-    process = start_serve(make_mar(), "--log-dir", str(log_dir))
+    make_mar("broken", {**MODEL_CONFIG, "handler": {"topk": 5}})
+    process = start_serve(make_mar(), "--keep-going", "--log-dir", str(log_dir))
     assert process.stdout is not None and process.stderr is not None
     try:
-        url = json.loads(process.stdout.readline())["inference"]
+        ready = json.loads(process.stdout.readline())
+        assert ready["left_out"] == ["broken.mar"]
+        said = next(line for line in process.stderr if "NOT SERVED" in line)
+        assert "broken.mar (model broken 1.0)" in said and "key 'topk'" in said
+        (lost,) = (
+            f for f in check_server(ready["management"]) if f.cure and "keep" in f.found
+        )
+        assert lost.state is State.WRONG and "broken.mar" in lost.found
+        url = ready["inference"]
         with load(f"{url}/predictions/echo", [b"abc"], clients=4) as seen:
             wait_until(lambda: seen.statuses[200] > 20)
             process.send_signal(signal.SIGHUP)

@@ -5,7 +5,9 @@ One round of each; tests/reliability has twenty.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +19,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
+from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
 from offpath.serving.client import Client
 from offpath.serving.process.processes import find_workers
 from tests.conftest import build
@@ -235,11 +238,25 @@ def check_no_reload(door: FrontProcess) -> None:
     assert "no `offpath serve --front` runs" in done.stderr
 
 
+def write_broken(store: Path, config: bytes) -> None:
+    """Writes `broken.mar`: an archive of ours, with a model-config.yaml of the test's."""
+    source = read_mar(next(KEPT.glob("*.mar")))
+    model = {**source.manifest["model"], "modelName": "broken"}
+    manifest = json.dumps({**source.manifest, "model": model}).encode()
+    workers = b"minWorkers: 1\nmaxWorkers: 1\n"
+    changed = {MANIFEST: manifest, "model-config.yaml": workers + config}
+    copy_mar(source, store / "broken.mar", changed)
+
+
 @pytest.fixture(scope="module")
 def old_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    """Every archive of an older release behind a door."""
+    """Every archive of an older release behind a door, beside two that cannot be loaded."""
     folder = tmp_path_factory.mktemp("old")
-    with front(KEPT, folder / "logs", **log_variables(folder)) as running:
+    store = shutil.copytree(KEPT, folder / "store")
+    write_broken(store, b"handler: {topk: 5}\n")
+    (store / "text.mar").write_text("none")
+    variables = log_variables(folder)
+    with front(store, folder / "logs", "--keep-going", **variables) as running:
         yield running
 
 
@@ -266,6 +283,21 @@ def test_an_archive_of_an_older_release_answers_as_a_new_one(
     spool = old_door.log_dir.parent / "spool"
     logged = b"".join(path.read_bytes() for path in spool.rglob("*") if path.is_file())
     assert [logged.count(f'"event_id":"{one}"'.encode()) for one in ids] == [1] * 5
+
+
+def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
+    old_door: FrontProcess,
+) -> None:
+    assert old_door.left_out == ["text.mar", "broken.mar"]
+    for why in ("text.mar is not a", "broken.mar (model broken 1.0) cannot be loaded"):
+        assert f"NOT SERVED (--keep-going): {why}" in old_door.errors().replace(
+            str(old_door.log_dir.parent / "store") + "/", ""
+        )
+    url, photo = f"{old_door.url}/predictions/broken", jpeg(size=(64, 64))
+    assert httpx.post(url, content=photo).status_code == 404
+    write_broken(old_door.log_dir.parent / "store", b"handler: {image_size: 32}\n")
+    assert old_door.reload().returncode == 0
+    assert httpx.post(url, content=photo).status_code == 200
 
 
 def test_reload_of_a_killed_door_reaches_nobody(old_door: FrontProcess) -> None:

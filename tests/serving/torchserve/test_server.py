@@ -122,7 +122,10 @@ def test_worker_that_refuses_its_config_fails_the_start_with_its_words(
     server = TorchServe(make_settings(mar, log_dir=tmp_path / "logs"))
     with pytest.raises(ExpectedError, match="unknown key 'topk'") as caught, server:
         pass
-    assert str(server.log_path) in str(caught.value)
+    first, second = str(caught.value).splitlines()
+    why = "ValueError: unknown key 'topk' in handler; accepted: none"
+    assert first == f"echo.mar (model echo 1.0) cannot be loaded: {why}"
+    assert str(server.log_path) in second
     assert server.log_path.exists()
     assert find_session_members(server.java_pid) == []
 

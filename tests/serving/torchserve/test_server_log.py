@@ -39,11 +39,14 @@ def test_failure_is_the_workers_own_traceback_without_its_neighbours_lines() -> 
         worker_line("W-9000-echo_1.0", "s_name_part0=/tmp/x/.ts.sock, pid=7"),
         worker_line("W-9000-echo_1.0", "Torch worker started."),
     ]
-    assert find_load_failure([parse_line(line) for line in lines]) == [
-        "Backend worker process died.",
-        "Traceback (most recent call last):",
-        "ValueError: unknown key 'topk'",
-    ]
+    assert find_load_failure([parse_line(line) for line in lines]) == (
+        "echo_1.0",
+        [
+            "Backend worker process died.",
+            "Traceback (most recent call last):",
+            "ValueError: unknown key 'topk'",
+        ],
+    )
 
 
 def test_death_without_a_word_shows_the_workers_last_lines() -> None:
@@ -52,7 +55,7 @@ def test_death_without_a_word_shows_the_workers_last_lines() -> None:
         f"{TIME} [INFO ] W-9000-echo_1.0 WorkerThread - Retry worker: 9000 in 1 seconds.",
     ]
     found = find_load_failure([parse_line(line) for line in lines])
-    assert found == ["Segmentation fault"]
+    assert found == ("echo_1.0", ["Segmentation fault"])
 
 
 def test_layout_as_torchserve_ships_it_is_understood() -> None:

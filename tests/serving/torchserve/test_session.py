@@ -64,7 +64,7 @@ def test_once_announces_what_is_in_force_and_stops(
 ) -> None:
     session.serve(SETTINGS, view, 1, once=True)
     assert told(view) == ["waiting", "show_unchecked", "show_ready"]
-    urls, statuses, _ = view.show_ready.call_args.args
+    urls, statuses, *_ = view.show_ready.call_args.args
     assert (urls["inference"], statuses) == (server.inference_url, [STATUS])
     view.show_unchecked.assert_called_once_with([])
     server.stop.assert_called_once_with()
