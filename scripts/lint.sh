@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks formatting, import order, style, layers and types. CI runs this script.
+# Checks formatting, import order, style, layers, types and the files in .github. CI runs this script.
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
@@ -12,5 +12,6 @@ trap 'kill "$types" 2>/dev/null || true' EXIT
 "$VENV/bin/isort" --check --quiet .
 "$VENV/bin/flake8"
 "$VENV/bin/python" scripts/check_english.py
+scripts/schemas.sh
 "$VENV/bin/lint-imports" --no-logo --no-cache
 wait "$types"

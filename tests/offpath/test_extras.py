@@ -77,7 +77,7 @@ def list_extras() -> dict[str, set[str]]:
             if (name := re.split(r"[<>=\[]", line.strip())[0])
         }
         for extra, text in parser["options.extras_require"].items()
-        if extra != "dev"
+        if extra not in ("dev", "docs")
     }
 
 

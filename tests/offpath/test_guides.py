@@ -1,4 +1,4 @@
-"""README and guides print real commands of `offpath`, and their links lead somewhere."""
+"""README, guides and contributors' files print real commands, and their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from offpath.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 # A line of a block: `$ offpath ...` in a console, or indented.
 LINE = re.compile(r"^(?:\$ |    )(offpath .*)$", re.MULTILINE)
 # A comment; what is typed into a file; the two that stand for themselves.

@@ -1,0 +1,93 @@
+"""The files for contributors and releases agree with setup.cfg and with the scripts."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+VERSION = SETUP["metadata"]["version"]
+PYTHONS = re.findall(r":: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.MULTILINE)
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text("utf-8"))
+
+
+def list_steps(workflow: Path) -> list[dict[str, Any]]:
+    jobs = read(str(workflow))["jobs"].values()
+    return [step for job in jobs for step in job["steps"]]
+
+
+def test_every_file_that_names_the_version_names_the_same() -> None:
+    chart, citation = read("deploy/kubernetes/Chart.yaml"), read("CITATION.cff")
+    assert chart["version"] == chart["appVersion"] == citation["version"] == VERSION
+    heading = re.search(
+        rf"^## \[{re.escape(VERSION)}\] - (\S+)$",
+        (ROOT / "CHANGELOG.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    assert heading is not None
+    assert heading[1] == citation["date-released"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = re.findall(
+        r"torchserve_offpath-([\d.]+)-py3",
+        "".join(page.read_text("utf-8") for page in pages),
+    )
+    assert set(named) == {VERSION}
+
+
+def test_the_workflows_run_every_python_that_the_metadata_names() -> None:
+    jobs = read(".github/workflows/ci.yml")["jobs"]
+    assert jobs["ci"]["strategy"]["matrix"]["python"] == PYTHONS
+    setup = read(".github/workflows/release.yml")["jobs"]["build"]["steps"][1]
+    assert setup["with"]["python-version"].split() == PYTHONS
+    assert SETUP["options"]["python_requires"] == f">={PYTHONS[0]}"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_scripts_that_exist_and_actions_of_a_version(
+    workflow: Path,
+) -> None:
+    for step in list_steps(workflow):
+        if "run" in step:
+            script = ROOT / step["run"].split()[0]
+            assert script.is_file() and script.stat().st_mode & 0o111, script
+        else:
+            pattern = r"[\w-]+/[\w-]+@(v\d+|release/v\d+|[0-9a-f]{40})"
+            assert re.fullmatch(pattern, step["uses"]), step
+    # A job asks for more only by itself.
+    assert read(str(workflow))["permissions"] == {"contents": "read"}
+
+
+def test_pre_commit_runs_the_tools_of_lint_sh() -> None:
+    lint = (ROOT / "scripts" / "lint.sh").read_text("utf-8")
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    entries = [hook["entry"] for hook in repository["hooks"]]
+    tools = set(re.findall(r'"\$VENV/bin/([\w-]+)"', lint)) | {"schemas.sh"}
+    assert {Path(entry.split()[0]).name for entry in entries} == tools
+    assert any("check_english.py" in entry for entry in entries)
+
+
+def test_links_for_the_package_index_are_absolute(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(
+        "[a](docs/a.md#b) ![chart](c.svg) [d](#d) [e](https://e.example/f)\n"
+    )
+    script = ROOT / "scripts" / "absolute_links.py"
+    url = "https://code.example/offpath"
+    subprocess.run([sys.executable, script, page, url, "v1"], check=True)
+    assert page.read_text() == (
+        f"[a]({url}/blob/v1/docs/a.md#b) ![chart]({url}/raw/v1/c.svg) [d](#d) "
+        "[e](https://e.example/f)\n"
+    )
