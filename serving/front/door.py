@@ -13,7 +13,12 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
-from offpath.serving.front.bodies import make_folder, remove_folder, remove_orphans
+from offpath.serving.front.bodies import (
+    free_bytes,
+    make_folder,
+    remove_folder,
+    remove_orphans,
+)
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -63,7 +68,9 @@ class Door:
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.place = DoorPlace(run, bodies, log, secrets.token_hex(32))
+        self.place = DoorPlace(
+            run, bodies, free_bytes(bodies), log, secrets.token_hex(32)
+        )
         self._nginx: Nginx | None = None
         self._answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []

@@ -84,12 +84,14 @@ class DoorPlace:
     Attributes:
         run: folder of its configuration and links, mode 0700.
         bodies: folder of the request bodies (bodies.py).
+        room_bytes: memory that the bodies may take together.
         log: folder of its logs.
         key: secret by which the handler recognises the door.
     """
 
     run: Path
     bodies: Path
+    room_bytes: int
     log: Path
     key: str
 

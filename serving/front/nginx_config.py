@@ -36,8 +36,14 @@ PLACEHOLDER = re.compile(r"@\{(\w+)\}")
 PLAIN_PATH = re.compile(r"[\w/.,+:@=-]+")
 
 MAX_WORKERS = 4
-# Per worker. A request takes two, and each client with a kept connection one.
-CONNECTIONS = 4096
+# Per worker, 0.4 kB each. A request takes two, and each client with a kept connection one. 8,400
+# clients that send half a header filled 4,096 in each of two workers.
+CONNECTIONS = 16384
+# A header fits into three packets; five seconds allow for two of them to be lost.
+HEADER_TIMEOUT_S = 5
+# Sizes of bodies in nginx.conf's map, and the bytes of the largest. Each size may take a quarter of
+# the memory. The last quarter is for smaller bodies, which only the queue limits.
+SIZES = {"small": 500_000, "medium": 4_000_000, "large": None}
 # status -> type, message. The handler's own errors have the same shape (handler/response.py).
 ERRORS = {
     400: ("BadRequest", "the request cannot be read"),
@@ -51,12 +57,13 @@ ERRORS = {
     ),
     429: (
         "TooManyRequests",
-        "too many requests from this client; send fewer at a time",
+        "too many requests or too large bodies from this client; send fewer at a time",
     ),
     502: ("BadGateway", "the server ended before it answered; send the request again"),
     503: ("ServiceUnavailable", "too many requests are waiting; try again later"),
     504: ("GatewayTimeout", "the server took too long to answer"),
 }
+NO_ROOM = "if ($offpath_asked_all) { %s }\n    "
 # nginx also says 502 where it asked no server: every queue is full or every host left alone (then
 # it names the upstream instead of an address), or nothing listens. Both are 503 for the client.
 BUSY = "if ($upstream_addr ~ (torchserve|granian_[0-9]+)$) { %s }\n    "
@@ -228,7 +235,7 @@ def _values(
     behind: Behind,
     binary: NginxBinary,
 ) -> dict[str, str]:
-    files = min(4 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     access_log = f"access_log {_quote(place.log / ACCESS_LOG)};"
     values = {
         "run": _check_plain(place.run),
@@ -236,7 +243,7 @@ def _values(
         "user": _user_line(),
         "workers": str(min(MAX_WORKERS, count_cores())),
         "files": str(files),
-        "connections": str(min(CONNECTIONS, files // 3)),
+        "connections": str(min(CONNECTIONS, files * 2 // 3)),
         "drain_s": str(settings.drain_s),
         "error_log": _quote(place.log / ERROR_LOG),
         "log_level": "info" if settings.verbose else "crit",
@@ -244,6 +251,7 @@ def _values(
         "buffer_bytes": str(settings.buffer_bytes),
         "max_body_bytes": str(behind.max_body_bytes),
         "client_timeout_s": str(settings.client_timeout_s),
+        "header_timeout_s": str(min(HEADER_TIMEOUT_S, settings.client_timeout_s)),
         "keepalive_min_timeout": _keepalive_line(binary),
         "body": _body_lines(behind),
         "client_ids": _asked_id_lines(settings, behind),
@@ -258,7 +266,8 @@ def _values(
         "metrics_listen": f"{_bracket(settings.metrics_host)}:{settings.metrics_port}",
         "explanations": "|explanations" if settings.explanations else "",
         "invocations": _invocations_lines(behind.only_model),
-        "limits": _limit_lines(settings),
+        "size_zones": _size_zone_lines(),
+        "limits": _limit_lines(place, settings, behind),
         "errors": _error_lines(behind),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
@@ -322,7 +331,20 @@ def _asked_id_lines(settings: DoorSettings, behind: Behind) -> str:
 def _rate_zone_line(rate: int) -> str:
     if not rate:
         return ""
-    return f"limit_req_zone $binary_remote_addr zone=rates:1m rate={rate}r/s;"
+    return f"limit_req_zone $offpath_client zone=rates:4m rate={rate}r/s;"
+
+
+def _size_zone_lines() -> str:
+    # nginx reads a key `of_all` only if the client's own limits do not refuse the request. The
+    # pattern notes that: what is refused then is refused for want of memory, not for this client.
+    return "\n".join(
+        f'map $offpath_size $offpath_{size}_of_one {{ default ""; {size} $offpath_client; }}\n'
+        f"map $offpath_size $offpath_{size}_of_all "
+        f'{{ default ""; "~^(?<offpath_asked_all>{size})$" all; }}\n'
+        f"limit_conn_zone $offpath_{size}_of_one zone={size}_of_one:1m;\n"
+        f"limit_conn_zone $offpath_{size}_of_all zone={size}_of_all:32k;"
+        for size in SIZES
+    )
 
 
 def _invocations_lines(model: str | None) -> str:
@@ -334,8 +356,30 @@ def _invocations_lines(model: str | None) -> str:
     )
 
 
-def _limit_lines(settings: DoorSettings) -> str:
-    lines = [f"limit_conn clients {settings.client_connections};"]
+def count_bodies(
+    room_bytes: int, settings: DoorSettings, behind: Behind
+) -> dict[str, tuple[int, int]]:
+    """Returns for each size how many bodies one client and all clients may have at a time.
+
+    One client gets as large a share of the memory as `client_connections` is of the queue.
+    """
+    queue = behind.queue * max(1, len(behind.hosts))
+    share = min(1.0, settings.client_connections / queue)
+    counts = {}
+    for size, largest in SIZES.items():
+        bytes_each = min(largest or behind.max_body_bytes, behind.max_body_bytes)
+        in_all = max(1, room_bytes // (len(SIZES) + 1) // bytes_each)
+        counts[size] = max(1, int(in_all * share)), in_all
+    return counts
+
+
+def _limit_lines(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
+    counts = count_bodies(place.room_bytes, settings, behind)
+    lines = [
+        f"limit_conn clients {settings.client_connections};",
+        *(f"limit_conn {size}_of_one {one};" for size, (one, _) in counts.items()),
+        *(f"limit_conn {size}_of_all {all_};" for size, (_, all_) in counts.items()),
+    ]
     if settings.client_rate:
         # The requests of one second may come at once; more are refused, not delayed.
         lines.append(f"limit_req zone=rates burst={settings.client_rate} nodelay;")
@@ -376,6 +420,8 @@ def _error_lines(behind: Behind) -> str:
     for status, (kind, message) in ERRORS.items():
         text = message.format(max_body_bytes=behind.max_body_bytes)
         answer = _answer(status, kind, text)
+        if status == 429:
+            answer = NO_ROOM % _answer(503, ERRORS[503][0], NO_MEMORY) + answer
         if status == 502:
             if behind.routes:
                 # Only a worker has ended, and others can answer.

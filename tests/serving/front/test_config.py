@@ -26,7 +26,9 @@ if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
 
 @pytest.fixture
 def place(tmp_path: Path) -> DoorPlace:
-    return DoorPlace(tmp_path, tmp_path / "bodies", tmp_path, "0123456789abcdef")
+    return DoorPlace(
+        tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "0123456789abcdef"
+    )
 
 
 def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:

@@ -1,0 +1,174 @@
+"""The memory that one client and all clients may take at a door, and who counts as one client."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from offpath.serving.front import nginx_config
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door import Door
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.process.ports import resolve_ports
+from tests.support.answering_server import answering_server
+from tests.support.front import wait_until
+
+GUIDE = Path(__file__).parents[3] / "docs" / "front-door.md"
+LARGEST = 32 << 20
+# Memory for four of the largest bodies in all and two of one client, which has half of the queue.
+ROOM = 16 * LARGEST
+LENGTH = f"Content-Length: {LARGEST}"
+CHUNKED = "Transfer-Encoding: chunked"
+SMALL = "Content-Length: 5"
+# Five bytes: all of a small body, or the beginning of a large or chunked one.
+BEGINNING = b"1\r\n.\r"
+
+
+@contextmanager
+def running_door(folder: Path, clients: int) -> Iterator[Door]:
+    with answering_server() as host:
+        behind = Behind(False, LARGEST, 20, 50, (host.url.removeprefix("http://"),))
+        port, metrics = resolve_ports("127.0.0.1", [0, 0])
+        front = DoorSettings(
+            port=port, metrics_port=metrics, client_connections=clients
+        )
+        door = Door(front, behind, find_nginx(), folder)
+        door.place = replace(door.place, room_bytes=ROOM)
+        try:
+            door.start()
+            yield door
+        finally:
+            door.stop()
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with running_door(tmp_path_factory.mktemp("d"), 25) as running:
+        yield running
+
+
+class Upload:
+    """A request of which the header and five bytes of the body have been sent."""
+
+    def __init__(self, door: Door, source: str, *lines: str) -> None:
+        address = ("127.0.0.1", door.settings.port)
+        self.socket = socket.create_connection(address, 10, (source, 0))
+        head = ["POST /predictions/m HTTP/1.1", "Host: x", *lines, "", ""]
+        self.socket.sendall("\r\n".join(head).encode() + BEGINNING)
+
+    def is_waiting(self) -> bool:
+        self.socket.settimeout(0.3)
+        try:
+            return not self.socket.recv(1)
+        except TimeoutError:
+            return True
+
+    def answer(self) -> tuple[int, str]:
+        self.socket.settimeout(10)
+        received = self.socket.recv(65536)
+        while not received.endswith(b"}"):
+            received += self.socket.recv(65536)
+        head, _, body = received.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body).get("type", "")
+
+
+@pytest.mark.parametrize("line", [LENGTH, CHUNKED])
+def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
+    door: Door, line: str
+) -> None:
+    uploads = []
+
+    def send(source: str, *lines: str) -> Upload:
+        uploads.append(Upload(door, source, *lines))
+        return uploads[-1]
+
+    try:
+        for source in ("127.0.0.2", "127.0.0.2", "127.0.0.3", "127.0.0.3"):
+            assert send(source, line).is_waiting()
+        assert send("127.0.0.2", line).answer() == (429, "TooManyRequests")
+        assert send("127.0.0.4", line).answer() == (503, "ServiceUnavailable")
+        assert send("127.0.0.2", SMALL).answer() == (200, "")
+        uploads[0].socket.close()
+        wait_until(lambda: send("127.0.0.4", line).is_waiting(), 10)
+    finally:
+        for upload in uploads:
+            upload.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("length", "size"),
+    [
+        ("0", None),
+        ("99999", None),
+        ("100000", "small"),
+        ("499999", "small"),
+        ("500000", "medium"),
+        ("3999999", "medium"),
+        ("4000000", "large"),
+        (str(LARGEST), "large"),
+        ("0000055", "large"),
+    ],
+)
+def test_a_body_has_the_size_of_its_length(length: str, size: str | None) -> None:
+    template = nginx_config.TEMPLATE.read_text()
+    lines = re.findall(r'^        "~(\^.*\$)" (small|medium|"");$', template, re.M)
+    found = [name for pattern, name in lines if re.fullmatch(pattern, length)]
+    assert (found or ["large"]) == ['""' if size is None else size]
+
+
+def test_addresses_of_one_ipv6_network_are_one_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = tmp_path / "nginx.conf"
+    real = "set_real_ip_from 127.0.0.1; real_ip_header X-Address;\n    limit_conn_zone "
+    text = nginx_config.TEMPLATE.read_text()
+    template.write_text(text.replace("limit_conn_zone ", real, 1))
+    monkeypatch.setattr(nginx_config, "TEMPLATE", template)
+    with running_door(tmp_path / "logs", 1) as door:
+        # 0a is a line end, which a dot does not match by default.
+        for one, same, other in (
+            ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
+            ("2001:db8:a0a:a0a::1", "2001:db8:a0a:a0a::a0a", "2001:db8:a0a:a0b::1"),
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ):
+            waiting = Upload(
+                door, "127.0.0.1", "Content-Length: 9", f"X-Address: {one}"
+            )
+            assert waiting.is_waiting()
+            for address, status in ((same, 429), (other, 200)):
+                asked = Upload(door, "127.0.0.1", SMALL, f"X-Address: {address}")
+                assert asked.answer()[0] == status, address
+                asked.socket.close()
+            waiting.socket.close()
+
+
+def test_the_documented_firewall_rules_are_rules() -> None:
+    (rules,) = re.findall(r"```nft\n(.*?)```", GUIDE.read_text(), re.S)
+    command = "unshare --map-root-user --net nft --check --file -".split()
+    if not all(map(shutil.which, ("unshare", "nft"))):
+        pytest.skip("unshare or nft is not installed")
+    if subprocess.run([*command[:3], "true"]).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    done = subprocess.run(command, input=rules, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_door_has_more_connections_than_8400_half_headers_take(door: Door) -> None:
+    config = (door.place.run / "nginx.conf").read_text()
+    (connections,) = re.findall(r"worker_connections (\d+);", config)
+    (files,) = re.findall(r"worker_rlimit_nofile (\d+);", config)
+    # A request takes two connections and three descriptors.
+    assert int(files) >= int(connections) * 1.5
+    if int(files) == 2 * nginx_config.CONNECTIONS:
+        assert int(connections) == nginx_config.CONNECTIONS > 8400
+    assert "client_header_timeout 5s;" in config
