@@ -21,6 +21,9 @@ OUR_HANDLER = "offpath/handler/classifier.py"
 HAND_OVER = "offpath/handler/request/body_from_front_door.py"
 # The same protocol under its earlier name; archives of e04da54 have it.
 OLD_HAND_OVER = "offpath/handler/handed_over.py"
+LABELS = "index_to_name.json"
+NO_LABELS = "no labels, so answers name classes by number"
+LABELS_CURE = "offpath archive --labels FILE ..."
 # torch-model-archiver's own rule (model_archiver/model_packaging_utils.py).
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 # Keys of the manifest whose values are files of the archive.
@@ -56,6 +59,11 @@ class MarFile:
     takes_names: bool = False
     manifest: Mapping[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+
+    @property
+    def lacks_labels(self) -> bool:
+        """offpath's handler has nothing to name this archive's classes by."""
+        return self.has_our_handler and LABELS not in self.names
 
     @property
     def is_old(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import MarFile, read_mar
+from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError
 from offpath.handler.process.host_limits import count_cores
@@ -53,6 +53,13 @@ def check_archive(path: Path) -> Iterator[Finding]:
     yield from _check_workers(area, archive.model_config)
     if archive.has_our_handler:
         yield _check_handler(area, archive)
+    yield from check_labels(area, archive)
+
+
+def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
+    """Yields a finding about an archive of ours without labels."""
+    if archive.lacks_labels:
+        yield lost(area, "labels", NO_LABELS, LABELS_CURE)
 
 
 def _check_settings(area: str, config: dict[str, Any]) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from offpath.handler.prediction_log.sink_file import (
     read_last_error,
 )
 from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
+from offpath.serving.check.archive_file import check_labels
 from offpath.serving.check.config_file import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, lost, ok, wrong
 from offpath.serving.torchserve.in_force import find_differences
@@ -153,7 +154,7 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                 has_ours |= described.described.get("handler") == "offpath"
     metrics = _metrics_address(url, process)
     if has_ours and metrics is not None:
-        yield from _check_metrics(f"{metrics}/metrics")
+        yield from _check_metrics(metrics)
 
 
 def _find_cure(error: ExpectedError) -> str:
@@ -176,6 +177,8 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
         yield ok(area, "workers", f"{ready}, all READY")
     differences = [] if archive is None else list(find_differences(archive, status))
     yield from differences
+    if archive is not None:
+        yield from check_labels(area, archive)
     found = f"batch {status.batch_size}, delay {status.max_batch_delay_ms} ms"
     if status.batch_size == 1:
         cure = "offpath archive --batch-size 8 ..., or the register API's batch_size=8"
@@ -269,21 +272,30 @@ def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
 
 
 def _metrics_address(url: str, process: ServerProcess | None) -> str | None:
-    """Returns the base URL of the metrics; None where they are on a socket."""
+    """Returns the base URL of the metrics, or `unix:PATH`."""
     if process is not None:
-        address = process.address("metrics")
-        return None if address.startswith(UNIX) else address
+        return process.address("metrics")
     parts = urlsplit(url)
     port = (parts.port or 8081) + 1
     return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else None
 
 
-def _check_metrics(url: str) -> Iterator[Finding]:
+def _read_metrics(address: str) -> str:
+    socket = address.removeprefix(UNIX)
+    is_unix = socket != address
+    base = "http://localhost" if is_unix else address
+    transport = httpx.HTTPTransport(uds=socket) if is_unix else None
+    with httpx.Client(trust_env=False, transport=transport) as http:
+        return http.get(f"{base}/metrics").text
+
+
+def _check_metrics(address: str) -> Iterator[Finding]:
     """Looks for offpath's metrics: describing the workers has just counted as a request."""
+    url = f"{address}/metrics"
     deadline = time.monotonic() + METRICS_WAIT_S
     while True:
         try:
-            text = httpx.get(url, trust_env=False).text
+            text = _read_metrics(address)
         except httpx.HTTPError as error:
             yield lost(AREA, "metrics", f"{url}: {error}", "metrics_mode=prometheus")
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -27,7 +28,6 @@ from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import (
     PHOTOGRAPH,
-    SHOWN_LEVELS,
     View,
     show_gaps,
 )
@@ -36,6 +36,9 @@ WATCH_S = 0.2
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
+# So many workers with a broken model within this time make /ping answer 503.
+MOST_SICK = 3
+SICK_S = 60.0
 
 
 def serve_front(
@@ -91,6 +94,7 @@ class OneHostSession:
         self._is_reload = False
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
+        self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
 
     def start(self) -> None:
         """Starts TorchServe, then nginx in front of it, and shows that they are READY.
@@ -232,8 +236,17 @@ class OneHostSession:
         if time.monotonic() < self._next_ready_check:
             return
         server = self.rotation.current
-        self.door.set_ready(server.is_running() and has_ready_workers(server))
+        is_ready = server.is_running() and has_ready_workers(server)
+        self.door.set_ready(is_ready and not self._is_sick())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
+
+    def _is_sick(self) -> bool:
+        """Tells whether workers end again and again with a broken model.
+
+        Other deaths do not count, because a client's image could cause them.
+        """
+        ends = self._sick_ends
+        return len(ends) == MOST_SICK and time.monotonic() - ends[0] < SICK_S
 
     def _greet(self, starting: Starting) -> None:
         """Follows the log of a server that has just been let in."""
@@ -243,8 +256,15 @@ class OneHostSession:
 
     def _show_errors(self) -> None:
         for line in self._follower.read_new() if self._follower else []:
-            if line.level in SHOWN_LEVELS:
+            if line.is_shown:
                 self._view.show_log_line(line)
+            if line.is_of_sick_worker:
+                self._sick_ends.append(time.monotonic())
+                if self._is_sick():
+                    self._view.show_problem(
+                        f"{MOST_SICK} workers ended with a broken model within {SICK_S:g} s; "
+                        "/ping answers 503 until that has stopped"
+                    )
 
     @contextlib.contextmanager
     def _shown(self, consequence: str) -> Iterator[None]:

@@ -148,7 +148,8 @@ async def _ship_segments(
     def delivered(segment: SealedSegment, records: int) -> None:
         segment.path.unlink()
         left.remove(segment)
-        report.shipped_segments += 1
+        # An empty segment of a worker that answered nothing is only removed.
+        report.shipped_segments += bool(records)
         report.shipped_records += records
         progress(len(segments) - len(left), len(segments))
 

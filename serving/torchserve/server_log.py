@@ -29,6 +29,9 @@ WORKER_FAILURE = re.compile(
 MODEL_REFUSED = re.compile(r"Failed to load model: ")
 # The first line that a worker writes: the lines after it belong to the next attempt.
 WORKER_START = "s_name_part0="
+# The handler's line before a worker with a broken model ends (handler/classifier.py).
+SICK_WORKER = "so this worker must be replaced: "
+SHOWN_LEVELS = ("ERROR", "FATAL")
 # Lines of these loggers report what a client sent, never why the server ended.
 CLIENT_LOGGERS = frozenset({"HttpRequestHandler", "NettyUtils", "ACCESS_LOG"})
 SERVER_FAILURE = re.compile(
@@ -57,6 +60,17 @@ class LogLine:
         if not WORKER_THREAD.match(self.thread):
             return None
         return self.thread.removesuffix("-stdout").removesuffix("-stderr")
+
+    @property
+    def is_of_sick_worker(self) -> bool:
+        """True if a worker says that it ends because its model is broken."""
+        return self.worker is not None and SICK_WORKER in self.message
+
+    @property
+    def is_shown(self) -> bool:
+        """True if whoever runs the server should see the line: an error, or a worker's end."""
+        has_ended = self.class_name == "WorkerThread" and "Retry worker: " in self.message
+        return self.level in SHOWN_LEVELS or has_ended or self.is_of_sick_worker
 
 
 def parse_line(text: str) -> LogLine:

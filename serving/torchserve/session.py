@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from offpath.archive.mar_file import LABELS_CURE, NO_LABELS
 from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.warmup import WARM_UP_HEADER
@@ -30,7 +31,6 @@ from offpath.serving.torchserve.server_settings import (
 
 AnyServer = TorchServe | GranianServer
 WATCH_S = 0.5
-SHOWN_LEVELS = ("ERROR", "FATAL")
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
 # After this many, the first request after READY costs the same as later ones.
 WARM_UP_PER_WORKER = 20
@@ -198,8 +198,11 @@ def list_unchecked(server: AnyServer) -> list[str]:
 
 
 def show_gaps(server: AnyServer, view: View) -> None:
-    """Shows which archives are not served, and which have no settings to compare."""
+    """Shows which archives are not served, and which have no settings to compare or no labels."""
     view.show_unchecked(list_unchecked(server))
+    for _, archive in server.archives:
+        if archive.lacks_labels:
+            view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for why in server.settings.left_out.values():
         view.show_problem(f"NOT SERVED (--keep-going): {why}")
 
@@ -221,7 +224,7 @@ def _watch(server: AnyServer, view: View, hangup: Hangup) -> None:
     follower = LogFollower(server.log_path)
     while server.is_running():
         for line in follower.read_new():
-            if line.level in SHOWN_LEVELS:
+            if line.is_shown:
                 view.show_log_line(line)
         if hangup.take():
             view.show_problem(

@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,17 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.one_host import MOST_SICK
+from offpath.serving.front.several_hosts import SeveralHostsSession
 from offpath.serving.log_tools.objects import open_store_at
 from offpath.serving.log_tools.reading import Period, compare, read_records
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import View
 from tests.support.clients import Reply, sending
-from tests.support.front import wait_until
+from tests.support.front import FrontProcess, front, wait_until
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
@@ -69,6 +75,13 @@ class Net(torch.nn.Module):
 """
 
 
+def raise_flag(flag: Path, kind: str, message: str, for_ever: bool = True) -> None:
+    text = {"kind": kind, "message": message, "for_ever": for_ever}
+    made = flag.with_suffix(".made")
+    made.write_text(json.dumps(text))
+    made.rename(flag)
+
+
 @dataclass(frozen=True)
 class Failing:
     """A server with two workers, and the file that makes one of them fail."""
@@ -79,10 +92,7 @@ class Failing:
 
     def fail(self, kind: str, message: str, for_ever: bool = True) -> None:
         """Makes the model of the worker that next runs a batch raise an error."""
-        text = {"kind": kind, "message": message, "for_ever": for_ever}
-        made = self.flag.with_suffix(".made")
-        made.write_text(json.dumps(text))
-        made.rename(self.flag)
+        raise_flag(self.flag, kind, message, for_ever)
 
     def read_ready_pids(self) -> set[int]:
         """Returns the process ids of the workers; an empty set unless all are ready."""
@@ -101,9 +111,8 @@ class Failing:
         return self.server.log_path.read_text().count(LINE)
 
 
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
-    folder = tmp_path_factory.mktemp("failing")
+def build_failing(folder: Path) -> tuple[Path, Path, Path]:
+    """Returns a model store, the file that makes a worker fail, and the folder of the log."""
     flag, log = folder / "flag", folder / "log"
     log.mkdir()
     (folder / "net.py").write_text(MODEL.format(flag=str(flag)))
@@ -115,8 +124,14 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
         {**source.handler, **handler, "metrics_interval_s": 0.2},
     )
     spec = ArchiveSpec("failing", "1.0", source, None, "none", config)
-    store = folder / "store"
-    build_archive(spec, store, force=True)
+    build_archive(spec, folder / "store", force=True)
+    return folder / "store", flag, log
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    folder = tmp_path_factory.mktemp("failing")
+    store, flag, log = build_failing(folder)
     settings = ServerSettings(
         model_store=store,
         models=("failing.mar",),
@@ -224,3 +239,59 @@ def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
     assert reply.json()["type"] == "ModelOutOfMemory"
     assert httpx.post(url, content=jpeg()).status_code == 200
+
+
+@pytest.mark.slow
+def test_sick_workers_behind_one_door_and_behind_two_hosts(tmp_path: Path) -> None:
+    """A worker of one host breaks, once under one door and thrice behind `offpath front`."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    with ExitStack() as stack:
+        flags, doors = [], []
+        for folder in folders:
+            folder.mkdir()
+            store, flag, _ = build_failing(folder)
+            spool = {"OFFPATH_SPOOL_DIR": str(folder / "spool")}
+            door = front(store, folder / "logs", "failing", "--client-ids", **spool)
+            doors.append(stack.enter_context(door))
+            flags.append(flag)
+        first, flag = doors[0], flags[0]
+        alone = break_under_load(first.url, first, flag)
+        assert 0 < alone[503] <= BATCH and alone[500] <= BATCH
+        names = tuple(door.url.removeprefix("http://") for door in doors)
+        behind = Behind(False, 32 << 20, 20, 500, names)
+        settings = DoorSettings(port=0, metrics_port=0)
+        session = SeveralHostsSession(settings, behind, View())
+        stack.callback(session.stop)
+        session.start()
+        statuses = Counter[int]()
+        for _ in range(MOST_SICK - 1):
+            statuses += break_under_load(session.door.url, first, flag)
+        # The other host answers what the failed batch could not; TorchServe's 500 is an answer.
+        assert statuses[503] == 0
+        assert statuses[500] <= (MOST_SICK - 1) * BATCH
+        wait_until(lambda: not first.is_healthy(), 5)
+        assert doors[1].is_healthy()
+        errors = first.errors()
+        assert "failing.mar: no labels" in errors
+        assert errors.count(LINE) == errors.count("Retry worker: ") == MOST_SICK
+        assert f"{MOST_SICK} workers ended with a broken model" in errors
+        management = f"unix:{(first.run / 'management.sock').resolve()}"
+        found = {one.subject: one for one in check_server(management)}
+        assert found["broken models"].found.startswith(f"{MOST_SICK} times")
+        assert found["labels"].state is State.LOST
+
+
+def break_under_load(url: str, host: FrontProcess, flag: Path) -> Counter[int]:
+    """Returns the replies by status while a worker of a host breaks and is replaced."""
+    wait_until(lambda: len(host.python_workers()) == WORKERS and host.is_healthy())
+    before = set(host.python_workers())
+    with sending(f"{url}/predictions/failing", [jpeg()], CLIENTS) as replies:
+        time.sleep(1)
+        raise_flag(flag, "AcceleratorError", "CUDA error: illegal memory access")
+        wait_until(lambda: len(before - set(host.python_workers())) == 1)
+        wait_until(lambda: len(host.python_workers()) == WORKERS)
+        time.sleep(5)
+    statuses = Counter(reply.status for reply in replies)
+    print(f"\n{dict(statuses)}")
+    assert set(statuses) <= {200, 500, 503}
+    return statuses

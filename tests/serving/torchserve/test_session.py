@@ -79,6 +79,8 @@ def test_our_archives_are_warmed_up_before_ready(
     view.show_ready.side_effect = lambda *_: seen.append(len(server.answers.requests))
     session.serve(SETTINGS, view, 1, once=True)
     assert seen[0] > 10
+    (problem,) = view.show_problem.call_args.args
+    assert "no labels, so answers name classes by number" in problem
 
 
 def test_sample_is_sent_and_shown(server: MagicMock, view: MagicMock) -> None:
