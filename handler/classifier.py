@@ -19,16 +19,18 @@ from ts.torch_handler.image_classifier import ImageClassifier
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.custom_handler import CustomAnswers, Result
 from offpath.handler.errors import ModelOutOfMemory
-from offpath.handler.metrics import MetricsEmitter
+from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
+from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.process.allocator import keep_freed_memory
+from offpath.handler.process.cuda_device import use_device
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.sick_worker import (
@@ -67,6 +69,9 @@ class OffpathClassifier(ImageClassifier):
         self.config = HandlerConfig.from_mapping(
             context.model_yaml_config.get("handler")
         )
+        gpu = context.system_properties.get("gpu_id")
+        if gpu is not None and torch.cuda.is_available():
+            use_device(int(gpu), self.config.blocking_wait)
         self._door = FrontDoor.from_environment()
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
@@ -173,6 +178,7 @@ class OffpathClassifier(ImageClassifier):
                 self._log.append(records)
         errors = [item.error.type for item in batch.items if item.error]
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
+        self._metrics.count(DECODED_BY_CPU, batch.without_memory)
         if self._tracer is not None:
             self._tracer.trace(batch, context, key)
         return bodies
@@ -269,8 +275,14 @@ class OffpathClassifier(ImageClassifier):
         return choose_engine(self.model, self.config, self.device, folder, threads)
 
     def _make_runner(self, context: Context) -> BatchRunner:
-        batch = max(1, int(context.system_properties.get("batch_size") or 1))
-        return BatchRunner(self._choice.engine, self.config, self.device, batch)
+        properties, engine = context.system_properties, self._choice.engine
+        batch = max(1, int(properties.get("batch_size") or 1))
+        parity = None
+        if self.device.type == "cuda":
+            parity = load_parity_set(
+                Path(properties["model_dir"]) / FOLDER, self.config
+            )
+        return BatchRunner(engine, self.config, self.device, batch, parity)
 
     def _make_tracer(self, context: Context) -> Tracer | None:
         if self.config.trace_endpoint == "off":

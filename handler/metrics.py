@@ -20,6 +20,7 @@ from offpath.handler.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings
 
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
+DECODED_BY_CPU = "offpath_gpu_decode_out_of_memory_total"
 MODEL_FAILURES = ("offpath_out_of_memory_total", "offpath_sick_workers_total")
 LOG_COUNTERS = ("appended", "shipped", "dropped", "retries")
 # LogCounters' attribute -> metric.
@@ -76,7 +77,7 @@ class MetricsEmitter:
         counts = {
             "offpath_worker_starts_total": 1,
             "offpath_engine_refusals_total": refused_engines,
-            **dict.fromkeys(MODEL_FAILURES, 0),
+            **dict.fromkeys((*MODEL_FAILURES, DECODED_BY_CPU), 0),
         }
         if self._read_log is not None:
             counts |= {f"offpath_log_{name}_total": 0 for name in LOG_COUNTERS}
@@ -111,10 +112,10 @@ class MetricsEmitter:
             for name, seconds in [*stages.items(), ("other", timings.other_s)]:
                 self._sums["offpath_stage_seconds_total", (name,)] += seconds
 
-    def count(self, name: str) -> None:
-        """Adds one to a counter that has no dimension but the model's name."""
+    def count(self, name: str, number: int = 1) -> None:
+        """Adds to a counter that has no dimension but the model's name."""
         with self._lock:
-            self._sums[name, ()] += 1
+            self._sums[name, ()] += number
 
     def write(self) -> None:
         """Writes the values that changed since the last write."""

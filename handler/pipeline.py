@@ -24,10 +24,8 @@ from offpath.handler.errors import (
 )
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.input_maker import InputMaker, silence_decoders
-from offpath.handler.image.nvjpeg import DecodeTogether, decode_on_device, find_nvjpeg
-from offpath.handler.image.torch_transform import transform_on_device
+from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.model.batch_runner import BatchRunner
-from offpath.handler.process.sick_worker import is_out_of_memory
 from offpath.handler.request.payload import Payload, read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import BatchTimings, Stage, StageTimer
@@ -88,6 +86,8 @@ class Batch:
 
     items: list[Item]
     timer: StageTimer
+    # Images that the CPU decoded because the device had no memory for them.
+    without_memory: int = 0
 
     def good(self) -> list[Item]:
         """Returns the items without an error so far."""
@@ -123,13 +123,17 @@ class Pipeline:
         self._labels = labels
         threshold = config.threshold
         self._least = -math.inf if threshold is None else threshold
-        self._options, self._geometry = config.decode_options, config.input_geometry
+        self._geometry = config.input_geometry
         self._batch_s = batch_s or math.inf
         self._end_s = math.inf
         self._input_maker = InputMaker(config)
         if decode_together is None and config.decode == "nvjpeg":
             decode_together = find_nvjpeg(runner.device)
-        self._decode_together = decode_together
+        self._device_decoder = None
+        if decode_together is not None:
+            self._device_decoder = DeviceDecoder(
+                decode_together, config.decode_options, self._geometry
+            )
         self._threads = threads
         # The calling thread decodes too. A thread of the pool starts when it is first needed.
         self._pool = ThreadPoolExecutor(max(1, threads - 1), "decode")
@@ -137,7 +141,7 @@ class Pipeline:
     @property
     def decode_mode(self) -> str:
         """The setting `decode`, or "scaled" if nvjpeg was asked for but does not work."""
-        is_missing = self.config.decode == "nvjpeg" and self._decode_together is None
+        is_missing = self.config.decode == "nvjpeg" and self._device_decoder is None
         return "scaled" if is_missing else self.config.decode
 
     def classify(self, rows: Sequence[Mapping[str, Any]]) -> list[Reply]:
@@ -152,10 +156,10 @@ class Pipeline:
             for row, item in zip(rows, batch.items):
                 self._read(row, item)
         good = batch.good()
-        self.runner.grow(len(good))
+        self.runner.begin(len(good))
         for index, item in enumerate(good):
             item.index = index
-        self._decode_all(good, batch.timer)
+        self._decode_all(good, batch)
         return batch
 
     def inference(self, batch: Batch) -> Batch:
@@ -209,13 +213,14 @@ class Pipeline:
         except ItemError as error:
             item.error = without_frames(error)
 
-    def _decode_all(self, items: Sequence[Item], timer: StageTimer) -> None:
+    def _decode_all(self, items: Sequence[Item], batch: Batch) -> None:
         shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
-        with timer.shared(shares):
-            if self._decode_together is not None:
+        with batch.timer.shared(shares):
+            if self._device_decoder is not None:
                 items, decode_s, transform_s = self._decode_on_device(
-                    items, self._decode_together
+                    items, self._device_decoder
                 )
+                batch.without_memory = self._device_decoder.without_memory
                 shares[Stage.DECODE] += decode_s
                 shares[Stage.TRANSFORM] += transform_s
             for decode_s, transform_s in self._decode_on_threads(items):
@@ -242,7 +247,7 @@ class Pipeline:
         return seconds + [pair for helper in helpers for pair in helper.result()]
 
     def _decode_on_device(
-        self, items: Sequence[Item], decode: DecodeTogether
+        self, items: Sequence[Item], decoder: DeviceDecoder
     ) -> tuple[list[Item], float, float]:
         """Decodes and resizes on the device, as far as it can, into the batch.
 
@@ -251,26 +256,15 @@ class Pipeline:
         """
         start = time.perf_counter()
         payloads = [item.payload or b"" for item in items]
-        pictures = decode_on_device(payloads, self._options, decode)
+        pictures = decoder.decode(payloads)
         decoded = time.perf_counter()
         left = []
-        for item, picture in zip(items, pictures):
-            pixels = None if picture is None else self._transform_on_device(picture)
+        for item, pixels in zip(items, decoder.resize(pictures)):
             if pixels is None or item.index is None:
                 left.append(item)
             else:
                 self.runner.put_from_device(item.index, pixels)
         return left, decoded - start, time.perf_counter() - decoded
-
-    def _transform_on_device(self, picture: torch.Tensor) -> torch.Tensor | None:
-        try:
-            return transform_on_device(picture, self._geometry)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return (
-                None  # one large picture must not fail its neighbours; the CPU takes it
-            )
 
     def _decode(self, item: Item) -> tuple[float, float]:
         """Decodes and resizes one item into the batch.

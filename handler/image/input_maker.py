@@ -54,6 +54,8 @@ def silence_decoders() -> None:
     # npy headers written by Python 2, or with a backslash, which Python 3.12 takes for an escape.
     warnings.filterwarnings("ignore", message=r"Reading `\.npy`")
     warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
+    # torch, about files that nvjpeg only reads.
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     _silence_libtiff()
 

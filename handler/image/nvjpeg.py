@@ -8,7 +8,9 @@ one raises errors for clients.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import simplejpeg
@@ -22,7 +24,9 @@ from offpath.handler.image.decode import (
     read_orientation,
 )
 from offpath.handler.image.decode_cost import check_jpeg_cost, check_pixels
-from offpath.handler.process.sick_worker import is_sticky
+from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.image.torch_transform import transform_on_device
+from offpath.handler.process.sick_worker import is_out_of_memory, is_sticky
 from offpath.handler.request.payload import Payload
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,8 @@ JPEG_END = b"\xff\xd9"
 # Some writers add a few bytes after the end.
 JPEG_TAIL_BYTES = 64
 COLORSPACES = ("YCbCr", "Gray")
+# Pixels that are resized in one call: 12 bytes each while they are floats.
+PIXELS_TOGETHER = 32_000_000
 
 
 def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
@@ -61,22 +67,79 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
     return decode_together
 
 
-def decode_on_device(
-    payloads: Sequence[Payload], options: DecodeOptions, decode: DecodeTogether
-) -> list[torch.Tensor | None]:
-    """Decodes a batch's JPEGs together, in full.
+class DeviceDecoder:
+    """Decodes and resizes the JPEGs of a batch together on a device.
 
-    Returns:
-        uint8 [3, height, width] on the device for each payload; None for each payload that is left
-        to the CPU: another format, CMYK, a turned, broken or truncated picture, or a picture over
-        the limits.
+    Attributes:
+        without_memory: pictures of the last batch that did not fit into the device's memory.
     """
-    fit = [i for i, payload in enumerate(payloads) if is_for_device(payload, options)]
-    files = [_as_tensor(payloads[i]) for i in fit]
-    pictures: list[torch.Tensor | None] = [None] * len(payloads)
-    for index, picture in zip(fit, _together_or_alone(files, decode)):
-        pictures[index] = picture
-    return pictures
+
+    def __init__(
+        self, decode: DecodeTogether, options: DecodeOptions, geometry: InputGeometry
+    ) -> None:
+        self.without_memory = 0
+        self._decode, self._options, self._geometry = decode, options, geometry
+
+    def decode(self, payloads: Sequence[Payload]) -> list[torch.Tensor | None]:
+        """Decodes a batch's JPEGs in one call, in full.
+
+        Returns:
+            uint8 [3, height, width] on the device for each payload; None for each payload that is
+            left to the CPU: another format, CMYK, a turned, broken or truncated picture, or a
+            picture over the limits.
+        """
+        self.without_memory = 0
+        pictures: list[torch.Tensor | None] = [None] * len(payloads)
+        fit = [i for i, p in enumerate(payloads) if is_for_device(p, self._options)]
+        files = [_as_tensor(payloads[index]) for index in fit]
+        for index, picture in zip(fit, self._together_or_alone(files, self._decode)):
+            pictures[index] = picture
+        return pictures
+
+    def resize(
+        self, pictures: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Resizes what `decode` returned; pictures of equal size in one call.
+
+        Returns:
+            uint8 [size, size, channels] on the device for each picture; None for each picture that
+            is left to the CPU.
+        """
+        inputs: list[torch.Tensor | None] = [None] * len(pictures)
+        groups: dict[torch.Size, list[tuple[int, torch.Tensor]]] = defaultdict(list)
+        for index, picture in enumerate(pictures):
+            if picture is not None:
+                groups[picture.shape].append((index, picture))
+        call = partial(transform_on_device, geometry=self._geometry)
+        for shape, group in groups.items():
+            most = max(1, PIXELS_TOGETHER // (shape[1] * shape[2]))
+            for start in range(0, len(group), most):
+                indices, equal = zip(*group[start : start + most])
+                made = self._together_or_alone([*equal], call)
+                for index, pixels in zip(indices, made):
+                    inputs[index] = pixels
+        return inputs
+
+    def _together_or_alone(
+        self,
+        inputs: list[torch.Tensor],
+        call: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
+    ) -> list[torch.Tensor | None]:
+        """Makes one call, or one for each input if a bad one fails the call for all."""
+        if not inputs:
+            return []
+        try:
+            return [*call(inputs)]
+        except RuntimeError as error:
+            if is_sticky(error):
+                raise
+            has_no_memory = is_out_of_memory(error)
+        if has_no_memory:
+            torch.cuda.empty_cache()  # nvjpeg has its own memory beside torch's
+        if len(inputs) == 1:
+            self.without_memory += has_no_memory
+            return [None]
+        return [one for each in inputs for one in self._together_or_alone([each], call)]
 
 
 def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
@@ -99,27 +162,7 @@ def is_for_device(payload: Payload, options: DecodeOptions) -> bool:
     return colorspace in COLORSPACES
 
 
-def _together_or_alone(
-    files: list[torch.Tensor], decode: DecodeTogether
-) -> list[torch.Tensor | None]:
-    """Decodes all files in one call, or each in its own call if one bad file fails that call.
-
-    A file for which the device has no memory is left to the CPU like a bad one.
-    """
-    if not files:
-        return []
-    try:
-        return [*decode(files)]
-    except RuntimeError as error:
-        if is_sticky(error):
-            raise
-        if len(files) == 1:
-            return [None]
-        return [p for file in files for p in _together_or_alone([file], decode)]
-
-
 def _as_tensor(payload: Payload) -> torch.Tensor:
-    """Returns the bytes as a uint8 tensor; TorchServe's bytearrays are not copied."""
-    # torch would warn in the log about memory that is not writable.
-    writable = payload if isinstance(payload, bytearray) else bytearray(payload)
-    return torch.frombuffer(writable, dtype=torch.uint8)
+    """Returns the bytes as a uint8 tensor, without a copy."""
+    # torch warns about bytes that are not writable; silence_decoders turns that off.
+    return torch.frombuffer(payload, dtype=torch.uint8)

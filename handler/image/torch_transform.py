@@ -7,6 +7,7 @@ decoding takes longer than either resize, and `decode: exact` keep Pillow's (tra
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,52 +72,54 @@ def transform_with_torch(image: DecodedImage, geometry: InputGeometry) -> Pixels
     # last and returns planes, which take 0.3 ms to copy into the batch.
     pixels = np.array(image.pixels[part.rows, part.columns])
     picture = torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)
-    resized: Pixels = _resize(picture, part, geometry).numpy()
+    resized: Pixels = _resize(picture, part, geometry)[0].numpy()
     return finish_input(resized, part.plan, geometry)
 
 
 def transform_on_device(
-    picture: torch.Tensor, geometry: InputGeometry
-) -> torch.Tensor | None:
-    """Does the same for a JPEG that was decoded in full on a device.
+    pictures: Sequence[torch.Tensor], geometry: InputGeometry
+) -> Sequence[torch.Tensor | None]:
+    """Does the same for JPEGs of one size that were decoded in full on a device.
 
     Args:
-        picture: uint8 [3, height, width], RGB.
+        pictures: uint8 [3, height, width] each, RGB.
 
     Returns:
-        uint8 [size, size, channels] on the same device; None for a picture so long that most of
-        the resized pixels would be thrown away.
+        uint8 [size, size, channels] each, on the same device; None for pictures so long that most
+        of the resized pixels would be thrown away.
     """
-    height, width = picture.shape[1:]
+    height, width = pictures[0].shape[1:]
     part = find_part(height, width, 1, geometry)
     if part is None:
-        return None
+        return [None] * len(pictures)
     # CUDA's resampler takes no integers.
-    cut = picture[:, part.rows, part.columns].unsqueeze(0).float()
-    resized = _resize(cut, part, geometry).round_().clamp_(0, 255)
-    return _finish_on_device(resized, part.plan, geometry).to(torch.uint8)
+    cut = torch.stack([one[:, part.rows, part.columns] for one in pictures])
+    resized = _resize(cut.float(), part, geometry).round_().clamp_(0, 255)
+    return [*_finish_on_device(resized, part.plan, geometry).to(torch.uint8)]
 
 
 def _finish_on_device(
     resized: torch.Tensor, plan: ResizePlan, geometry: InputGeometry
 ) -> torch.Tensor:
     """Does the same as `finish_input`, in float."""
-    if resized.shape[:2] != (geometry.size, geometry.size):
-        filled = resized.new_empty((geometry.size, geometry.size, 3))
+    if resized.shape[1:3] != (geometry.size, geometry.size):
+        filled = resized.new_empty((len(resized), geometry.size, geometry.size, 3))
         filled[:] = resized.new_tensor(geometry.fill)
         rows = slice(plan.above, plan.above + plan.rows)
-        filled[rows, plan.before : plan.before + plan.columns] = resized
+        filled[:, rows, plan.before : plan.before + plan.columns] = resized
         resized = filled
     if geometry.channels == 1:
         weights = resized.new_tensor(LUMINANCE)
-        return (resized * weights).sum(2, keepdim=True).round_()
+        return (resized * weights).sum(3, keepdim=True).round_()
     return resized
 
 
-def _resize(picture: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.Tensor:
-    """Resizes the part, [1, 3, height, width], and returns the plan's [rows, columns, 3]."""
+def _resize(
+    pictures: torch.Tensor, part: Part, geometry: InputGeometry
+) -> torch.Tensor:
+    """Resizes the part, [n, 3, height, width], and returns the plan's [n, rows, columns, 3]."""
     resized = torch.nn.functional.interpolate(
-        picture,
+        pictures,
         scale_factor=part.factors,
         mode=geometry.interpolation,
         antialias=True,
@@ -124,7 +127,7 @@ def _resize(picture: torch.Tensor, part: Part, geometry: InputGeometry) -> torch
     )
     rows = slice(part.top, part.top + part.plan.rows)
     columns = slice(part.left, part.left + part.plan.columns)
-    return resized[0, :, rows, columns].permute(1, 2, 0)
+    return resized[:, :, rows, columns].permute(0, 2, 3, 1)
 
 
 # Photographs come in few sizes, and the search takes 20 microseconds.

@@ -1,9 +1,9 @@
 """Runs a batch of pictures: the batch buffer, an engine, the activation and top-k.
 
-CUDA differs in four places, all in this module. The buffer is pinned. Each picture is copied to the
-device as soon as it is decoded, on a separate stream, so that the copy overlaps with the decoding
-of the next picture. Batch sizes are captured as CUDA graphs. Events separate the time of the copy
-from that of the forward pass.
+CUDA differs in three places, all in this module. The buffer is pinned, and copied to the device in
+one call. Batch sizes are captured as CUDA graphs, whose answers are compared with the engine's
+before they serve. Events separate the time of the copy from that of the forward pass, and the
+worker waits for the last of them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import Pixels
 from offpath.handler.model.activation import activate
 from offpath.handler.model.engines.engine import Engine
+from offpath.handler.model.parity import ParitySet
 from offpath.handler.stages import Stage, StageTimer
 
 logger = logging.getLogger(__name__)
 
 # Runs that a stream needs before a capture (PyTorch's notes on CUDA graphs).
 RUNS_BEFORE_CAPTURE = 3
+# Distance between the sizes of captured batches: a batch of 9 runs as 12.
+GRAPH_STEP = 4
+# Largest move of a score by rounding, as a share of the largest score.
+ROUNDING = 1 / 256
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,13 @@ class TopK:
 
 @dataclass(frozen=True)
 class CapturedBatch:
-    """A captured CUDA graph for one batch size, with the tensors that a replay fills."""
+    """A captured CUDA graph for one batch size, with the tensors that a replay fills.
+
+    `scores` is [batch, classes]; `probabilities` and `classes` are the best of them.
+    """
 
     graph: torch.cuda.CUDAGraph
+    scores: torch.Tensor
     probabilities: torch.Tensor
     classes: torch.Tensor
 
@@ -60,6 +71,7 @@ class BatchRunner:
             model's number of classes; with a `threshold` all classes are returned.
         device: where the engine expects its pictures.
         max_batch: capacity of the batch buffer, in pictures.
+        parity: has the photographs on which graphs are compared with the engine; None takes noise.
     """
 
     def __init__(
@@ -68,6 +80,7 @@ class BatchRunner:
         config: HandlerConfig,
         device: torch.device,
         max_batch: int,
+        parity: ParitySet | None = None,
     ) -> None:
         self.engine = engine
         self.device = device
@@ -78,8 +91,11 @@ class BatchRunner:
         self._top_k = config.top_k if config.threshold is None else sys.maxsize
         self._is_cuda = device.type == "cuda"
         self._has_graphs = self._is_cuda and config.cuda_graphs and engine.is_capturable
+        self._waits_asleep = config.blocking_wait
+        self._parity_bound = config.parity_bound
+        self._parity = parity
         self._graphs: dict[int, CapturedBatch] = {}
-        self._copies = torch.cuda.Stream(device) if self._is_cuda else None
+        self._decoded_on_device: set[int] = set()
         self._allocate(max_batch)
 
     @property
@@ -92,10 +108,14 @@ class BatchRunner:
         """Batch sizes that run as CUDA graphs."""
         return sorted(self._graphs)
 
-    def grow(self, batch: int) -> None:
-        """Makes room for a larger batch, because TorchServe can raise batch_size after load."""
+    def begin(self, batch: int) -> None:
+        """Forgets the last batch, and makes room: TorchServe can raise batch_size after load.
+
+        The capacity becomes a power of two, so that graphs are captured again a few times at most.
+        """
+        self._decoded_on_device.clear()
         if batch > self.max_batch:
-            self._allocate(batch)
+            self._allocate(1 << (batch - 1).bit_length())
             if self._has_graphs:
                 self._capture_all()
 
@@ -117,14 +137,11 @@ class BatchRunner:
     def put(self, index: int, pixels: Pixels) -> None:
         """Puts one picture, uint8 [size, size, channels], into the batch buffer."""
         self._host_array[index] = pixels
-        if self._copies is not None:
-            with torch.cuda.stream(self._copies):
-                self._pictures[index].copy_(self._host[index], non_blocking=True)
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
         """Puts one picture that is already on the device, uint8 [size, size, channels]."""
-        # This copy runs on the stream of the forward pass, which therefore comes after it.
         self._pictures[index].copy_(pixels)
+        self._decoded_on_device.add(index)
 
     def picture(self, index: int) -> torch.Tensor:
         """Returns one picture of the batch, uint8 [1, size, size, channels], for explanations."""
@@ -132,58 +149,110 @@ class BatchRunner:
 
     def run(self, count: int, timer: StageTimer) -> TopK:
         """Classifies the first `count` pictures of the buffer."""
-        if self._copies is None:
+        if not self._is_cuda:
             with torch.inference_mode(), timer.stage(Stage.INFERENCE):
-                probabilities, classes = self.classify(self._pictures[:count])
+                _, probabilities, classes = self.classify(self._pictures[:count])
                 return TopK(probabilities.numpy(), classes.numpy())
         shares: dict[Stage, float] = {}
         with torch.inference_mode(), timer.shared(shares):
-            top_k, transfer_ms, inference_ms = self._run_on_cuda(count, self._copies)
+            top_k, transfer_ms, inference_ms = self._run_on_cuda(count)
             shares[Stage.TRANSFER] = transfer_ms
             shares[Stage.INFERENCE] = inference_ms
         return top_k
 
-    def _run_on_cuda(
-        self, count: int, copies: torch.cuda.Stream
-    ) -> tuple[TopK, float, float]:
+    def _run_on_cuda(self, count: int) -> tuple[TopK, float, float]:
         """Returns (scores, milliseconds of the transfer, milliseconds of the inference)."""
-        start, copied, done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        start, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # By default CUDA waits in a loop, which takes a core from the decoders.
+        done = torch.cuda.Event(enable_timing=True, blocking=self._waits_asleep)
         start.record()
-        torch.cuda.current_stream(self.device).wait_stream(copies)
+        self._copy_to_device(count)
         copied.record()
-        probabilities, classes = self._replay(count)
+        # Into pinned memory, without waiting.
+        probabilities, classes = (
+            answer.to("cpu", non_blocking=True) for answer in self._replay(count)
+        )
         done.record()
-        # The copy back is the only synchronisation; the events can be read after it.
-        top_k = TopK(probabilities.cpu().numpy(), classes.cpu().numpy())
+        done.synchronize()
+        top_k = TopK(probabilities.numpy(), classes.numpy())
         return top_k, start.elapsed_time(copied), copied.elapsed_time(done)
 
-    def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Maps uint8 [batch, size, size, channels] to (scores, classes), both [batch, k]."""
+    def _copy_to_device(self, count: int) -> None:
+        """Copies the pictures that the CPU decoded: one call costs less CPU than one for each."""
+        if not self._decoded_on_device:
+            self._pictures[:count].copy_(self._host[:count], non_blocking=True)
+            return
+        for index in set(range(count)) - self._decoded_on_device:
+            self._pictures[index].copy_(self._host[index], non_blocking=True)
+
+    def classify(
+        self, pictures: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Maps uint8 [batch, size, size, channels] to all scores, the best k and their classes."""
         scores = activate(self.engine(pictures), self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)
-        return best.values, best.indices
+        return scores, best.values, best.indices
 
     def _replay(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Replays the smallest captured batch that holds `count` pictures, or runs the engine."""
         size = choose_bucket(count, self.captured_sizes)
         if size is None:
-            return self.classify(self._pictures[:count])
+            return self.classify(self._pictures[:count])[1:]
         captured = self._graphs[size]
         captured.graph.replay()
         return captured.probabilities[:count], captured.classes[:count]
 
     def _capture_all(self) -> None:
+        # Graphs run one after the other, so they can share the memory between their layers.
+        pool = torch.cuda.graph_pool_handle()
+        # cuDNN tries its algorithms once for each shape, and graphs have fixed shapes.
+        torch.backends.cudnn.benchmark = True
         # The largest first: an engine's own buffer grows with the batch, and a graph keeps using
         # the addresses that it was captured with.
-        for size in reversed(batch_buckets(self.max_batch)):
+        for size in reversed(graph_sizes(self.max_batch)):
             try:
-                self._graphs[size] = self._capture(size)
+                self._graphs[size] = self._capture(size, pool)
             except RuntimeError as error:
                 # The model branches on its data, or memory does not suffice.
                 logger.warning("batch of %d without a CUDA graph: %s", size, error)
+        torch.backends.cudnn.benchmark = False
+        self._check_graphs()
 
-    def _capture(self, size: int) -> CapturedBatch:
+    def _check_graphs(self) -> None:
+        """Compares each graph's replay with the engine, on photographs and on their negatives.
+
+        A graph that replays old answers gives both the same scores. These cannot be nearer to each
+        of the engine's two answers than half the distance between the two. Rounding is allowed.
+
+        Raises:
+            ConfigError: a graph gives other answers than the engine. No graph is kept.
+        """
+        noise = np.random.default_rng(0).integers(0, 256, (1, *self._shape), np.uint8)
+        photographs = self._parity.pictures if self._parity else noise
+        for size, captured in self._graphs.items():
+            shown = photographs[np.arange(size) % len(photographs)]
+            right, moved = [], []
+            for pictures in (shown, 255 - shown):
+                self._pictures[:size].copy_(torch.from_numpy(pictures))
+                with torch.inference_mode():
+                    # Copied, because the engine's next call may overwrite its outputs.
+                    right.append(self.classify(self._pictures[:size])[0].clone())
+                    captured.graph.replay()
+                    moved.append((captured.scores - right[-1]).abs().amax(1))
+            apart = (right[0] - right[1]).abs().amax(1)
+            rounding = right[0].abs().amax(1) * ROUNDING
+            bound = torch.maximum(apart / 2, rounding).clamp(max=self._parity_bound)
+            excess = float((torch.stack(moved) - bound).max())
+            if not excess <= 0:  # also if it is not a number
+                self._graphs.clear()
+                raise ConfigError(
+                    f"the CUDA graph for a batch of {size} gives other answers than the model: a"
+                    f" score moved by {excess:.3g} more than rounding explains; set"
+                    " handler.cuda_graphs to false"
+                )
+
+    def _capture(self, size: int, pool: Any) -> CapturedBatch:
         pictures = self._pictures[:size]
         with torch.inference_mode():
             aside = torch.cuda.Stream(self.device)
@@ -193,9 +262,9 @@ class BatchRunner:
                     self.classify(pictures)
             torch.cuda.current_stream(self.device).wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                probabilities, classes = self.classify(pictures)
-        return CapturedBatch(graph, probabilities, classes)
+            with torch.cuda.graph(graph, pool=pool):
+                answers = self.classify(pictures)
+        return CapturedBatch(graph, *answers)
 
     def warm_up(self) -> None:
         """Runs batches of 1, 2, 4, ... and `max_batch` pictures before the first request.
@@ -209,8 +278,14 @@ class BatchRunner:
 
 
 def batch_buckets(max_batch: int) -> list[int]:
-    """Returns 1, 2, 4, ... and `max_batch`."""
+    """Returns 1, 2, 4, 8, 16, ... and `max_batch`."""
     return sorted({max_batch, *(2**n for n in range(max_batch.bit_length()))})
+
+
+def graph_sizes(max_batch: int) -> list[int]:
+    """Returns 1, 2, 4, 8, 12, 16, ... and `max_batch`."""
+    steps = range(GRAPH_STEP, max_batch, GRAPH_STEP)
+    return sorted({1, min(2, max_batch), max_batch, *steps})
 
 
 def choose_bucket(count: int, sizes: Sequence[int]) -> int | None:

@@ -13,7 +13,7 @@ import torch
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.model.activation import activate
-from offpath.handler.model.engines.engine import Engine
+from offpath.handler.model.engines.engine import PARITY_FILE, Engine
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,15 @@ class Parity:
         return self.top1_changes == 0 and self.largest_move <= bound
 
 
-def load_parity_set(path: Path, image_size: int, channels: int = 3) -> ParitySet:
-    """Reads an archive's parity file.
+def load_parity_set(folder: Path | None, config: HandlerConfig) -> ParitySet | None:
+    """Reads the parity file in an archive's engine folder; None if there is none.
 
     Raises:
         ConfigError: the file cannot be read, or its pictures have another size.
     """
+    path = (folder or Path()) / PARITY_FILE
+    if folder is None or not path.is_file():
+        return None
     try:
         with np.load(path, allow_pickle=False) as arrays:
             pictures, probabilities = arrays["pictures"], arrays["probabilities"]
@@ -64,7 +67,7 @@ def load_parity_set(path: Path, image_size: int, channels: int = 3) -> ParitySet
         raise ConfigError(
             f"{path.name} cannot be read ({error}); rebuild the archive"
         ) from error
-    expected = (image_size, image_size, channels)
+    expected = config.input_geometry.shape
     if pictures.shape[1:] != expected:
         raise ConfigError(
             f"{path.name} holds pictures of shape {list(pictures.shape[1:])}, but the handler "

@@ -24,12 +24,13 @@ MOST_FAILURES_IN_A_ROW = 5
 IDLE_S = 1.0
 RETRY_AFTER_S = 1
 EXIT_STATUS = 1
-# As torch and ONNX Runtime say it; TorchScript puts lines before it.
-STICKY = re.compile(r"CUDA (?:error|failure)")
+# As torch, ONNX Runtime and torchvision's decoder say it; TorchScript puts lines before it.
+STICKY = re.compile(r"CUDA (?:error|failure)|Failed to synchronize CUDA stream")
+# In torchvision's decoder, 5 is NVJPEG_STATUS_ALLOCATOR_FAILURE.
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-    r"|(?:failed to|can't) allocate memory",
-    re.IGNORECASE,
+    r"out of memory|(?:CUBLAS|CUDNN)_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED"
+    r"|(?:failed to|can't) allocate memory|Error while decoding JPEG images: .*: 5$",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 
@@ -73,8 +74,7 @@ class ModelHealth:
         # The frames hold the batch's tensors.
         traceback.clear_frames(error.__traceback__)
         if is_out_of_memory(error):
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # does nothing on a CPU
             return ModelOutOfMemory(
                 "the model ran out of memory on this batch; send the request again"
             )

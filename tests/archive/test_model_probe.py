@@ -227,7 +227,8 @@ def test_graph_is_held_to_the_scores_that_are_answered(
     plan = EnginePlan("onnxruntime", "fp32")
     build_engine_folder(plan, model, config, sets, tmp_path / "engine", said.append)
     assert "changes the best class of none of them" in said[-1]
-    stored = load_parity_set(tmp_path / "engine" / "parity.npz", 32)
+    stored = load_parity_set(tmp_path / "engine", config)
+    assert stored is not None
     planes = torch.from_numpy(stored.pictures).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.mean, config.std))
     head_alone = HEADS["sigmoid" if activation == "sigmoid" else "logits"]

@@ -17,6 +17,9 @@ from offpath.archive import models
 from offpath.archive.models.near_free import NearFree
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ConfigError
+from offpath.handler.image.decode import DecodeOptions
+from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.image.nvjpeg import DeviceDecoder
 from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
@@ -261,6 +264,21 @@ def test_a_failing_model_gives_each_good_item_a_503_and_raises_nothing(
     failing(None)
     classifier.handle(rows, request(context, {}, {}, {}))
     assert [status(context, idx) for idx in range(3)] == [200, 415, 200]
+
+
+def test_pictures_that_the_device_had_no_memory_for_are_answered_and_counted(
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    decoder = DeviceDecoder(decode, DecodeOptions(), InputGeometry())
+    monkeypatch.setattr(classifier.pipeline, "_device_decoder", decoder)
+    before = dict(classifier._metrics._sums)
+    classifier.handle([{"body": JPEG}, {"body": JPEG}], request(context, {}, {}))
+    assert [status(context, idx) for idx in range(2)] == [200, 200]
+    counter = ("offpath_gpu_decode_out_of_memory_total", ())
+    assert classifier._metrics._sums[counter] == before.get(counter, 0) + 2
 
 
 def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(

@@ -156,8 +156,10 @@ def test_empty_batch_is_answered_with_nothing(make_pipeline: MakePipeline) -> No
 def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(max_batch=2)
     replies = pipeline.classify([{"body": PNG}] * 5)
-    assert len({reply.body for reply in replies}) == 1
-    assert replies[0].status == 200
+    assert [reply.status for reply in replies] == [200] * 5
+    first, *others = (json.loads(reply.body) for reply in replies)
+    # Two of torch's threads may round the rows of a matrix product differently.
+    assert others == [pytest.approx(first, abs=1e-5)] * 4
 
 
 def test_stale_picture_of_an_earlier_batch_is_never_answered(

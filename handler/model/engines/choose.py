@@ -20,7 +20,6 @@ from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines.compiled import CompiledEngine
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.engines.engine import (
-    PARITY_FILE,
     PRECISIONS,
     Engine,
     EngineUnavailable,
@@ -132,7 +131,8 @@ def make_engine(
         return CompiledEngine(folder, precision, device)
     if name == "openvino":
         return OpenVinoEngine(folder, precision, threads)
-    return OnnxRuntimeEngine(name, folder, precision, device, threads)
+    shape = config.input_geometry.shape
+    return OnnxRuntimeEngine(name, folder, precision, device, threads, shape)
 
 
 def choose_precision(device: torch.device) -> str:
@@ -169,14 +169,13 @@ def _check(
 ) -> tuple[str | None, Parity | None]:
     """Returns (reason not to use the engine or None, comparison or None)."""
     label = f"engine {engine.name} {engine.precision}"
-    path = folder / PARITY_FILE if folder else None
-    if path is None or not path.is_file():
+    reference = load_parity_set(folder, config)
+    if reference is None:
         complaint = f"{label}: no photographs in the archive to check it with"
         if engine.precision == "fp32" or config.precision != "auto":
             logger.warning("%s", complaint)
             return None, None
         return complaint, None
-    reference = load_parity_set(path, config.image_size, config.channels)
     parity = measure_parity(engine, reference, config, device)
     if parity.holds(config.parity_bound):
         return None, parity

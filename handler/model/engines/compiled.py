@@ -26,9 +26,12 @@ class CompiledEngine:
         path = find_artefact(folder, self.name, precision)
         # torch._inductor.aoti_load_package() wraps this loader, but its module would import the
         # compiler into every worker, which takes seconds.
+        index = -1 if device.index is None else device.index
         try:
+            # Single-threaded: a worker runs one batch at a time, and a CUDA graph cannot hold the
+            # loader's locks (pytorch issue 148601).
             self._loader = torch._C._aoti.AOTIModelPackageLoader(
-                str(path), "model", False, 1, device.index or -1
+                str(path), "model", True, 1, index
             )
         except (AttributeError, RuntimeError) as error:
             raise EngineUnavailable(f"{path.name} cannot be loaded: {error}") from error

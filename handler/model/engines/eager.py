@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
+from torch.fx.experimental.optimization import fuse
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.model.normalise import Normaliser
@@ -21,7 +22,7 @@ class EagerEngine:
         config: gives size, mean and std.
         device: where the model lives.
         precision: fp32, bf16 or fp16. Below fp32 a copy of the model is converted, so that
-            explanations keep the original.
+            explanations keep the original. On CUDA the copy's batch norms are folded.
     """
 
     name = "eager"
@@ -37,7 +38,8 @@ class EagerEngine:
         self.precision = precision
         self._dtype = DTYPES[precision]
         if self._dtype != torch.float32:
-            model = copy.deepcopy(model).to(self._dtype)
+            fold = fold_batch_norms if device.type == "cuda" else copy.deepcopy
+            model = fold(model).to(self._dtype)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model = model
         self._normaliser = Normaliser(
@@ -47,3 +49,16 @@ class EagerEngine:
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(self._normaliser(pictures).to(self._dtype))
         return logits
+
+
+def fold_batch_norms(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns a copy in which convolutions do the work of the batch norms that follow them.
+
+    A GPU then launches about a third fewer kernels for a ResNet; a CPU gains nothing. A model that
+    torch.fx cannot trace, TorchScript for instance, is copied as it is.
+    """
+    try:
+        return fuse(model)
+    # Tracing runs the model's code with stand-ins, which may raise anything.
+    except Exception:
+        return copy.deepcopy(model)

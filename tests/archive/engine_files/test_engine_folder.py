@@ -149,7 +149,8 @@ def test_graph_answers_like_eager_for_one_picture_and_for_five(
 def test_parity_file_holds_held_out_photographs_and_eager_answers(
     built: tuple[str, str, Path], model: torch.nn.Module, photographs: PhotographSets
 ) -> None:
-    parity = load_parity_set(built[2] / "parity.npz", CONFIG.image_size)
+    parity = load_parity_set(built[2], CONFIG)
+    assert parity is not None
     seen = {picture.tobytes() for picture in photographs.calibration}
     assert 8 <= len(parity.pictures) <= 16
     assert not seen & {picture.tobytes() for picture in parity.pictures}

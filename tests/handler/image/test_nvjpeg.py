@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,20 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from offpath.handler import pipeline as pipeline_module
 from offpath.handler.config import HandlerConfig
+from offpath.handler.image import nvjpeg
 from offpath.handler.image.decode import DecodeOptions, decode_image
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.image.nvjpeg import decode_on_device, find_nvjpeg, is_for_device
+from offpath.handler.image.input_maker import silence_decoders
+from offpath.handler.image.nvjpeg import (
+    DecodeTogether,
+    DeviceDecoder,
+    find_nvjpeg,
+    is_for_device,
+)
 from offpath.handler.image.torch_transform import transform_on_device
 from offpath.handler.pipeline import Pipeline
+from offpath.handler.request.payload import Payload
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS, encode, find_photograph
 
@@ -41,6 +51,12 @@ class CpuDecoder:
         self.calls.append(len(files))
         pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB)
         return pictures
+
+
+def decode_on_device(
+    payloads: list[Payload], options: DecodeOptions, decode: DecodeTogether
+) -> list[torch.Tensor | None]:
+    return DeviceDecoder(decode, options, InputGeometry()).decode(payloads)
 
 
 def turned(orientation: int) -> bytes:
@@ -129,12 +145,96 @@ def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     assert decode.calls == [3, 1, 1, 1]
 
 
-def test_a_broken_device_is_not_taken_for_a_broken_file() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: an illegal memory access"),
+        # As torchvision says it: cudaErrorIllegalAddress.
+        RuntimeError(
+            "Error while decoding JPEG images: Failed to synchronize CUDA stream: 700"
+        ),
+    ],
+    ids=["torch", "torchvision"],
+)
+def test_a_broken_device_is_not_taken_for_a_broken_file(error: Exception) -> None:
     def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        raise torch.AcceleratorError("CUDA error: an illegal memory access")
+        raise error
 
-    with pytest.raises(torch.AcceleratorError):
+    with pytest.raises(RuntimeError) as raised:
         decode_on_device([JPEG, JPEG], OPTIONS, decode)
+    assert raised.value is error
+
+
+def test_pictures_of_equal_size_are_resized_in_one_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [(61, 40), (40, 61), (61, 40), (61, 40), (50, 60), (61, 40)]
+    payloads = [
+        encode(photograph.rgb.resize(size), "JPEG")
+        for photograph, size in zip(PHOTOGRAPHS, sizes)
+    ]
+    calls: list[int] = []
+
+    def transform(
+        pictures: list[torch.Tensor], geometry: InputGeometry
+    ) -> Sequence[torch.Tensor | None]:
+        calls.append(len(pictures))
+        return transform_on_device(pictures, geometry)
+
+    monkeypatch.setattr(nvjpeg, "transform_on_device", transform)
+    decoder = DeviceDecoder(CpuDecoder(), OPTIONS, InputGeometry())
+    pictures = decoder.decode(payloads)
+    together = decoder.resize([*pictures, None])
+    assert sorted(calls) == [1, 1, 4] and together[-1] is None
+    monkeypatch.setattr(nvjpeg, "PIXELS_TOGETHER", 1)  # each alone
+    for one, alone in zip(together, decoder.resize(pictures)):
+        assert one is not None and alone is not None
+        assert torch.equal(one, alone)
+    assert sorted(calls) == [1] * 8 + [4]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate",
+        # NVJPEG_STATUS_ALLOCATOR_FAILURE, as torchvision says it
+        "Error while decoding JPEG images: Failed to decode jpeg stream: 5",
+    ],
+)
+def test_pictures_that_do_not_fit_on_the_device_are_counted(text: str) -> None:
+    large = encode(COFFEE.resize((COFFEE.width * 2, COFFEE.height * 2)), "JPEG")
+
+    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        if any(len(file) == len(large) for file in files):
+            raise RuntimeError(text)
+        return CpuDecoder()(files)
+
+    payloads = [JPEG, large, with_unknown_codes(JPEG), JPEG, large]
+    pipeline = make_pipeline(decode)
+    batch = pipeline.preprocess([{"body": payload} for payload in payloads])
+    assert batch.without_memory == 2  # the broken file is not one of them
+    assert [item.error is None for item in batch.items] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert pipeline.preprocess([{"body": JPEG}]).without_memory == 0
+
+
+def test_a_body_that_the_front_door_has_mapped_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(JPEG)
+    places: list[int] = []
+
+    def decode(files: list[torch.Tensor]) -> list[torch.Tensor]:
+        places.extend(file.data_ptr() for file in files)
+        return CpuDecoder()(files)
+
+    with (tmp_path / "body").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    decode_on_device([memoryview(mapped)], OPTIONS, decode)
+    assert places == [np.frombuffer(mapped, np.uint8).ctypes.data]
 
 
 def test_a_picture_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
@@ -145,13 +245,13 @@ def test_a_picture_that_does_not_fit_on_the_device_does_not_fail_its_neighbours(
     expected = read(make_pipeline(None, decode="exact"), payloads)
 
     def transform(
-        picture: torch.Tensor, geometry: InputGeometry
-    ) -> torch.Tensor | None:
-        if picture.shape[2] == large.width:
+        pictures: list[torch.Tensor], geometry: InputGeometry
+    ) -> Sequence[torch.Tensor | None]:
+        if pictures[0].shape[2] == large.width:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-        return transform_on_device(picture, geometry)
+        return transform_on_device(pictures, geometry)
 
-    monkeypatch.setattr(pipeline_module, "transform_on_device", transform)
+    monkeypatch.setattr(nvjpeg, "transform_on_device", transform)
     mixed = read(make_pipeline(CpuDecoder()), payloads)
     for answer, one in zip(mixed, expected):
         assert answer == pytest.approx(one, abs=ROUNDING)
@@ -162,6 +262,7 @@ def test_read_only_bytes_cause_no_warning() -> None:
         warnings.simplefilter("error")
         # torchvision 0.29 deprecates its decoders; Python hides such warnings by default.
         warnings.simplefilter("ignore", DeprecationWarning)
+        silence_decoders()
         assert decode_on_device([JPEG], OPTIONS, CpuDecoder())[0] is not None
 
 
@@ -175,7 +276,7 @@ def test_without_a_cuda_device_the_cpu_decodes_and_the_log_says_so(
     assert make_pipeline(CpuDecoder()).decode_mode == "nvjpeg"
 
 
-def make_pipeline(decoder: CpuDecoder | None, decode: str = "nvjpeg") -> Pipeline:
+def make_pipeline(decoder: DecodeTogether | None, decode: str = "nvjpeg") -> Pipeline:
     config = HandlerConfig.from_mapping({"decode": decode}, environ={})
     return Pipeline(config, make_runner(config), {}, 1, decoder)
 
@@ -218,7 +319,7 @@ def test_nvjpegs_pixels_are_near_the_cpus() -> None:
     payloads = [
         encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
     ]
-    pictures = decode_on_device(payloads, OPTIONS, decode)
+    pictures = decode_on_device([*payloads], OPTIONS, decode)
     for payload, picture in zip(payloads, pictures):
         assert picture is not None and picture.is_cuda
         exact = decode_image(payload, DecodeOptions()).pixels.astype(int)

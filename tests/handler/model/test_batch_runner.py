@@ -1,15 +1,24 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import Pixels
-from offpath.handler.model.batch_runner import BatchRunner, batch_buckets, choose_bucket
+from offpath.handler.model.batch_runner import (
+    BatchRunner,
+    CapturedBatch,
+    batch_buckets,
+    choose_bucket,
+    graph_sizes,
+)
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.parity import ParitySet
 from offpath.handler.stages import Stage, StageTimer
 from tests.handler.conftest import make_runner
 from tests.support.photographs import PHOTOGRAPHS
@@ -74,21 +83,193 @@ def test_warm_up_runs_the_batch_sizes_there_will_be(
 
 
 def test_bucket_is_the_smallest_that_holds_the_batch() -> None:
-    sizes = batch_buckets(12)
-    assert sizes == [1, 2, 4, 8, 12]
-    counts = {1: 1, 3: 4, 8: 8, 9: 12, 12: 12}
+    sizes = graph_sizes(18)
+    assert sizes == [1, 2, 4, 8, 12, 16, 18]
+    counts = {1: 1, 3: 4, 8: 8, 9: 12, 17: 18}
     assert {count: choose_bucket(count, sizes) for count in counts} == counts
-    assert choose_bucket(13, sizes) is None
+    assert choose_bucket(19, sizes) is None
     assert choose_bucket(1, []) is None
+    assert [graph_sizes(most) for most in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
+    # A CPU has no graphs; every size there is a run of the model at each start.
+    assert batch_buckets(18) == [1, 2, 4, 8, 16, 18]
 
 
-def test_the_largest_batch_is_captured_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_batch_is_captured_first_and_all_share_their_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runner, _ = make_small(max_batch=6)
-    sizes: list[int] = []
-    monkeypatch.setattr(runner, "_capture", sizes.append)
+    seen: list[tuple[int, Any, bool]] = []
+
+    def capture(size: int, pool: Any) -> None:
+        seen.append((size, pool, torch.backends.cudnn.benchmark))
+
+    monkeypatch.setattr(runner, "_capture", capture)
+    monkeypatch.setattr(runner, "_check_graphs", lambda: None)
     runner._capture_all()
     # An engine's buffer that grew after a capture would leave its graph a freed address.
-    assert sizes == [6, 4, 2, 1]
+    assert [size for size, _, _ in seen] == [6, 4, 2, 1]
+    assert len({pool for _, pool, _ in seen}) == 1
+    assert all(is_tried for _, _, is_tried in seen)
+    assert not torch.backends.cudnn.benchmark
+
+
+class Replay:
+    """Stands for a CUDA graph: the CPU runs the model again into the graph's tensors."""
+
+    def __init__(self, runner: BatchRunner, size: int) -> None:
+        self.pictures = runner._pictures[:size]
+        self.runner = runner
+        self.scores = runner.classify(self.pictures)[0].clone()
+
+    def replay(self) -> None:
+        self.scores.copy_(self.runner.classify(self.pictures)[0])
+
+
+class OldAnswers(Replay):
+    """Replays nothing, as an empty graph does (pytorch issue 87894)."""
+
+    def replay(self) -> None:
+        pass
+
+
+class OldAnswerOfOneRow(Replay):
+    def replay(self) -> None:
+        self.scores[:-1].copy_(self.runner.classify(self.pictures)[0][:-1])
+
+
+class FirstAnswers(Replay):
+    """Right once, and then always the same."""
+
+    is_replayed = False
+
+    def replay(self) -> None:
+        if not self.is_replayed:
+            super().replay()
+        self.is_replayed = True
+
+
+class AnswersWithANaN(Replay):
+    def replay(self) -> None:
+        super().replay()
+        self.scores[0, 0] = float("nan")
+
+
+def capture_as(
+    kind: type[Replay], monkeypatch: pytest.MonkeyPatch, max_batch: int = 4
+) -> BatchRunner:
+    """Returns a runner on the CPU whose largest graph is of the given kind."""
+    pictures = np.stack([picture[::14, ::14] for picture in photographs(3)])
+    runner, _ = make_small(max_batch=max_batch)
+    nothing = np.zeros((0, 3), np.float32)
+    runner._parity, runner._has_graphs = ParitySet(pictures, nothing), True
+
+    def capture(size: int, pool: Any) -> CapturedBatch:
+        graph = (kind if size >= max_batch else Replay)(runner, size)
+        return CapturedBatch(graph, graph.scores, graph.scores, graph.scores)
+
+    monkeypatch.setattr(runner, "_capture", capture)
+    return runner
+
+
+@pytest.mark.parametrize(
+    "kind", [OldAnswers, OldAnswerOfOneRow, FirstAnswers, AnswersWithANaN]
+)
+def test_a_graph_that_does_not_answer_like_the_model_fails_the_start(
+    kind: type[Replay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = capture_as(kind, monkeypatch)
+    with pytest.raises(
+        ConfigError, match="batch of 4 gives other answers.*cuda_graphs"
+    ):
+        runner.warm_up()
+    assert runner.captured_sizes == []
+
+
+@pytest.mark.parametrize("has_photographs", [True, False])
+def test_graphs_that_answer_like_the_model_serve(
+    monkeypatch: pytest.MonkeyPatch, has_photographs: bool
+) -> None:
+    runner = capture_as(Replay, monkeypatch)
+    if not has_photographs:
+        runner._parity = None
+    runner.warm_up()
+    assert runner.captured_sizes == [1, 2, 4]
+
+
+def test_a_buffer_grows_a_few_times_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = capture_as(Replay, monkeypatch)
+    captures = 0
+
+    def count_captures() -> None:
+        nonlocal captures
+        captures += 1
+
+    monkeypatch.setattr(runner, "_capture_all", count_captures)
+    for batch in range(1, 65):
+        runner.begin(batch)
+        assert runner.max_batch >= batch
+    assert (captures, runner.max_batch) == (4, 64)
+
+
+class Event:
+    """Stands for a CUDA event; keeps what happens in which order."""
+
+    log: list[str] = []
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        self.is_blocking = blocking
+
+    def record(self) -> None:
+        self.log.append("record")
+
+    def synchronize(self) -> None:
+        self.log.append("sleep" if self.is_blocking else "spin")
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1.0
+
+
+@pytest.fixture
+def make_on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchRunner]:
+    """Makes runners that take the way of CUDA, with other memory of the CPU as the device's."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "log", [])
+
+    def make(**settings: object) -> BatchRunner:
+        runner = make_runner(HandlerConfig.from_mapping(settings, environ={}))
+        runner._is_cuda, runner._pictures = True, torch.zeros_like(runner._host)
+        return runner
+
+    return make
+
+
+@pytest.mark.parametrize(("blocking", "way"), [(True, "sleep"), (False, "spin")])
+def test_a_worker_waits_once_for_a_batch_and_sleeps(
+    make_on_device: Callable[..., BatchRunner], blocking: bool, way: str
+) -> None:
+    make_on_device(blocking_wait=blocking).run(2, StageTimer())
+    assert Event.log == ["record"] * 3 + [way]
+
+
+def test_pictures_of_both_decoders_reach_the_device(
+    make_on_device: Callable[..., BatchRunner],
+) -> None:
+    runner, on_cpu = make_on_device(), make_runner(CONFIG)
+    pictures = photographs(8)
+    for from_device in ({1, 3}, set(), {0, 1, 2, 3}):
+        runner.begin(4)
+        pictures = pictures[1:] + pictures[:1]
+        for index in range(4):
+            on_cpu.put(index, pictures[index])
+            if index in from_device:
+                runner.put_from_device(index, torch.from_numpy(pictures[index].copy()))
+            else:
+                runner.put(index, pictures[index])
+        answers = [one.run(4, StageTimer()) for one in (runner, on_cpu)]
+        np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
+        np.testing.assert_array_equal(
+            runner.picture(3)[0].numpy(), on_cpu.picture(3)[0].numpy()
+        )
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -109,7 +290,7 @@ def full_precision() -> Iterator[None]:
 def test_pictures_wait_in_pinned_memory_also_after_growing() -> None:
     runner = make_runner(CONFIG, max_batch=2, device="cuda")
     assert runner._host.is_pinned()
-    runner.grow(5)
+    runner.begin(5)
     assert runner._host.is_pinned()
     assert runner.run(5, StageTimer()).classes.shape == (5, 5)
 
@@ -168,7 +349,7 @@ def test_graph_answers_like_the_model_and_is_captured_again_after_growing() -> N
     captured = make_runner(CONFIG, max_batch=4, device="cuda")
     captured.warm_up()
     assert captured.captured_sizes == [1, 2, 4]
-    captured.grow(8)
+    captured.begin(7)
     assert captured.captured_sizes == [1, 2, 4, 8]
     for count in (1, 3, 7):
         for index, picture in enumerate(photographs(count)):

@@ -31,12 +31,26 @@ STICKY = [
         id="torchscript",
     ),
     pytest.param(Exception("FAIL : CUDA failure 700: an illegal"), id="onnx-runtime"),
+    pytest.param(
+        RuntimeError("decoding JPEG images: Failed to synchronize CUDA stream: 700"),
+        id="torchvision",
+    ),
 ]
 MEMORY = [
     pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried to"), id="torch"),
     pytest.param(torch.AcceleratorError("CUDA error: out of memory"), id="driver"),
     pytest.param(
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), id="cublas"
+    ),
+    pytest.param(
+        RuntimeError(
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+        ),
+        id="cudnn",
+    ),
+    pytest.param(
+        RuntimeError("Error while decoding JPEG images: Failed to decode batch: 5"),
+        id="nvjpeg",
     ),
     pytest.param(
         RuntimeError("[enforce fail at alloc_cpu.cpp] Failed to allocate memory"),
@@ -70,6 +84,15 @@ def test_out_of_memory_never_ends_the_worker(error: Exception) -> None:
         assert isinstance(health.fail_batch(error), ModelOutOfMemory)
     assert is_out_of_memory(error) and not is_sticky(error)
     assert (health.failures, health.diagnosis) == (0, None)
+
+
+def test_out_of_memory_empties_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    ModelHealth().fail_batch(ValueError("no"))
+    assert emptied == []
+    ModelHealth().fail_batch(torch.OutOfMemoryError("CUDA out of memory"))
+    assert emptied == [True]
 
 
 @pytest.mark.parametrize("error", OTHER)

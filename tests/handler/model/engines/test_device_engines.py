@@ -1,0 +1,137 @@
+"""The calls that engines make of libraries for CUDA, with recorders in their place."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offpath.handler.config import HandlerConfig
+from offpath.handler.model.engines import eager
+from offpath.handler.model.engines.choose import make_engine
+from offpath.handler.model.engines.compiled import CompiledEngine
+from offpath.handler.model.engines.eager import EagerEngine, fold_batch_norms
+from offpath.handler.model.engines.onnx_runtime import CUDA, TENSORRT
+
+CONFIG = HandlerConfig.from_mapping({"image_size": 64}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("device", "index"), [("cuda", -1), ("cuda:0", 0), ("cuda:1", 1)]
+)
+def test_compiled_loads_on_its_device_and_can_be_captured(
+    device: str, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        torch._C._aoti, "AOTIModelPackageLoader", lambda *args: loaded.append(args)
+    )
+    path = tmp_path / "model.fp16.pt2"
+    path.touch()
+    CompiledEngine(tmp_path, "fp16", torch.device(device))
+    assert loaded == [(str(path), "model", True, 1, index)]
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """The providers that the session is made with, and their options."""
+    made: dict[str, dict[str, Any]] = {}
+
+    class SessionOptions:
+        def add_session_config_entry(self, key: str, value: str) -> None:
+            pass
+
+    fake: Any = types.ModuleType("onnxruntime")
+    fake.SessionOptions = SessionOptions
+    fake.get_available_providers = lambda: [TENSORRT, CUDA]
+    fake.InferenceSession = lambda path, options, wanted: made.update(wanted)
+    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+    return made
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "tensorrt"])
+def test_onnx_runtime_computes_fp32_without_tf32(
+    name: str, tmp_path: Path, providers: dict[str, dict[str, Any]]
+) -> None:
+    (tmp_path / "model.fp32.onnx").touch()
+    model, device = torch.nn.Identity(), torch.device("cuda:1")
+    make_engine(name, "fp32", model, CONFIG, device, tmp_path, 1)
+    assert providers[CUDA] == {"device_id": 1, "use_tf32": False}
+
+
+def test_tensorrt_builds_one_engine_for_all_batches_and_keeps_it(
+    tmp_path: Path, providers: dict[str, dict[str, Any]]
+) -> None:
+    (tmp_path / "model.fp32.onnx").touch()
+    model, device = torch.nn.Identity(), torch.device("cuda:0")
+    make_engine("tensorrt", "fp16", model, CONFIG, device, tmp_path, 1)
+    options = providers[TENSORRT]
+    assert options["trt_fp16_enable"] and options["trt_engine_cache_enable"]
+    assert options["trt_engine_cache_path"] == str(tmp_path)
+    shapes = [options[f"trt_profile_{name}_shapes"] for name in ("min", "opt", "max")]
+    assert shapes == [f"pictures:{batch}x64x64x3" for batch in (1, 16, 64)]
+
+
+class Normed(torch.nn.Module):
+    """Two convolutions with batch norms; the output of the second is also used without its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(3, 3, 3, padding=1) for _ in "ab")
+        self.norm, self.other = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        planes = self.second(self.norm(self.first(batch)).relu())
+        return (planes + self.other(planes)).mean((2, 3))
+
+
+class Branching(Normed):
+    """Cannot be traced."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch if batch.sum() > 0 else -batch)
+
+
+def make_normed(kind: type[Normed] = Normed) -> Normed:
+    torch.manual_seed(0)
+    model = kind()
+    with torch.no_grad():
+        for _ in range(20):
+            model(torch.randn(4, 3, 8, 8) * 3 + 1)  # the norms learn mean and variance
+    return model.eval()
+
+
+def count_norms(model: torch.nn.Module) -> int:
+    return sum(isinstance(one, torch.nn.BatchNorm2d) for one in model.modules())
+
+
+@pytest.mark.parametrize(("kind", "left"), [(Normed, 1), (Branching, 2)])
+def test_folding_changes_no_answer(kind: type[Normed], left: int) -> None:
+    model = make_normed(kind)
+    folded = fold_batch_norms(model)
+    assert (count_norms(folded), count_norms(model)) == (left, 2)
+    batch = torch.rand(5, 3, 8, 8)
+    torch.testing.assert_close(folded(batch), model(batch))
+
+
+def test_torchscript_is_left_as_it_is() -> None:
+    script = torch.jit.script(make_normed())
+    batch = torch.rand(2, 3, 8, 8)
+    assert torch.equal(fold_batch_norms(script)(batch), script(batch))
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "left"), [("cuda", "fp16", 1), ("cpu", "bf16", 2)]
+)
+def test_only_a_device_gets_a_folded_copy(
+    device: str, precision: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eager, "Normaliser", lambda *_: None)  # would be on the device
+    model = make_normed()
+    engine = EagerEngine(model, CONFIG, torch.device(device), precision)
+    assert (count_norms(engine.model), count_norms(model)) == (left, 2)
+    assert next(engine.model.parameters()).dtype == eager.DTYPES[precision]
