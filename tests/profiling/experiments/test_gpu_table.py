@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from tests.profiling.runs import PHOTOS, make_run, make_window
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts/gpu.sh"
+# What the programs of a user's shell are found by.
+KEPT = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
 EVERY = sum(gpu_table.SHOWN.values(), [])
 
 
@@ -148,3 +153,18 @@ def test_photographs_for_the_t4_are_progressive(tmp_path: Path) -> None:
     gpu_table.make_progressive(tmp_path / "made", str(source))
     with Image.open(tmp_path / "made/a.jpg") as image:
         assert image.info.get("progressive") and image.size == (64, 48)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.timeout(600)
+def test_try_measures_real_servers_on_any_machine() -> None:
+    if not Path(sys.prefix, ".offpath-serve,bench,dev").exists():
+        pytest.skip("this environment was not made by scripts/test.sh")
+    results = ROOT / "build/gpu-try"
+    shutil.rmtree(results, ignore_errors=True)
+    done = run_script("--try", "--step", "6", OFFPATH_VENV=sys.prefix, **KEPT)
+    assert done.returncode == 0, done.stderr
+    rows = (results / "table.md").read_text().splitlines()
+    (row,) = (row for row in rows if "offpath, GPU decoding | photos-55k" in row)
+    assert float(row.split("|")[5].replace(",", "")) > 0
