@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from unittest.mock import patch
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
+from offpath.handler.request import url_form
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
 from offpath.handler.request.multipart import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
@@ -98,6 +101,22 @@ def test_any_form_is_parsed_into_parts_of_itself_or_refused(
     except BadEnvelope:
         return
     assert all(bytes(value) in body for value in fields.values())
+
+
+CODES = st.sampled_from([b"%", b"%4", b"%41", b"%zz", b"%%", b"+", b"=", b"&"])
+
+
+@given(st.lists(CODES | st.binary(max_size=8)).map(b"".join), st.integers(4, 9))
+def test_any_percent_encoded_form_is_decoded_as_python_does_or_refused(
+    text: bytes, piece_bytes: int
+) -> None:
+    with patch.object(url_form, "PIECE_BYTES", piece_bytes):
+        try:
+            decoded = url_form.read_percent_encoded(url_form.FIELD + text)
+        except BadEnvelope:
+            assert 3 * text.count(b"%") > len(text)
+        else:
+            assert decoded == unquote_to_bytes(text)
 
 
 SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 224])
