@@ -16,6 +16,10 @@ from offpath.handler.request.payload import Payload
 from offpath.handler.stages import BatchTimings
 
 
+# A header of 8 kB becomes 48 kB of escapes in the spool, where it displaces other records.
+MAX_USER_ID = 256
+
+
 class RequestContext(Protocol):
     """Ids and headers of a batch's requests, by their index, as in TorchServe's Context."""
 
@@ -98,5 +102,5 @@ def _find_header(context: RequestContext, idx: int, name: str) -> str | None:
     """Finds a header by its lower-case name, because TorchServe keeps the client's spelling."""
     for key, value in context.get_all_request_header(idx).items():
         if key.lower() == name:
-            return str(value)
+            return str(value)[:MAX_USER_ID]
     return None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS, MarFile, read_mar
+from offpath.archive.model_config import DEVICE_TYPES
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError
 from offpath.handler.process.host_limits import count_cores
@@ -75,6 +76,10 @@ def _check_settings(area: str, config: dict[str, Any]) -> Iterator[Finding]:
 
 def _check_device(area: str, config: dict[str, Any]) -> Finding:
     device = config.get(DEVICE, "cpu")
+    if device not in DEVICE_TYPES:
+        return wrong(
+            area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}"
+        )
     if device == "gpu" and not has_gpu():
         found = "the archive asks for a GPU, and torch finds none on this host"
         return wrong(area, "device", found, CPU_INSTEAD)

@@ -122,6 +122,7 @@ def test_any_manifest_is_taken_or_refused(manifest: str) -> None:
 @given(CONFIGS)
 @example("a: &a [x, x]\n" + "b: &b [*a, *a]\n" * 40)
 @example("a: !!bool x")
+@example('{"deviceType": "\\u001f"}')
 def test_any_config_is_taken_or_refused(config: str) -> None:
     write_and_check(json.dumps({"model": MODEL}), config)
 

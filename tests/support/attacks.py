@@ -10,12 +10,18 @@ import http.client
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tests.fuzz.costly_requests import MOST_BYTES, PALETTE, png
-from tests.support.costly import progressive_jpeg
+from tests.fuzz.costly_requests import (
+    COSTLY,
+    MOST_BYTES,
+    PALETTE,
+    png,
+)
+from tests.support.costly import make_tiff, progressive_jpeg
 
 ADDRESS = ("127.0.0.2", 0)
 TIMEOUT_S = 60.0
@@ -62,6 +68,18 @@ ATTACKS = {
     ),
     "250 uploads stopped at 4 MB": Attack(
         lambda: bytes(8_000_000), connections=250, pause_s=60, sent_share=0.5
+    ),
+    # Two readers of one file: Pillow skips a tag of type 17, and libtiff decodes by it.
+    "TIFF with a tag twice": Attack(
+        lambda: make_tiff(
+            zlib.compress(bytes(10**6)), strips=100, first=[(279, 17, [10**6] * 100)]
+        )
+    ),
+    "form of percent signs": Attack(
+        lambda: b"data=" + b"%" * (8 * 2**20), connections=1, pause_s=0.5, headers=FORM
+    ),
+    "damaged JPEG": Attack(
+        COSTLY["JPEG"]["damaged, many scans"], connections=1, pause_s=2.0
     ),
     "PNG of 50 million pixels": Attack(
         lambda: png(7071, 7071, 8, PALETTE, 8, False), connections=1, pause_s=1.0

@@ -8,7 +8,7 @@ from ts.context import Context, RequestProcessor
 
 from offpath.handler.prediction_log.batch_records import make_records
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.record import Record
+from offpath.handler.prediction_log.record import FIELDS, Record, encode_records
 from offpath.handler.stages import BatchTimings, Stage
 from tests.handler.conftest import MakePipeline
 from tests.support.photographs import encode, find_photograph
@@ -90,6 +90,15 @@ def test_user_id_is_found_however_the_client_spells_it(
     headers = {"content-type": "image/jpeg", name: "ni\u00f1o"}
     (good,) = record(make_pipeline, [{"body": JPEG}], headers)
     assert good.user_id == "ni\u00f1o"
+
+
+def test_a_long_user_id_takes_no_more_of_the_spool_than_a_record_does(
+    make_pipeline: MakePipeline,
+) -> None:
+    headers = {"content-type": "image/jpeg", "x-user-id": "\x1b\u2028" * 4000}
+    (good,) = record(make_pipeline, [{"body": JPEG}], headers)
+    line = encode_records([good], FIELDS)
+    assert len(line) < 3000 and line.isascii() and b"\x1b" not in line
 
 
 @pytest.mark.parametrize(

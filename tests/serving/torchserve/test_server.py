@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -101,12 +102,15 @@ def test_clients_cause_a_line_a_second_and_forge_none(closed: TorchServe) -> Non
     before, size = count_log_lines(closed), log_bytes(closed)
     begin_s = time.monotonic()
     with httpx.Client(headers=form, trust_env=False) as client:
+        with contextlib.suppress(httpx.HTTPError):
+            # Java quotes all of it, in the log and in its answer.
+            client.post(url, content=b"data=" + b"%" * 10**6)
         for _ in range(BROKEN_FORMS):
             client.post(url, content=b"%zz\x1b[2J\r\nforged=" + b"%0d%0aforged" * 9)
     seconds = time.monotonic() - begin_s
     lines = count_log_lines(closed) - before
     assert lines <= seconds + 1
-    assert log_bytes(closed) - size < 1000 * (seconds + 1)
+    assert log_bytes(closed) - size < 10_000 + 1000 * (seconds + 1)
     assert b"\x1b" not in closed.log_path.read_bytes()
     assert post(closed) == "3"
 
