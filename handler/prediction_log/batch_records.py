@@ -15,7 +15,6 @@ from offpath.handler.process.warmup import is_warm_up
 from offpath.handler.request.payload import Payload
 from offpath.handler.stages import BatchTimings
 
-
 # A header of 8 kB becomes 48 kB of escapes in the spool, where it displaces other records.
 MAX_USER_ID = 256
 
