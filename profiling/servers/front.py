@@ -29,7 +29,8 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.one_host import OneHostSession
 from offpath.serving.front.several_hosts import SeveralHostsSession
-from offpath.serving.torchserve.session import AnyServer, View
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.session import View
 
 # Free ports; all clients of a benchmark share one address.
 DOOR = DoorSettings(port=0, metrics_port=0, client_connections=10_000)
@@ -45,7 +46,7 @@ HOSTS = Behind(False, 32 << 20, 240, 10_000)
 class RunningBehindDoor(RunningTorchServe):
     """A ready TorchServe or Granian behind a door."""
 
-    def __init__(self, server: AnyServer, door: Door, began_s: float | None) -> None:
+    def __init__(self, server: TorchServe, door: Door, began_s: float | None) -> None:
         super().__init__(server, began_s=began_s)
         self._door = door
         self.predict_url = f"{door.url}/predictions/{archives.NAME}"

@@ -39,7 +39,7 @@ from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import AnyServer, make_server, warm_up
+from offpath.serving.torchserve.session import make_server, warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
@@ -60,13 +60,13 @@ class RunningTorchServe:
 
     def __init__(
         self,
-        server: AnyServer,
+        server: TorchServe,
         beside: Beside = Beside(),
         began_s: float | None = None,
     ) -> None:
         self.server, self._beside = server, beside
         self.began_s = began_s
-        self.can_scale = isinstance(server, TorchServe)
+        self.can_scale = not isinstance(server, GranianServer)
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
@@ -199,7 +199,7 @@ class TorchServeAdapter(Adapter):
         with self.beside() as beside:
             began_s = time.perf_counter()
             with make_server(self._make_settings(beside)) as server:
-                if not self.stock and isinstance(server, TorchServe):
+                if not self.stock and not isinstance(server, GranianServer):
                     # `offpath serve` announces a server after this.
                     workers = int(self.archive_settings.get("minWorkers", 1))
                     warm_up(server.inference_url, archives.NAME, workers)

@@ -14,12 +14,12 @@ from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VA
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.granian.slots import ServedModel, plan_models
 from offpath.serving.torchserve.properties import DEFAULTS
+from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
     LOOPBACK,
     ServerSettings,
     read_config,
 )
-from offpath.serving.torchserve.session import AnyServer
 
 # A request may wait for one batch before its own, or for a worker that restarts.
 WAITING_BATCHES = 2
@@ -115,7 +115,7 @@ def settings_behind(
     )
 
 
-def has_ready_workers(server: AnyServer) -> bool:
+def has_ready_workers(server: TorchServe) -> bool:
     """Tells whether every model has a READY worker."""
     try:
         with server.management() as management:
@@ -139,7 +139,7 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def turn_links(server: AnyServer, run: Path) -> None:
+def turn_links(server: TorchServe, run: Path) -> None:
     """Points the door's links at a server: every new connection goes there from now on."""
     for name, socket in server.links().items():
         new = run / f"{name}.new"

@@ -29,7 +29,7 @@ from offpath.serving.front.nginx_config import (
 )
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.torchserve.launch import make_short_tmp_dir
-from offpath.serving.torchserve.session import AnyServer
+from offpath.serving.torchserve.server import TorchServe
 
 READY_FILE = "ready"
 PROBE_TIMEOUT_S = 10.0
@@ -100,7 +100,7 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: AnyServer) -> None:
+    def let_in(self, server: TorchServe) -> None:
         """Sends new requests to a server."""
         turn_links(server, self.place.run)
         write_models(self.place.run, server.model_names())

@@ -16,6 +16,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import NginxBinary
+from offpath.serving.granian.slots import name_socket
 from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
 
@@ -209,7 +210,7 @@ def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
         name = f"granian_{model.first_slot}"
         most = model.share_queue(behind.queue)
         servers = "\n".join(
-            f"server unix:{run}/worker-{slot}.sock max_conns={most} fail_timeout=1s;"
+            f"server unix:{run}/{name_socket(slot)} max_conns={most} fail_timeout=1s;"
             for slot in model.slots
         )
         servers = WORKERS.format(servers=servers, times=times)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import AnyServer, make_server, start_checked
+from offpath.serving.torchserve.session import make_server, start_checked
 
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
@@ -59,7 +60,7 @@ class Retired:
         ending: the thread that stops it.
     """
 
-    server: AnyServer
+    server: TorchServe
     since: float
     drain_s: float
     ending: threading.Thread | None = None
@@ -95,18 +96,18 @@ class Rotation:
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[AnyServer], None],
+        let_in: Callable[[TorchServe], None],
         drain_s: float,
     ) -> None:
         self._make_settings, self._let_in = make_settings, let_in
         self._drain_s = drain_s
         self._count = 0
-        self._current: AnyServer | None = None
+        self._current: TorchServe | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None
 
     @property
-    def current(self) -> AnyServer:
+    def current(self) -> TorchServe:
         """The server that gets the requests.
 
         Raises:

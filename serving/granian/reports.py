@@ -48,8 +48,8 @@ class Reports:
             self._fail(slot, f"its worker ended {report['ended']}")
         elif "failed" in report:
             self._fail(slot, report["failed"])
-        for (name, labels), value, is_counter in report.get("series", ()):
-            key = name, tuple(map(tuple, labels))
+        for (name, labels, is_counter), value in report.get("series", ()):
+            key = name, tuple(map(tuple, labels)), is_counter
             before = self._series.get(key, 0.0) if is_counter else 0.0
             self._series[key] = before + value
 
@@ -101,7 +101,7 @@ class Reports:
         with self._lock:
             series = sorted(self._series.items())
         lines = []
-        for (name, labels), value in series:
+        for (name, labels, _), value in series:
             # As TorchServe spells its own label and the handler's.
             host = "hostname" if name.startswith("ts_") else "Hostname"
             pairs = (*labels, (host, self._host_name))

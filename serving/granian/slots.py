@@ -58,6 +58,11 @@ class ServedModel:
         return max(self.settings["batchSize"], -(-requests // len(self.slots)))
 
 
+def name_socket(slot: int) -> str:
+    """Returns the name of a worker's socket, and of the front door's link to it."""
+    return f"worker-{slot}.sock"
+
+
 def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
     """Numbers the workers of archives, each given with the name that its model is served under.
 

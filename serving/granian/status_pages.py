@@ -7,10 +7,11 @@ private socket or from Prometheus.
 from __future__ import annotations
 
 import json
-import socketserver
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,17 +23,16 @@ class StatusPages:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._servers: list[socketserver.BaseServer] = []
+        self._servers: list[BaseServer] = []
 
     def open_socket(self, path: Path) -> None:
         """Answers everything on a Unix socket, which only this user can reach."""
-        handler = self._make_handler(True)
-        self._start(_UnixServer(str(path), handler))
+        self._start(_UnixServer(str(path), partial(_Answer, self._reports, True)))
         path.chmod(0o600)
 
     def open_port(self, host: str, port: int) -> None:
         """Answers /metrics on a TCP port."""
-        self._start(_TCPServer((host, port), self._make_handler(False)))
+        self._start(_TCPServer((host, port), partial(_Answer, self._reports, False)))
 
     def close(self) -> None:
         """Stops listening."""
@@ -41,41 +41,9 @@ class StatusPages:
             server.server_close()
         self._servers = []
 
-    def _start(self, server: socketserver.BaseServer) -> None:
+    def _start(self, server: BaseServer) -> None:
         self._servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    def _make_handler(self, has_management: bool) -> type[BaseHTTPRequestHandler]:
-        reports = self._reports
-
-        class Handler(BaseHTTPRequestHandler):
-            """One connection, which ends after its answer."""
-
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                path = urlsplit(self.path).path
-                if path == "/metrics":
-                    self._answer(
-                        200, "text/plain; version=0.0.4", reports.format_metrics()
-                    )
-                    return
-                found = find_page(reports, path) if has_management else None
-                text = json.dumps(found or {"code": 404, "message": "no such page"})
-                self._answer(200 if found else 404, "application/json", text)
-
-            def _answer(self, status: int, content_type: str, text: str) -> None:
-                body = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Writes no line per request."""
-
-        return Handler
 
 
 def find_page(reports: Reports, path: str) -> object:
@@ -90,15 +58,43 @@ def find_page(reports: Reports, path: str) -> object:
     return None
 
 
-class _UnixServer(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
+class _Answer(BaseHTTPRequestHandler):
+    """One connection, which ends after its answer."""
 
-    def handle_error(self, *_: object) -> None:
-        """Prints no traceback for a client that has left."""
+    timeout = 10.0
+
+    def __init__(self, reports: Reports, has_management: bool, *args: Any) -> None:
+        self._reports, self._has_management = reports, has_management
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        text, status = json.dumps({"code": 404, "message": "no such page"}), 404
+        if path == "/metrics":
+            text, status = self._reports.format_metrics(), 200
+        elif self._has_management:
+            page = find_page(self._reports, path)
+            text, status = (json.dumps(page), 200) if page else (text, status)
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Writes no line per request."""
 
 
-class _TCPServer(socketserver.ThreadingTCPServer):
+class _Quiet(BaseServer):
     daemon_threads = allow_reuse_address = True
 
     def handle_error(self, *_: object) -> None:
         """Prints no traceback for a client that has left."""
+
+
+class _UnixServer(_Quiet, ThreadingUnixStreamServer):
+    pass
+
+
+class _TCPServer(_Quiet, ThreadingTCPServer):
+    pass

@@ -15,6 +15,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from offpath.handler.request.body_from_front_door import (
     KEY_HEADER,
     TYPE_HEADER,
 )
-from offpath.serving.granian.series import Series
+from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
@@ -104,11 +105,8 @@ class App:
         series: Series,
     ) -> None:
         self._handler, self._series = handler, series
-        settings, self._timeout_s = (
-            slot["settings"],
-            slot["settings"]["responseTimeout"],
-        )
-        version = slot["version"]
+        settings, version = slot["settings"], slot["version"]
+        self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
         self._most_requests, self._most_bytes = slot["queue"], plan["most_bytes"]
         self._has_door = isinstance(slot["listen"], str)
@@ -116,10 +114,8 @@ class App:
         self._requests = self._bytes = 0
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
-        self._statuses = [0] * 6
-        self._answered = 0
-        self._took_s = 0.0
-        self._batches = BatchQueue(
+        self._statuses, self._answered, self._took_s = [0] * 6, 0, 0.0
+        self.batches = BatchQueue(
             self._handle, settings["batchSize"], settings["maxBatchDelay"] / 1000
         )
         self.server: Server | None = None
@@ -187,7 +183,7 @@ class App:
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
             request = Request(body, request_id, headers, began_s)
-            answer: Answer = await self._batches.answer(request)
+            answer: Answer = await self.batches.answer(request)
             self._answered += 1
             self._took_s += time.monotonic() - began_s
             return answer
@@ -229,7 +225,7 @@ class App:
             return
         self.is_ending = True
         logger.error("this worker must be replaced: %s", why)
-        self._batches.abandon(Refused(MODEL_GONE))
+        self.batches.abandon(Refused(MODEL_GONE))
         self.write_series()
         if self.server is not None:
             self.server.stop()
@@ -241,7 +237,7 @@ class App:
         while True:
             # The kernel ends this process if the loop does not come back here in time.
             signal.alarm(int(self._timeout_s + 2 * TICK_S))
-            running_s = self._batches.running_s
+            running_s = self.batches.running_s
             if running_s > self._timeout_s:
                 self.replace(f"a batch has been running for {running_s:.0f} s")
             self.write_series()
@@ -260,10 +256,6 @@ class App:
         self._series.add(
             "ts_inference_latency_microseconds", took_s * 1e6, **self._labels
         )
-
-    def close(self) -> None:
-        """Answers what waits and ends the thread."""
-        self._batches.close()
 
 
 def run_worker(
@@ -286,12 +278,12 @@ def run_worker(
             Path(slot["folder"]),
             batch_size=slot["settings"]["batchSize"],
             gpu=choose_gpu(slot["device"], slot["number"]),
-            make_metric=series.make,
+            make_metric=partial(Metric, series),
             name=slot["name"],
         )
         warm_up(handler, plan, slot["settings"]["batchSize"])
         load_ms = (time.monotonic() - began_s) * 1e3
-        series.set("WorkerLoadTime", load_ms, WorkerName=name, Level="Host")
+        series.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
     except Exception as error:
         lines = traceback.format_exception_only(error)
         send(reports, slot["number"], failed="".join(lines).strip())
@@ -314,9 +306,7 @@ async def serve(
     """Answers requests until SIGTERM, then those in flight."""
 
     def report() -> None:
-        taken = series.take()
-        if taken and not send(reports, slot["number"], series=taken):
-            series.put_back(taken)
+        series.report(lambda values: send(reports, slot["number"], series=values))
 
     app = App(plan, slot, handler, series)
     app.server = InheritedServer(listener, app)
@@ -332,7 +322,7 @@ async def serve(
     with contextlib.suppress(asyncio.CancelledError):
         await watch
     signal.alarm(0)
-    await asyncio.to_thread(app.close)
+    await asyncio.to_thread(app.batches.close)
     await asyncio.to_thread(handler.close)
     app.write_series()
     report()

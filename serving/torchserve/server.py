@@ -82,6 +82,7 @@ class TorchServe:
     """
 
     product = "TorchServe"
+    server_log = SERVER_LOG
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -160,7 +161,7 @@ class TorchServe:
     @property
     def log_path(self) -> Path:
         """The log file to read first."""
-        return self.log_dir / (CONSOLE_LOG if self.settings.stock else SERVER_LOG)
+        return self.log_dir / (CONSOLE_LOG if self.settings.stock else self.server_log)
 
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the Python workers, in order of start."""
@@ -197,22 +198,20 @@ class TorchServe:
             ExpectedError: the server ended, a model or a worker failed to load, or the time is
                 up. The message has lines from the log.
         """
-        deadline = time.monotonic() + timeout_s
-        self._wait_until(self._has_token, deadline, timeout_s)
+        self._wait_until(self._has_token, timeout_s)
         with self.management() as management:
-            self._wait_until(lambda: self._all_ready(management), deadline, timeout_s)
+            self._wait_until(lambda: self._all_ready(management), timeout_s)
         for kind in socket_kinds(self.settings):
             # A second lock: the run folder already belongs to this user alone.
             (self.socket(kind) or Path()).chmod(0o600)
 
-    def _wait_until(
-        self, is_done: Callable[[], bool], deadline: float, timeout_s: float
-    ) -> None:
+    def _wait_until(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         while not is_done():
             self._raise_if_failed()
             if time.monotonic() > deadline:
                 last = [line.message for line in self._log_lines()[-10:]]
-                self._fail(f"TorchServe is not ready after {timeout_s:.0f} s", last)
+                self._fail(f"{self.product} is not ready after {timeout_s:.0f} s", last)
             time.sleep(POLL_S)
 
     def drain(self, timeout_s: float) -> bool:
@@ -264,29 +263,34 @@ class TorchServe:
         # TokenAuthorization.java writes it to Java's working folder.
         return _once_started(self._tmp_dir) / "key_file.json"
 
-    def _launch(self) -> None:
+    def _make_folders(self) -> tuple[Path, Path]:
+        """Makes the folders of this run and of its logs."""
         self._tmp_dir = make_short_tmp_dir()
         self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
         # Logs may name clients and files: other users of the machine cannot read them.
         self._log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-        server_log = self._log_dir / SERVER_LOG
+        server_log = self._log_dir / self.server_log
         # Skip what earlier runs have logged. The console log is overwritten.
         self._log_start = server_log.stat().st_size if server_log.exists() else 0
+        return self._tmp_dir, self._log_dir
+
+    def _launch(self) -> None:
+        tmp_dir, log_dir = self._make_folders()
         self._ports = choose_ports(self.settings)
-        properties = build_properties(self.settings, self._ports, self._tmp_dir)
-        config_path = self._tmp_dir / "effective.properties"
+        properties = build_properties(self.settings, self._ports, tmp_dir)
+        config_path = tmp_dir / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
-        with open(self._log_dir / CONSOLE_LOG, "wb") as console:
+        with open(log_dir / CONSOLE_LOG, "wb") as console:
             self._process = subprocess.Popen(
                 make_command(
                     self.settings,
                     properties.get("vmargs", ""),
                     config_path,
-                    self._tmp_dir,
+                    tmp_dir,
                 ),
-                cwd=self._tmp_dir,
+                cwd=tmp_dir,
                 env={
-                    **make_environment(self.settings, self._tmp_dir, self._log_dir),
+                    **make_environment(self.settings, tmp_dir, log_dir),
                     WARM_UP_VARIABLE: self.warm_up_key,
                 },
                 stdin=subprocess.DEVNULL,
@@ -295,10 +299,10 @@ class TorchServe:
                 # Ctrl-C then reaches only this process, which ends the whole session.
                 start_new_session=True,
             )
-        self._guard = Guard(self._process.pid, self._tmp_dir)
+        self._guard = Guard(self._process.pid, tmp_dir)
 
     def _log_lines(self) -> list[LogLine]:
-        server_log = read_log(self.log_dir / SERVER_LOG, self._log_start)
+        server_log = read_log(self.log_dir / self.server_log, self._log_start)
         return server_log + read_log(self.log_dir / CONSOLE_LOG)
 
     def _has_token(self) -> bool:

@@ -29,7 +29,6 @@ from offpath.serving.torchserve.server_settings import (
     leave_out,
 )
 
-AnyServer = TorchServe | GranianServer
 WATCH_S = 0.5
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
 # After this many, the first request after READY costs the same as later ones.
@@ -113,14 +112,14 @@ def serve(
                 _drain(server, view, drain_s)
 
 
-def make_server(settings: ServerSettings) -> AnyServer:
+def make_server(settings: ServerSettings) -> TorchServe:
     """Returns the server that the settings ask for."""
     if settings.server == "granian":
         return GranianServer(settings)
     return TorchServe(settings)
 
 
-def start_checked(server: AnyServer) -> list[ModelStatus]:
+def start_checked(server: TorchServe) -> list[ModelStatus]:
     """Starts a server, waits until it is READY, checks its settings and warms it up.
 
     Returns:
@@ -192,12 +191,12 @@ def warm_up(
         )
 
 
-def list_unchecked(server: AnyServer) -> list[str]:
+def list_unchecked(server: TorchServe) -> list[str]:
     """Returns the archives that have no settings to compare with those in force."""
     return [a.path.name for _, a in server.archives if not a.model_config]
 
 
-def show_gaps(server: AnyServer, view: View) -> None:
+def show_gaps(server: TorchServe, view: View) -> None:
     """Shows which archives are not served, and which have no settings to compare or no labels."""
     view.show_unchecked(list_unchecked(server))
     for _, archive in server.archives:
@@ -207,7 +206,7 @@ def show_gaps(server: AnyServer, view: View) -> None:
         view.show_problem(f"NOT SERVED (--keep-going): {why}")
 
 
-def _show_sample(server: AnyServer, view: View) -> None:
+def _show_sample(server: TorchServe, view: View) -> None:
     token = server.read_token("inference")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     name = server.model_names()[0]
@@ -215,7 +214,7 @@ def _show_sample(server: AnyServer, view: View) -> None:
         view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
 
-def _watch(server: AnyServer, view: View, hangup: Hangup) -> None:
+def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
     """Shows the errors that the server logs, until the server ends by itself.
 
     Raises:
@@ -238,7 +237,7 @@ def _watch(server: AnyServer, view: View, hangup: Hangup) -> None:
     )
 
 
-def _drain(server: AnyServer, view: View, drain_s: float) -> None:
+def _drain(server: TorchServe, view: View, drain_s: float) -> None:
     """Waits until the requests in flight are answered."""
     try:
         with view.waiting("answering requests in flight ..."):
@@ -254,7 +253,7 @@ def _drain(server: AnyServer, view: View, drain_s: float) -> None:
         )
 
 
-def _urls(server: AnyServer) -> dict[str, str]:
+def _urls(server: TorchServe) -> dict[str, str]:
     urls = {
         "inference": server.inference_url,
         "management": server.management_url,
