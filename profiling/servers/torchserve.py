@@ -70,11 +70,8 @@ class RunningTorchServe:
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
-        if isinstance(self.server, GranianServer):
-            frontend, helpers = self.server.supervisor_pid, []
-        else:
-            frontend = self.server.java_pid
-            helpers = find_fork_helpers(frontend)
+        frontend = self.server.java_pid
+        helpers = find_fork_helpers(frontend)  # none with Granian
         return {
             "frontend": [frontend],
             "workers": self.server.worker_pids(),

@@ -18,7 +18,7 @@ class Reports:
     """Collects reports in a thread.
 
     Attributes:
-        failure: why a worker could not load, with its model's name; None while none failed.
+        failure: `NAME_VERSION` of a model that could not load, and why; None while none failed.
     """
 
     def __init__(self, models: Sequence[ServedModel], host_name: str) -> None:
@@ -27,7 +27,7 @@ class Reports:
         # Slot -> process id and description of the worker that is READY there.
         self._ready: dict[int, tuple[int, Mapping[str, Any]]] = {}
         self._series: dict[Key, float] = {}
-        self.failure: str | None = None
+        self.failure: tuple[str, list[str]] | None = None
 
     def follow(self, receiver: socket.socket) -> None:
         """Collects until the server has ended."""
@@ -56,7 +56,7 @@ class Reports:
     def _fail(self, slot: int, why: str) -> None:
         model = next(one for one in self._models if slot in one.slots)
         # The first failure is the cause; the end of its worker follows.
-        self.failure = self.failure or f"{model.name} {model.version}: {why}"
+        self.failure = self.failure or (f"{model.name}_{model.version}", [why])
 
     def are_all_ready(self) -> bool:
         """Tells whether every slot has a READY worker."""

@@ -13,7 +13,7 @@ import psutil
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.granian.reports import Reports
@@ -59,13 +59,6 @@ class GranianServer(TorchServe):
                 name: listener.with_name(name) for name in map(name_socket, numbers)
             }
         return links
-
-    @property
-    def supervisor_pid(self) -> int:
-        """Process id of the supervisor, from which the workers are forked."""
-        if self._process is None:
-            raise RuntimeError("the server is not started")
-        return self._process.pid
 
     def worker_pids(self) -> list[int]:
         children = psutil.Process(self.java_pid).children()
@@ -141,14 +134,9 @@ class GranianServer(TorchServe):
         self._reports.follow(reports)
 
     def _raise_if_failed(self) -> None:
-        what = self._reports.failure
-        if what is not None:
-            what = f"a model failed to load: {what}"
-        elif not self.is_running():
-            what = "Granian ended while starting: " + "\n  ".join(self.last_words())
-        if what is not None:
-            self._failed = True
-            raise ExpectedError(f"{what}\n  The log {self.log_path} has more.")
+        if self._reports.failure is not None:
+            self._fail_to_load(*self._reports.failure)
+        super()._raise_if_failed()
 
     def _make_plan(self, folder: Path) -> bytes:
         """Unpacks the archives and returns what the supervisor has to know."""

@@ -331,7 +331,7 @@ class TorchServe:
             self._fail_to_load(*find_load_failure(self._log_lines()) or ("", []))
         if not self.is_running():
             failure = find_server_failure(self._log_lines())
-            self._fail("TorchServe ended while starting", failure)
+            self._fail(f"{self.product} ended while starting", failure)
 
     def _fail_to_load(self, who: str, lines: list[str]) -> None:
         """Raises LoadFailure for `who` of the log, or ExpectedError for another model."""

@@ -29,6 +29,7 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
+WHY = r"\(model tricky [12]\.0\) cannot be loaded: ValueError: the weights are of another"
 BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
 # The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
 # FLAG takes it away and does what it says.
@@ -273,8 +274,7 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
         say("no load")
         failed = door.reload()
         assert failed.returncode == 1
-        assert "tricky" in failed.stderr
-        assert "ValueError: the weights are of another model" in failed.stderr
+        assert re.search(WHY, failed.stderr)
         # Another model and another number of workers.
         (flag.parent / "store" / "tricky2.mar").unlink()
         workers = door.python_workers()
@@ -345,5 +345,5 @@ def test_a_model_that_cannot_load_ends_the_start_with_its_own_error(
     process = run_direct(str(archive))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and not output
-    assert "tricky 1.0: ValueError: the weights are of another model" in errors
+    assert re.search(WHY, errors)
     assert "Traceback" not in errors
