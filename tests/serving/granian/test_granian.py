@@ -29,7 +29,9 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
-WHY = r"\(model tricky [12]\.0\) cannot be loaded: ValueError: the weights are of another"
+WHY = (
+    r"\(model tricky [12]\.0\) cannot be loaded: ValueError: the weights are of another"
+)
 BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
 # The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
 # FLAG takes it away and does what it says.
