@@ -15,7 +15,7 @@ import click
 
 from offpath.commands.explained_errors import explain_missing, explain_path
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
-from offpath.serving.printable import printable
+from offpath.serving.printable import printable_lines
 
 FAILED, WRONG_USAGE = 1, 2
 
@@ -102,6 +102,5 @@ def say(error: ExpectedError) -> int:
     """
     is_usage = isinstance(error, (WrongOption, MissingPackage))
     text = " ".join(str(error).split()) if is_usage else str(error)
-    text = "\n".join(map(printable, text.split("\n")))
-    click.echo(f"offpath: {text}", err=True)
+    click.echo(f"offpath: {printable_lines(text)}", err=True)
     return WRONG_USAGE if is_usage else FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.profiling.report.document import Document, Table
+from offpath.serving.printable import printable_lines
 
 
 def format_markdown(document: Document) -> str:
@@ -17,7 +18,7 @@ def format_markdown(document: Document) -> str:
         if section.note:
             blocks.append(section.note)
     blocks += [f"> {warning}" for warning in document.warnings]
-    return "\n\n".join(blocks) + "\n"
+    return printable_lines("\n\n".join(blocks) + "\n")
 
 
 def format_blocks(table: Table) -> list[str]:

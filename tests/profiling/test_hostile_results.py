@@ -1,0 +1,73 @@
+"""Names of servers, workloads, models and functions in a result cannot write HTML or to a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.serving.printable import CONTROL
+from tests.offpath.conftest import Run, run  # noqa: F401
+
+FOLDER = Path(__file__).parents[2] / "profiling" / "results"
+ATTACK = "</script></title><img src=x onerror=alert(1)>\"'[/x]\x1b[2J"
+MARK = "onerror=alert(1)"
+RESULTS = [
+    "compare-55k",
+    "sweep-keep",
+    "tune-55k",
+    "profile-stages",
+]
+# Elements of the pages of good results.
+ELEMENTS = {"img", "script", "iframe", "object", "embed", "link", "base", "form"}
+
+
+class Elements(HTMLParser):
+    """Collects what a browser would run or load."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [tag] if tag in ELEMENTS else []
+        self.found += [name for name, _ in attrs if name.startswith("on")]
+
+
+def list_names(content: dict[str, Any]) -> Iterator[str]:
+    """Yields the names that a user or an archive chose."""
+    for section in ("variants", "workloads"):
+        yield from (n for n in content.get(section, {}) if not n.startswith("limit:"))
+    yield from (v for v in content["host"].values() if isinstance(v, str))
+    yield content["command"]
+
+
+def poison(path: Path) -> str:
+    """Returns a result whose names carry the attack."""
+    text = path.read_text(encoding="utf-8")
+    for name in sorted(set(list_names(json.loads(text)))):
+        if name:
+            text = text.replace(json.dumps(name), json.dumps(name + ATTACK))
+    return text
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_names_of_a_result_are_text_everywhere(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str  # noqa: F811
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(poison(FOLDER / f"{name}.json"), encoding="utf-8")
+    outputs = ["--html", "a.html", "--plot", "a.svg"]
+    done = run("bench", "show", "a.json", *outputs)
+    assert done.code == 0, done.err
+    shown = run("bench", "show", "a.json", "--markdown")
+    for said in (done.out, done.err, shown.out):
+        assert not CONTROL.search(said.replace("\n", ""))
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert MARK in page and Elements(page).found == []
+    assert Elements(Path("a.svg").read_text(encoding="utf-8")).found == []
