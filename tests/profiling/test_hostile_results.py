@@ -1,4 +1,4 @@
-"""Names of servers, workloads, models and functions in a result cannot write HTML or to a terminal."""
+"""Names in a result (servers, workloads, models) are text, on every page and in every terminal."""
 
 from __future__ import annotations
 
