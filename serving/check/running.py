@@ -125,9 +125,9 @@ def _find_door(process: psutil.Process) -> str:
     """Returns where the nginx beside a TorchServe listens; empty without one."""
     parent = process.parent()
     for sibling in parent.children() if parent else ():
-        config = NGINX_CONFIG.search(" ".join(sibling.cmdline()))
-        if config is not None:
-            with contextlib.suppress(OSError):
+        # A process that has just ended must not hide the server.
+        with contextlib.suppress(psutil.Error, OSError):
+            if config := NGINX_CONFIG.search(" ".join(sibling.cmdline())):
                 listen = NGINX_LISTEN.search(Path(config[1]).read_text("utf-8"))
                 return f"front door at {listen[1]}" if listen else ""
     return ""
