@@ -1,7 +1,7 @@
 """Counts the front door's answers by status and error type, for /metrics.
 
-nginx writes a short line per answer to a log in memory, and that to a file in blocks (nginx.conf).
-So nothing waits for the counting. An nginx worker that is killed loses its last second.
+nginx collects a short line per answer in memory and writes the lines to a file once per second
+(nginx.conf). No answer waits for the counting. A killed nginx worker loses its last second.
 """
 
 from __future__ import annotations
