@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.serving.shell.archived_handler import make_event_id
 from offpath.deploy.exportable import ARCHIVED_DECODER, unpack
+from offpath.serving.shell.archived_handler import make_event_id
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
 
