@@ -217,3 +217,5 @@ def test_new_clients_beside_what_never_ends(
     print(f"\n{name}: alone {alone}\nbeside {beside}, {memory >> 20} MB of bodies")
     assert alone.rate and not alone.failed
     assert beside.rate and not beside.failed
+    # Two of the attack's bodies and two good ones: the quarter for this size holds five of 32 MiB.
+    assert memory <= 64 << 20
