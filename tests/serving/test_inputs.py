@@ -1,25 +1,54 @@
-"""Good and bad bodies through a real TorchServe."""
+"""Good and bad bodies through a real TorchServe and a real Granian, without a front door."""
 
 from __future__ import annotations
 
 import base64
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.client import Client
+from offpath.serving.granian.server import GranianServer
 from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.support.pictures import jpeg, rejected
 
 pytestmark = pytest.mark.server
 BASE64 = base64.b64encode(jpeg()).decode()
+PATH = "/predictions/classifier"
+
+
+@pytest.fixture(
+    scope="module",
+    params=["torchserve", pytest.param("granian", marks=pytest.mark.slow)],
+)
+def either(
+    request: pytest.FixtureRequest, server: TorchServe, model_store: Path
+) -> Iterator[TorchServe]:
+    """Returns the shared TorchServe, or a Granian, which serves one model without a door."""
+    if request.param == "torchserve":
+        yield server
+        return
+    settings = ServerSettings(
+        model_store=model_store,
+        models=("classifier.mar",),
+        server="granian",
+        inference_port=0,
+        management_port=0,
+        metrics_port=0,
+    )
+    with GranianServer(settings) as running:
+        yield running
 
 
 @pytest.fixture
-def http(server: TorchServe) -> httpx.Client:
-    return httpx.Client(base_url=server.inference_url, timeout=60)
+def http(either: TorchServe) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=either.inference_url, timeout=60) as client:
+        yield client
 
 
 def top_label(response: httpx.Response) -> str:
@@ -36,7 +65,7 @@ def top_label(response: httpx.Response) -> str:
     ],
 )
 def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
-    assert top_label(http.post("/predictions/classifier", **body)) == "espresso"
+    assert top_label(http.post(PATH, **body)) == "espresso"
 
 
 @pytest.mark.parametrize(
@@ -47,20 +76,21 @@ def test_forms_and_base64_are_accepted(http: httpx.Client, body: dict) -> None:
         pytest.param(b"=%zz", 500, "ErrorDataDecoderException", id="java"),
     ],
 )
-def test_an_image_that_is_labelled_a_form_is_refused(
-    http: httpx.Client, escape: bytes, status: int, said: str
+def test_java_refuses_an_image_that_is_labelled_a_form(
+    server: TorchServe, escape: bytes, status: int, said: str
 ) -> None:
+    """Behind a front door, and with Granian, the handler gets the body and reads the image."""
     # Java also stops at an empty name, such as "&=".
     body = b"\x89PNG\r\n\x1a\n" + escape + b"x" * 100
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    response = http.post("/predictions/classifier", content=body, headers=form)
+    response = httpx.post(server.inference_url + PATH, content=body, headers=form)
     assert response.status_code == status and said in response.text
 
 
-def test_a_thin_client_gets_the_same_answer(server: TorchServe) -> None:
-    with Client(server.inference_url, "classifier") as full:
+def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
+    with Client(either.inference_url, "classifier") as full:
         expected = full.predict(jpeg()).labels
-    with Client(server.inference_url, "classifier", thin=True) as thin:
+    with Client(either.inference_url, "classifier", thin=True) as thin:
         got = thin.predict(jpeg()).labels
     assert [label for label, _ in got][0] == expected[0][0]
     assert abs(got[0][1] - expected[0][1]) < 0.01
@@ -71,7 +101,7 @@ def test_a_bad_item_gets_its_own_4xx_with_a_json_body(
     http: httpx.Client, name: str
 ) -> None:
     body, status, kind = rejected()[name]
-    response = http.post("/predictions/classifier", content=body)
+    response = http.post(PATH, content=body)
     assert response.status_code == status, response.text
     answer = response.json()
     assert set(answer) == {"code", "type", "message"}
@@ -79,16 +109,16 @@ def test_a_bad_item_gets_its_own_4xx_with_a_json_body(
     assert response.reason_phrase.isascii() and response.reason_phrase
 
 
-def test_neighbours_of_bad_items_are_answered(server: TorchServe) -> None:
+def test_neighbours_of_bad_items_are_answered(either: TorchServe) -> None:
     good = jpeg(size=(500, 333))
     bad = [body for body, *_ in rejected().values() if len(body) < 1_000_000]
     bodies = [good if i % 2 else bad[i // 2 % len(bad)] for i in range(128)]
 
     def send(client: httpx.Client, body: bytes) -> int:
-        return client.post("/predictions/near-free", content=body).status_code
+        return client.post(PATH, content=body).status_code
 
     with (
-        httpx.Client(base_url=server.inference_url, timeout=60) as client,
+        httpx.Client(base_url=either.inference_url, timeout=60) as client,
         ThreadPoolExecutor(32) as pool,
     ):
         statuses = list(pool.map(lambda body: send(client, body), bodies))
@@ -98,15 +128,15 @@ def test_neighbours_of_bad_items_are_answered(server: TorchServe) -> None:
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
-    server: TorchServe, count: int
+    either: TorchServe, count: int
 ) -> None:
-    workers = server.worker_pids()
+    workers = either.worker_pids()
     generator = random.Random(count)
     magics = [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF", b"BM"]
     magics += [b"II*\x00", b"\x93NUMPY\x01\x00", b"{", b'"']
     limits = httpx.Limits(max_connections=16, max_keepalive_connections=16)
     with (
-        httpx.Client(base_url=server.inference_url, timeout=60, limits=limits) as http,
+        httpx.Client(base_url=either.inference_url, timeout=60, limits=limits) as http,
         ThreadPoolExecutor(16) as pool,
     ):
 
@@ -114,9 +144,9 @@ def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
             body = generator.choice(magics) + generator.randbytes(
                 generator.randint(1, 2000)
             )
-            return http.post("/predictions/near-free", content=body).status_code
+            return http.post(PATH, content=body).status_code
 
         statuses = list(pool.map(send, range(count)))
     assert len(statuses) == count
     assert all(status == 200 or 400 <= status < 500 for status in statuses)
-    assert server.worker_pids() == workers
+    assert either.worker_pids() == workers

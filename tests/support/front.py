@@ -78,9 +78,13 @@ class FrontProcess:
         masters = self.children("nginx")
         return [c.pid for m in masters for c in psutil.Process(m).children()]
 
+    def servers(self) -> list[int]:
+        """Returns the first process of every server behind the door, here Java."""
+        return self.children("java")
+
     def python_workers(self) -> list[int]:
         """Returns the Python workers of every TorchServe."""
-        return [pid for java in self.children("java") for pid in find_workers(java)]
+        return [pid for java in self.servers() for pid in find_workers(java)]
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
 
-from tests.support.front import FrontProcess
+from tests.support.front import FrontProcess, front
 
 
 class GranianProcess(FrontProcess):
@@ -21,6 +21,10 @@ class GranianProcess(FrontProcess):
             for child in psutil.Process(self.process.pid).children()
             if any(part.endswith("supervisor.py") for part in child.cmdline())
         ]
+
+    def servers(self) -> list[int]:
+        """Returns every supervisor."""
+        return [supervisor.pid for supervisor in self.supervisors()]
 
     def python_workers(self) -> list[int]:
         """Returns the workers of every server."""
@@ -37,3 +41,8 @@ def granian(
         yield door
     finally:
         door.stop()
+
+
+RunFront = Callable[..., AbstractContextManager[FrontProcess]]
+# By the server behind the front door.
+FRONTS: dict[str, RunFront] = {"torchserve": front, "granian": granian}

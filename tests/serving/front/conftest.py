@@ -1,4 +1,4 @@
-"""Starts one front door for all tests that only send it requests."""
+"""Starts one front door, before each server, for all tests that only send it requests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.front import FrontProcess, front
+from tests.support.front import FrontProcess
+from tests.support.granian import FRONTS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=FRONTS)
 def door(
-    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    model_store: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[FrontProcess]:
     """EfficientNet-Lite0 and the near-free model behind a door."""
     logs = tmp_path_factory.mktemp("front") / "logs"
-    with front(model_store, logs, "--client-timeout-s", "3") as running:
+    run = FRONTS[request.param]
+    with run(model_store, logs, "--client-timeout-s", "3") as running:
         yield running
