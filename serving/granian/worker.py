@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class App:
         slot: this worker's part of it.
         handler: the archive's handler.
         series: takes the metrics.
+        report: sends them to `offpath serve`.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class App:
         slot: dict[str, Any],
         handler: ArchivedHandler,
         series: Series,
+        report: Callable[[Any], bool],
     ) -> None:
-        self._handler, self._series = handler, series
+        self._handler, self._series, self._report = handler, series, report
         settings, version = slot["settings"], slot["version"]
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
@@ -226,13 +228,17 @@ class App:
         self.is_ending = True
         logger.error("this worker must be replaced: %s", why)
         self.batches.abandon(Refused(MODEL_GONE))
-        self.write_series()
         if self.server is not None:
             self.server.stop()
-        # A hung thread cannot be joined, and a broken device could hang Python's clean-up.
-        self._loop.call_later(END_S, os._exit, EXIT_STATUS)
+        # Granian may still wait for clients that send nothing.
+        self._loop.call_later(END_S, self.exit)
 
-    async def look_after(self, report: Any) -> None:
+    def exit(self) -> None:
+        """Ends the process without clean-up, which could hang on a broken device."""
+        self.write_series()
+        os._exit(EXIT_STATUS)
+
+    async def look_after(self) -> None:
         """Reports the metrics, and ends this worker if a batch or the event loop hangs."""
         while True:
             # The kernel ends this process if the loop does not come back here in time.
@@ -241,11 +247,10 @@ class App:
             if running_s > self._timeout_s:
                 self.replace(f"a batch has been running for {running_s:.0f} s")
             self.write_series()
-            report()
             await asyncio.sleep(TICK_S)
 
     def write_series(self) -> None:
-        """Moves this object's own counts to the metrics, under TorchServe's names."""
+        """Reports all metrics, with this object's own counts under TorchServe's names."""
         statuses, self._statuses = self._statuses, [0] * 6
         for hundred, count in enumerate(statuses):
             if count:
@@ -256,6 +261,7 @@ class App:
         self._series.add(
             "ts_inference_latency_microseconds", took_s * 1e6, **self._labels
         )
+        self._series.report(self._report)
 
 
 def run_worker(
@@ -305,19 +311,18 @@ async def serve(
 ) -> None:
     """Answers requests until SIGTERM, then those in flight."""
 
-    def report() -> None:
-        series.report(lambda values: send(reports, slot["number"], series=values))
+    def report(values: Any) -> bool:
+        return send(reports, slot["number"], series=values)
 
-    app = App(plan, slot, handler, series)
+    app = App(plan, slot, handler, series, report)
     app.server = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
-    watch = asyncio.create_task(app.look_after(report))
+    watch = asyncio.create_task(app.look_after())
     send(reports, slot["number"], ready=handler.describe())
     # Granian answers the requests in flight before this returns.
     await app.server.serve()
     if app.is_ending:
-        report()
-        os._exit(EXIT_STATUS)
+        app.exit()
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch
@@ -325,7 +330,6 @@ async def serve(
     await asyncio.to_thread(app.batches.close)
     await asyncio.to_thread(handler.close)
     app.write_series()
-    report()
 
 
 def choose_gpu(device: str | None, number: int) -> int | None:
