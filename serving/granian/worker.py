@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-
 from granian.constants import HTTPModes
 from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.server.embed import Server
+
 from offpath.handler.process.warmup import WARM_UP_HEADER
 from offpath.handler.request.body_from_front_door import (
     BODY_HEADER,

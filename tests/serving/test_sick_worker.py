@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
@@ -41,7 +42,7 @@ CLIENTS, BATCH, WORKERS = 12, 4, 2
 MOST_S = 12.0
 LINE = "this worker must be replaced"
 # The first batch that runs after the file FLAG appeared takes the file away and fails as its text
-# says: the error and its message, and whether the worker stays that way.
+# says: the error and its message, or the code that fails, and whether the worker stays that way.
 MODEL = """
 import json
 from pathlib import Path
@@ -62,6 +63,8 @@ class Net(torch.nn.Module):
         error = self.error or self.claim()
         if error is not None:
             self.error = error if error["for_ever"] else None
+            if error["kind"] == "code":
+                eval(error["message"])
             kind = getattr(torch, error["kind"], None) or eval(error["kind"])
             raise kind(error["message"])
         return self.classifier(self.pool(pictures).flatten(1))
@@ -111,7 +114,7 @@ class Failing:
         return self.server.log_path.read_text().count(LINE)
 
 
-def build_failing(folder: Path) -> tuple[Path, Path, Path]:
+def build_failing(folder: Path, preset: str = "cpu") -> tuple[Path, Path, Path]:
     """Returns a model store, the file that makes a worker fail, and the folder of the log."""
     flag, log = folder / "flag", folder / "log"
     log.mkdir()
@@ -119,9 +122,15 @@ def build_failing(folder: Path) -> tuple[Path, Path, Path]:
     source = load_model_source(f"{folder}/net.py:Net", "random")
     handler = {"prediction_log": {"uri": f"file://{log}", "segment_max_age_s": 0.5}}
     config = make_model_config(
-        load_preset("cpu"),
+        load_preset(preset),
         {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS},
-        {**source.handler, **handler, "metrics_interval_s": 0.2},
+        # A replayed graph does not run the model's Python code, which reads the flag.
+        {
+            **source.handler,
+            **handler,
+            "metrics_interval_s": 0.2,
+            "cuda_graphs": False,
+        },
     )
     spec = ArchiveSpec("failing", "1.0", source, None, "none", config)
     build_archive(spec, folder / "store", force=True)
@@ -130,8 +139,14 @@ def build_failing(folder: Path) -> tuple[Path, Path, Path]:
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
-    folder = tmp_path_factory.mktemp("failing")
-    store, flag, log = build_failing(folder)
+    with run_failing(tmp_path_factory.mktemp("failing")) as failing:
+        yield failing
+
+
+@contextlib.contextmanager
+def run_failing(folder: Path, preset: str = "cpu") -> Iterator[Failing]:
+    """Runs the server with an archive of this preset."""
+    store, flag, log = build_failing(folder, preset)
     settings = ServerSettings(
         model_store=store,
         models=("failing.mar",),
@@ -229,6 +244,31 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(
     assert failing.count("offpath_worker_starts_total") == before
     assert failing.count("offpath_out_of_memory_total") == 1
     check_log(failing, replies)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_real_failures_of_a_gpu(tmp_path: Path) -> None:
+    """A kernel's assertion ends its worker; memory that the device does not have fails a batch."""
+    index = "torch.full((1,), 9, device=pictures.device)"
+    with run_failing(tmp_path, "t4") as failing:
+        no_memory = "torch.empty(1 << 46, device=pictures.device)"
+        replies, replaced_s = load_around(
+            failing, lambda: failing.fail("code", no_memory, False)
+        )
+        statuses = Counter(reply.status for reply in replies)
+        assert set(statuses) == {200, 503} and statuses[503] <= BATCH
+        assert replaced_s == math.inf
+        assertion = f"torch.zeros(4, device=pictures.device)[{index}].cpu()"
+        replies, replaced_s = load_around(
+            failing, lambda: failing.fail("code", assertion)
+        )
+        statuses = Counter(reply.status for reply in replies)
+        assert set(statuses) <= {200, 503, 500}
+        assert 0 < statuses[503] <= BATCH and statuses[500] <= BATCH
+        assert replaced_s < MOST_S
+        assert failing.count_lines() == 1
+        check_log(failing, [reply for reply in replies if reply.status in (200, 503)])
 
 
 def test_a_failed_batch_says_when_to_ask_again(failing: Failing) -> None:
