@@ -17,6 +17,7 @@ from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from offpath.serving.log_tools.reading import Verdict, compare
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import make_server
 from tests.support.bucket import Bucket
 from tests.support.clients import Reply
 from tests.support.s3_faults import FaultProxy
@@ -34,14 +35,16 @@ class LogTrial:
     archive: Path
     spool: Path
 
-    def make_server(self, name: str, **environ: str) -> TorchServe:
+    def make_server(
+        self, name: str, server: str = "torchserve", **environ: str
+    ) -> TorchServe:
         """Makes a server that is not started yet; `name` names its folder of logs."""
-        return TorchServe(
+        return make_server(
             ServerSettings(
                 model_store=self.archive.parent,
                 models=(self.archive.name,),
+                server=server,
                 inference_port=0,
-                management_port=0,
                 metrics_port=0,
                 log_dir=self.spool.with_name(name),
                 env={

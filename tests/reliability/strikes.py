@@ -15,9 +15,9 @@ from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_fork_helpers, find_session_members
 from tests.reliability.fault_bench import BODIES, STAGE_S, Bench
 from tests.serving.front.test_door_lifecycle import (
-    kill_java,
     kill_nginx,
     kill_nginx_worker,
+    kill_server,
     kill_worker,
 )
 from tests.support.clients import send_for
@@ -148,7 +148,7 @@ KILLS: dict[str, Strike] = {
     "SIGKILL worker": lambda bench: kill_worker(bench.door),
     "SIGKILL worker, /tmp full": fill_disk("tmp", lambda b: kill_worker(b.door)),
     "SIGKILL fork server": kill_fork_server,
-    "SIGKILL Java": lambda bench: kill_java(bench.door),
+    "SIGKILL Java": lambda bench: kill_server(bench.door),
     "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
     "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
 }

@@ -30,20 +30,27 @@ from tests.serving.front.test_door_lifecycle import (
     run_kill_round,
 )
 from tests.support.costly import progressive_jpeg
-from tests.support.front import FrontProcess, front, load, log_variables
+from tests.support.front import FrontProcess, load, log_variables
+from tests.support.granian import FRONTS, RunFront
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1800)]
 
-ROUNDS = 20
+ROUNDS = int(os.environ.get("OFFPATH_FRONT_ROUNDS", "20"))
 RANDOM_REQUESTS = int(os.environ.get("OFFPATH_RANDOM_REQUESTS", "10000"))
 MUTATED_FILES = int(os.environ.get("OFFPATH_MUTATED_FILES", "10000"))
 # More than can wait in TorchServe.
 CROWD = 300
 
 
+@pytest.fixture(params=FRONTS)
+def run(request: pytest.FixtureRequest) -> RunFront:
+    """Returns the function that starts a front door before one of the servers."""
+    return FRONTS[request.param]
+
+
 @pytest.fixture
-def door(model_store: Path, tmp_path: Path) -> Iterator[FrontProcess]:
-    with front(
+def door(run: RunFront, model_store: Path, tmp_path: Path) -> Iterator[FrontProcess]:
+    with run(
         model_store, tmp_path / "logs", "near-free", **log_variables(tmp_path)
     ) as running:
         yield running
@@ -101,7 +108,7 @@ def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
 
 
 def test_twenty_ends_answer_what_was_accepted(
-    model_store: Path, tmp_path: Path
+    run: RunFront, model_store: Path, tmp_path: Path
 ) -> None:
     statuses: Counter[int] = Counter()
     broken: Counter[str] = Counter()
@@ -109,7 +116,7 @@ def test_twenty_ends_answer_what_was_accepted(
         folder = tmp_path / str(number)
         folder.mkdir()
         variables = log_variables(folder)
-        with front(model_store, folder / "logs", "near-free", **variables) as door:
+        with run(model_store, folder / "logs", "near-free", **variables) as door:
             with load(door.url + PATH, BODIES, clients=16) as seen:
                 time.sleep(SETTLE_S)
                 assert door.terminate() == 0
@@ -156,11 +163,11 @@ def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
 
 
 def test_what_the_queue_cannot_hold_is_told_to_come_again(
-    model_store: Path, tmp_path: Path
+    run: RunFront, model_store: Path, tmp_path: Path
 ) -> None:
     slow = progressive_jpeg(1000, 60)  # 20 kB every tenth of a second
     # The smallest queue, job_queue_size of config.properties, and more.
-    with front(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
+    with run(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
 
         def post(_: int) -> httpx.Response:
             url = door.url + PATH

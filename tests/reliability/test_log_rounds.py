@@ -13,6 +13,7 @@ import pytest
 from offpath.profiling.servers import archives
 from offpath.serving.process.processes import find_session_members
 from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.session import make_server
 from tests.reliability.logged_server import WORKERS, LogTrial, predict_url
 from tests.support.clients import Reply, sending
 
@@ -23,24 +24,30 @@ KILL_WORKER, KILL_SERVER, SCALE = (
     "kill the server",
     "scale down and up",
 )
-EVENTS = (KILL_WORKER, KILL_SERVER, SCALE)
+# Granian has no call that scales its workers.
+EVENTS = {
+    "torchserve": (KILL_WORKER, KILL_SERVER, SCALE),
+    "granian": (KILL_WORKER, KILL_SERVER),
+}
 READY_TIMEOUT_S = 120.0
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 300)]
 
 
+@pytest.mark.parametrize("product", EVENTS)
 def test_every_answered_request_has_one_record_whatever_is_killed(
-    trial: LogTrial, photographs: list[bytes]
+    trial: LogTrial, photographs: list[bytes], product: str
 ) -> None:
     draw = random.Random(0)
-    kinds = [EVENTS[number % len(EVENTS)] for number in range(ROUNDS)]
+    events = EVENTS[product]
+    kinds = [events[number % len(events)] for number in range(ROUNDS)]
     draw.shuffle(kinds)
-    server = trial.make_server("logs")
+    server = trial.make_server("logs", product)
     replies: list[Reply] = []
     try:
         for number, kind in enumerate(kinds, start=1):
             if not server.is_running():
-                server = TorchServe(server.settings)
+                server = make_server(server.settings)
                 server.start()
                 server.wait_until_ready()
             wait_for_workers(server)
@@ -58,7 +65,7 @@ def test_every_answered_request_has_one_record_whatever_is_killed(
     trial.ship()
     verdict = trial.judge(replies)
     print(
-        f"\n{dict(Counter(kinds))}: {verdict.asked:,} requests answered,"
+        f"\n{product}, {dict(Counter(kinds))}: {verdict.asked:,} requests answered,"
         f" {len(replies) - verdict.asked:,} not; {verdict.records:,} records,"
         f" {len(verdict.missing)} lost, {len(verdict.double)} double"
     )
@@ -70,7 +77,7 @@ def strike(server: TorchServe, kind: str, draw: random.Random) -> None:
     if kind == KILL_WORKER:
         os.kill(draw.choice(server.worker_pids()), signal.SIGKILL)
     elif kind == KILL_SERVER:
-        # Kills Java and its workers at once, like the loss of a node.
+        # Kills Java or the supervisor and all workers at once, like the loss of a node.
         for process in find_session_members(server.java_pid):
             process.kill()
     else:

@@ -1,4 +1,4 @@
-"""The same archive under TorchServe, Triton and Ray Serve: the same labels, scores and refusals.
+"""The same archive under TorchServe, Granian, Triton and Ray Serve: equal answers and refusals.
 
     pytest -m reliability -s tests/reliability/test_same_answers.py
 
@@ -23,7 +23,12 @@ from tests.support.pictures import npy, rejected
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(900)]
 
-OTHERS = ("offpath-export-triton", "offpath-ray", "offpath-ray-two-tier")
+OTHERS = (
+    "offpath-granian",
+    "offpath-export-triton",
+    "offpath-ray",
+    "offpath-ray-two-tier",
+)
 FORMATS = {"JPEG": {"quality": 90}, "PNG": {}, "WEBP": {"quality": 90}, "thin": {}}
 MOST_DIFFERENCE = 1e-4
 MOST_BAD_BYTES = 1_000_000

@@ -38,7 +38,6 @@ def either(
         models=("classifier.mar",),
         server="granian",
         inference_port=0,
-        management_port=0,
         metrics_port=0,
     )
     with GranianServer(settings) as running:

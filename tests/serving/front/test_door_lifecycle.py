@@ -21,7 +21,6 @@ import pytest
 
 from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
 from offpath.serving.client import Client
-from offpath.serving.process.processes import find_workers
 from tests.conftest import build
 from tests.support.front import (
     FrontProcess,
@@ -78,8 +77,8 @@ def kill_worker(door: FrontProcess) -> None:
     kill(door.python_workers()[0])
 
 
-def kill_java(door: FrontProcess) -> None:
-    kill(door.children("java")[0])
+def kill_server(door: FrontProcess) -> None:
+    kill(door.servers()[0])
 
 
 def kill_nginx_worker(door: FrontProcess) -> None:
@@ -90,7 +89,7 @@ def kill_nginx(door: FrontProcess) -> None:
     kill(door.children("nginx")[0])
 
 
-KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_java]
+KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_server]
 
 
 def run_kill_round(door: FrontProcess, kill_one: object) -> Seen:
@@ -180,9 +179,9 @@ def test_a_server_that_does_not_become_ready_is_not_let_in(
 
 def begin_reload(door: FrontProcess) -> subprocess.Popen[str]:
     """Starts a reload and waits until it has read the archives."""
-    old = set(door.children("java"))
+    old = set(door.python_workers())
     process = door.begin_reload()
-    wait_until(lambda: any(find_workers(j) for j in {*door.children("java")} - old))
+    wait_until(lambda: bool(set(door.python_workers()) - old))
     return process
 
 
