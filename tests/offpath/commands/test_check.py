@@ -69,7 +69,7 @@ def test_without_a_server_the_host_is_checked(
     monkeypatch.setattr(running, "find_servers", list)
     code, out, _ = run("check")
     assert code == 0
-    assert "java" in out and "no TorchServe is visible" in " ".join(out.split())
+    assert "java" in out and "no server is visible" in " ".join(out.split())
 
 
 def test_of_several_servers_one_must_be_named(

@@ -146,7 +146,7 @@ def test_prices_say_when_and_where():
     ("content", "message"),
     [
         pytest.param("as_of: 2026", "lack 'sources'|lack 'region'", id="missing-key"),
-        pytest.param("[", "cannot read", id="no-yaml"),
+        pytest.param("[", "is not valid YAML", id="no-yaml"),
         pytest.param(
             PRICES_FILE.read_text().replace("0.526", "-1"), "-1", id="negative-price"
         ),
