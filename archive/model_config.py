@@ -131,12 +131,12 @@ def merge_preprocessing(
     """Merges the model's own preprocessing with the user's settings, which win.
 
     A value of the model's that followed from a replaced one is dropped: the resize size goes with
-    the image size, mean and standard deviation go with the channels.
+    the image size, mean and standard deviation go with the channels, their order and their scale.
     """
     merged = {**models, **given}
     if {"image_size", "resize"} & {*given} and "resize_size" not in given:
         merged.pop("resize_size", None)
-    if "channels" in given:
+    if {"channels", "channel_order", "pixel_scale"} & {*given}:
         for key in ("mean", "std"):
             if key not in given:
                 merged.pop(key, None)

@@ -6,7 +6,7 @@ nothing fails. So photographs decide `activation: auto`, and a doubtful activati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -39,12 +39,11 @@ def count_classes(module: torch.nn.Module, geometry: InputGeometry) -> int:
     """
     module.eval()
     try:
-        output = _run(module, geometry.channels, geometry.size)
+        output = _run(module, geometry)
     except Exception as error:
         reason = _find_reason(module, geometry) or format_error(error)
         raise WrongOption(
-            f"the model does not accept a float32 [{BATCH}, {geometry.channels}, {geometry.size}, "
-            f"{geometry.size}]: {reason}"
+            f"the model does not accept a float32 {list(_input_shape(geometry, BATCH))}: {reason}"
         ) from error
     is_tensor = isinstance(output, torch.Tensor)
     if not is_tensor or output.ndim != 2 or len(output) != BATCH:
@@ -113,9 +112,9 @@ def choose_activation(
     """Returns the activation to serve with: the configured one, or what `auto` stands for.
 
     Args:
-        model: maps normalised float32 [batch, channels, size, size] to outputs.
+        model: maps normalised float32 [batch, channels, height, width] to outputs.
         config: the `handler:` section.
-        photographs: uint8 [n, size, size, channels]; a few of them are used.
+        photographs: uint8 [n, height, width, channels]; a few of them are used.
         say: told what `auto` became, or what looks wrong; one line each.
 
     Raises:
@@ -184,12 +183,12 @@ def _find_reason(module: torch.nn.Module, geometry: InputGeometry) -> str | None
                 f"{geometry.channels}; pass --set channels={wanted} with --mean and --std"
             )
         return f"its first convolution takes {wanted} channels; accepted: 1 or 3"
-    if _accepts(module, geometry.channels, geometry.size, batch=1):
+    if _accepts(module, geometry, batch=1):
         return (
             "it takes one image at a time; export it with a dynamic batch (torch.export: "
             "dynamic_shapes), or trace it with two images"
         )
-    sizes = (n for n in USUAL_SIZES if _accepts(module, geometry.channels, n))
+    sizes = (n for n in USUAL_SIZES if _accepts(module, replace(geometry, size=n)))
     other = next(sizes, None)
     if other is None:
         return None
@@ -197,18 +196,23 @@ def _find_reason(module: torch.nn.Module, geometry: InputGeometry) -> str | None
 
 
 def _accepts(
-    module: torch.nn.Module, channels: int, size: int, batch: int = BATCH
+    module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH
 ) -> bool:
     try:
-        _run(module, channels, size, batch)
+        _run(module, geometry, batch)
     except Exception:
         return False
     return True
 
 
 def _run(
-    module: torch.nn.Module, channels: int, size: int, batch: int = BATCH
+    module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH
 ) -> torch.Tensor:
     with torch.inference_mode():
-        output: torch.Tensor = module(torch.zeros(batch, channels, size, size))
+        output: torch.Tensor = module(torch.zeros(_input_shape(geometry, batch)))
     return output
+
+
+def _input_shape(geometry: InputGeometry, batch: int) -> tuple[int, int, int, int]:
+    height, width, channels = geometry.shape
+    return batch, channels, height, width

@@ -39,7 +39,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class PhotographSets:
-    """Two sets of photographs, each uint8 [n, image_size, image_size, channels].
+    """Two sets of photographs, each uint8 [n, height, width, channels].
 
     A folder with one photograph has it in both sets. So do the bundled photographs, which
     calibrate nothing.

@@ -93,7 +93,7 @@ class OffpathClassifier(ImageClassifier):
             threads,
             batch_s=decode_budget_s(context.model_yaml_config),
         )
-        self.pipeline.warm_up(warm_up_payloads(self.config.image_size))
+        self.pipeline.warm_up(warm_up_payloads(*self.config.input_geometry.shape[:2]))
         self._metrics = MetricsEmitter(
             context.metrics,
             context.model_name,
@@ -364,11 +364,12 @@ class OffpathClassifier(ImageClassifier):
         """Computes integrated gradients by captum, like VisionHandler but without a line on stdout.
 
         Args:
-            tensor_data: float32 [batch, channels, size, size], normalised.
+            tensor_data: float32 [batch, channels, height, width], normalised.
             target: class index.
 
         Returns:
-            attributions as nested lists [batch][channels][size][size].
+            attributions as nested lists [batch][channels][height][width]; the channels are in the
+            order of the setting `channel_order`.
         """
         attributions = self.ig.attribute(tensor_data, target=target, n_steps=15)
         return list(attributions.tolist())

@@ -5,6 +5,7 @@ Precedence: a field's default < model-config.yaml < the prediction log's environ
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from offpath.handler.config_section import (
     positive,
     read_section,
     setting,
+    size,
 )
 from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import SCALE_MARGIN, DecodeOptions
@@ -31,11 +33,14 @@ from offpath.handler.image.geometry import (
     INTERPOLATIONS,
     RESIZES,
     InputGeometry,
+    both_sides,
+    parse_size,
 )
 from offpath.handler.model.engines.engine import ENGINES, PRECISIONS
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 SECTION = "handler"
+CHANNEL_ORDERS = ("rgb", "bgr")
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
 # Applied by model/activation.py; the archive builder replaces `auto` (archive/model_probe.py).
 ACTIVATIONS = ("softmax", "sigmoid", "none", "auto")
@@ -45,7 +50,7 @@ PRECISION_NAMES = ("auto", *sorted({p for ps in PRECISIONS.values() for p in ps}
 # The settings that define a model's input; a thin client and other servers need the same values.
 INPUT_SETTINGS = (
     *("image_size", "resize_size", "resize", "interpolation"),
-    *("channels", "mean", "std", "fill"),
+    *("channels", "channel_order", "pixel_scale", "mean", "std", "fill"),
 )
 # Pillow refuses more in any case (twice PIL.Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = 178_956_970
@@ -57,21 +62,30 @@ EXPLANATION_NUMBER_BYTES = 25
 class HandlerConfig:
     """All settings of the request path; lengths in pixels, sizes in bytes."""
 
-    image_size: int = setting(224, integer(16, 2048))
+    # A number for both sides, or a text such as "256x128" (height x width).
+    image_size: int | str = setting(224, size(16, 2048))
     # The default follows from `resize` and `image_size`: see `_complete_input`.
-    resize_size: int = setting(256, integer(16, 4096))
+    resize_size: int | str = setting(256, size(16, 4096))
     resize: str = setting("shorter", choice(RESIZES))
     interpolation: str = setting("bilinear", choice(INTERPOLATIONS))
     channels: int = setting(
         3, one_that("1 or 3", lambda value: type(value) is int and value in CHANNELS)
     )
+    # Values per channel (mean, std, fill) are in this order.
+    channel_order: str = setting("rgb", choice(CHANNEL_ORDERS))
+    # The pixel value that stands for white before the mean is subtracted.
+    pixel_scale: int = setting(
+        1, one_that("1 or 255", lambda value: type(value) is int and value in (1, 255))
+    )
     mean: tuple[float, ...] = setting(
         (0.485, 0.456, 0.406),
-        per_channel("one number per channel, from 0 to 1", number(0, 1)),
+        per_channel("one number per channel, from 0 to pixel_scale", number(0, 255)),
     )
     std: tuple[float, ...] = setting(
         (0.229, 0.224, 0.225),
-        per_channel("one number per channel, above 0, up to 1", positive(1)),
+        per_channel(
+            "one number per channel, above 0, up to pixel_scale", positive(255)
+        ),
     )
     fill: tuple[int, ...] = setting(
         (0, 0, 0),
@@ -130,12 +144,12 @@ class HandlerConfig:
     def input_geometry(self) -> InputGeometry:
         """The geometry of the model's input."""
         return InputGeometry(
-            self.image_size,
-            self.resize_size,
+            parse_size(self.image_size),
+            parse_size(self.resize_size),
             self.resize,
             self.interpolation,
             self.channels,
-            self.fill,
+            self.fill if self.channel_order == "rgb" else self.fill[::-1],
         )
 
     @classmethod
@@ -161,6 +175,7 @@ class HandlerConfig:
         completed = {**values, **_complete_input(values)}
         config = cls(**{**completed, "prediction_log": prediction_log})
         _check_sizes(config)
+        _check_channels(config)
         if config.activation == "softmax" and config.threshold is not None:
             raise ConfigError(
                 f"handler.threshold is {config.threshold} and handler.activation is softmax; "
@@ -174,7 +189,7 @@ class HandlerConfig:
 
 
 def _check_explanation_size(config: HandlerConfig) -> None:
-    most = config.channels * config.image_size**2 * EXPLANATION_NUMBER_BYTES
+    most = math.prod(config.input_geometry.shape) * EXPLANATION_NUMBER_BYTES
     if most > config.max_response_bytes:
         raise ConfigError(
             f"handler.explanations is true, but a reply for handler.image_size {config.image_size} "
@@ -192,13 +207,20 @@ def _complete_input(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     channels = values.get("channels", 3)
     completed: dict[str, Any] = {}
-    if channels == 1:
+    for other, default in (
+        ("channels", 3),
+        ("channel_order", "rgb"),
+        ("pixel_scale", 1),
+    ):
+        if values.get(other, default) == default:
+            continue
         for key in ("mean", "std"):
             if key not in values:
                 raise ConfigError(
-                    f"handler.channels is 1 and handler.{key} is missing; give the one number that "
-                    "the model was trained with, for instance 0.5"
+                    f"handler.{other} is {values[other]} and handler.{key} is missing; give the "
+                    "numbers that the model was trained with"
                 )
+    if channels == 1:
         completed["fill"] = (0,)
     for key in ("mean", "std", "fill"):
         given = values.get(key, (0,))
@@ -212,7 +234,8 @@ def _complete_input(values: Mapping[str, Any]) -> dict[str, Any]:
     if "resize_size" not in values:
         size = values.get("image_size", 224)
         is_cropped = values.get("resize", "shorter") == "shorter"
-        completed["resize_size"] = size * 8 // 7 if is_cropped else size
+        longer = max(both_sides(parse_size(size)))
+        completed["resize_size"] = longer * 8 // 7 if is_cropped else size
     return completed
 
 
@@ -221,14 +244,32 @@ def _check_sizes(config: HandlerConfig) -> None:
         f"handler.resize_size is {config.resize_size} and handler.image_size "
         f"{config.image_size}"
     )
-    if config.resize == "letterbox" and config.resize_size != config.image_size:
+    resized, cropped = parse_size(config.resize_size), parse_size(config.image_size)
+    if config.resize == "letterbox" and resized != cropped:
         raise ConfigError(
             f"{sizes}; a letterbox has only one size: leave resize_size out"
         )
-    if config.resize_size < config.image_size:
+    if config.resize == "shorter" and not isinstance(resized, int):
+        raise ConfigError(f"{sizes}; accepted with resize shorter: one number")
+    sides = zip(both_sides(resized), both_sides(cropped))
+    if any(side < crop for side, crop in sides):
         raise ConfigError(
             f"{sizes}; the crop would be larger than the resized picture: raise resize_size"
         )
+
+
+def _check_channels(config: HandlerConfig) -> None:
+    if (config.channels, config.channel_order) == (1, "bgr"):
+        raise ConfigError(
+            "handler.channel_order is bgr and handler.channels is 1; one channel has no order"
+        )
+    for key in ("mean", "std"):
+        values = getattr(config, key)
+        if max(values) > config.pixel_scale:
+            raise ConfigError(
+                f"handler.{key} is {list(values)} and handler.pixel_scale is 1; accepted: numbers "
+                "up to 1, for pixels on 0..1; for numbers on 0..255 set pixel_scale=255"
+            )
 
 
 def _check_precision(engine: str, precision: str) -> None:

@@ -10,6 +10,7 @@ Every error names the key, the value and what is accepted.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,19 @@ def integer(low: int, high: int) -> Reader:
         f"an integer from {low} to {high}",
         lambda value: _is(value, int) and low <= value <= high,
     )
+
+
+def size(low: int, high: int) -> Reader:
+    """Accepts an integer in a range, or two of them as a text: height x width."""
+
+    def is_size(value: Any) -> bool:
+        is_text = isinstance(value, str) and re.fullmatch(
+            r"[0-9]{1,5}x[0-9]{1,5}", value
+        )
+        sides = map(int, value.split("x")) if is_text else [value]
+        return all(_is(side, int) and low <= side <= high for side in sides)
+
+    return one_that(f"an integer from {low} to {high}, or HEIGHTxWIDTH", is_size)
 
 
 def number(low: float, high: float) -> Reader:

@@ -41,7 +41,7 @@ class PreparedInput:
     Only our own code creates it, because a client's body is always bytes.
 
     Attributes:
-        pixels: uint8 [size, size, channels].
+        pixels: uint8 [height, width, channels].
         payload_bytes, payload_hash: size and hash of the client's payload.
         stage_s: seconds per stage that the decode tier needed.
     """

@@ -262,7 +262,7 @@ def make_pause_s(rounds: int) -> float:
 
 
 def make_npy(payload: bytes, geometry: InputGeometry = InputGeometry()) -> bytes:
-    """Preprocesses an image as the server would, to an npy file of uint8 [size, size, channels].
+    """Preprocesses an image as the server would, to an npy file of uint8 [height, width, channels].
 
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """

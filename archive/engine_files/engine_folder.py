@@ -125,8 +125,9 @@ def _check_engine(engine: str, precision: str, device_type: str) -> None:
 
 def count_flop(model: torch.nn.Module, geometry: InputGeometry) -> int:
     """Counts the floating-point operations of convolutions and matrix products for one image."""
+    height, width, channels = geometry.shape
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(torch.zeros(1, geometry.channels, geometry.size, geometry.size))
+        model.eval()(torch.zeros(1, channels, height, width))
     return int(counter.get_total_flops())
 
 
@@ -142,7 +143,7 @@ def build_engine_folder(
 
     Args:
         plan: from `plan_engine`.
-        model: maps normalised float32 [batch, channels, size, size] to logits; on the CPU.
+        model: maps normalised float32 [batch, channels, height, width] to logits; on the CPU.
         config: the `handler:` section.
         photographs: for calibration, and to check the answers on.
         folder: created if missing.
@@ -261,9 +262,9 @@ def make_parity_set(
     """Chooses 16 candidates, those with a clear answer first, with eager fp32's answers.
 
     Args:
-        model: maps normalised float32 [batch, channels, size, size] to outputs.
+        model: maps normalised float32 [batch, channels, height, width] to outputs.
         config: size, mean, standard deviation, activation and the bound.
-        candidates: uint8 [n, size, size, channels].
+        candidates: uint8 [n, height, width, channels].
     """
     engine = EagerEngine(model, config, torch.device("cpu"))
     with torch.inference_mode():

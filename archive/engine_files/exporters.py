@@ -1,6 +1,6 @@
 """One function per format: a model -> the file that an engine loads.
 
-Every file maps `pictures`, uint8 [batch, size, size, channels], to `logits`, float32
+Every file maps `pictures`, uint8 [batch, height, width, channels], to `logits`, float32
 [batch, classes], with the normalisation inside and for any batch size. Each function imports the
 packages that its format needs.
 """
@@ -49,7 +49,7 @@ def wrap_model(
     dtype = DTYPES[precision]
     converted = copy.deepcopy(model).eval().to(device, dtype)
     converted.requires_grad_(False)
-    wrapped = PictureModel(converted, config.mean, config.std, dtype)
+    wrapped = PictureModel(converted, config, dtype)
     wrapped.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return wrapped.eval()
 
@@ -105,9 +105,8 @@ def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> 
     """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision."""
     openvino = import_package("openvino", "openvino", "--engine openvino")
     graph = openvino.convert_model(_export(model, pictures))
-    size = pictures.shape[1]
     # The conversion drops the sides; with known sides OpenVINO chooses kernels for them.
-    graph.reshape(openvino.PartialShape([-1, size, size, pictures.shape[3]]))
+    graph.reshape(openvino.PartialShape([-1, *pictures.shape[1:]]))
     graph.outputs[0].get_tensor().set_names({OUTPUT})
     openvino.save_model(graph, str(path), compress_to_fp16=False)
 

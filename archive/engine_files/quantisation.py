@@ -42,7 +42,7 @@ def quantise(
     Args:
         source: the fp32 graph; its folder receives a folder for each attempt.
         name: file name of the int8 graph.
-        calibration: uint8 [n, size, size, channels].
+        calibration: uint8 [n, height, width, channels].
         bound: how far any probability may move.
         measure: compares the answers of the graph in a folder with those of fp32, on photographs
             of the calibration set.

@@ -30,7 +30,7 @@ class Exported(torch.nn.Module):
                 os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = before
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Maps float32 [batch, channels, size, size] to [batch, classes]."""
+        """Maps float32 [batch, channels, height, width] to [batch, classes]."""
         outputs: torch.Tensor = self.program(pictures)
         return outputs
 

@@ -53,8 +53,8 @@ class TritonChoices:
     Attributes:
         name: the model's name; None for the name in the archive.
         instances: processes; None for the archive's workers.
-        is_thin: whether the input is the model's pixels, uint8 [size, size, channels], instead of
-            an image file.
+        is_thin: whether the input is the model's pixels, uint8 [height, width, channels], instead
+            of an image file.
     """
 
     archive: Path

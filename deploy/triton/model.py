@@ -55,7 +55,7 @@ class TritonPythonModel:
 
 
 def read_images(request: Any) -> Iterator[Request]:
-    """Yields the files of a BYTES tensor [n, 1], or the pixels of a UINT8 [n, size, size, 3]."""
+    """Yields the files of a BYTES tensor [n, 1], or the pixels of a UINT8 [n, height, width, 3]."""
     array = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy()
     # Headers that `--http-header-forward-pattern` lets through.
     headers = {

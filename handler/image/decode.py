@@ -30,7 +30,7 @@ from offpath.handler.image.decode_cost import (
     check_pixels,
 )
 from offpath.handler.image.formats import FORMATS
-from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.image.geometry import InputGeometry, Size, both_sides
 from offpath.handler.image.tiff_cost import check_tiff_cost
 from offpath.handler.request.payload import Payload
 
@@ -65,14 +65,13 @@ class DecodeOptions:
     """Settings of the decoder.
 
     Attributes:
-        min_size: least length of the shorter side after a scaled decode, in pixels; 0 decodes in
-            full.
-        by_longer: `min_size` is about the longer side, by which a letterbox resizes.
+        min_size: least height and width after a scaled decode, in pixels; 0 decodes in full.
+        by_longer: one side of that length is enough, because a letterbox resizes by that side.
         exif_orientation: turn the picture by its EXIF tag; TorchServe's handler does not.
         max_pixels: limit on width x height as stated by the header.
     """
 
-    min_size: int = 0
+    min_size: Size = 0
     exif_orientation: bool = False
     max_pixels: int = 50_000_000
     by_longer: bool = False
@@ -83,7 +82,12 @@ class DecodeOptions:
     ) -> DecodeOptions:
         """Returns options that leave at least `scale_margin` times the resize size."""
         by_longer = geometry.resize == "letterbox"
-        size = int(geometry.resize_size * scale_margin)
+        height, width = both_sides(geometry.resize_size)
+        if others.get("exif_orientation"):
+            # The sides may change places after the decode.
+            height = width = max(height, width)
+        least = int(height * scale_margin), int(width * scale_margin)
+        size = least[0] if height == width else least
         return cls(min_size=size, by_longer=by_longer, **others)
 
 
@@ -132,11 +136,15 @@ def decode_image(payload: Payload, options: DecodeOptions) -> DecodedImage:
 
 def choose_scale(height: int, width: int, options: DecodeOptions) -> int:
     """Returns the largest denominator (8, 4, 2, 1) that leaves `min_size` pixels."""
-    least = options.min_size
-    if least <= 0:
+    rows, columns = both_sides(options.min_size)
+    if rows <= 0:
         return 1
-    side = max(height, width) if options.by_longer else min(height, width)
-    return next((d for d in SCALE_DENOMINATORS if -(-side // d) >= least), 1)
+    are_enough = any if options.by_longer else all
+    for denominator in SCALE_DENOMINATORS:
+        left = -(-height // denominator), -(-width // denominator)
+        if are_enough((left[0] >= rows, left[1] >= columns)):
+            return denominator
+    return 1
 
 
 def _decode_jpeg(payload: Payload, options: DecodeOptions) -> DecodedImage | None:

@@ -13,26 +13,41 @@ RESIZES = ("shorter", "stretch", "letterbox")
 FILTER_REACH = {"bilinear": 1, "bicubic": 2}
 INTERPOLATIONS = tuple(FILTER_REACH)
 CHANNELS = (1, 3)
+# One number for both sides, or (height, width).
+Size = int | tuple[int, int]
+
+
+def parse_size(size: int | str) -> Size:
+    """Reads a checked setting: one number, or a text such as "256x128"."""
+    if isinstance(size, int):
+        return size
+    height, width = map(int, size.split("x"))
+    return height if height == width else (height, width)
+
+
+def both_sides(size: Size) -> tuple[int, int]:
+    """Returns (height, width)."""
+    return (size, size) if isinstance(size, int) else size
 
 
 @dataclass(frozen=True)
 class InputGeometry:
-    """Size and layout of the model's square input.
+    """Size and layout of the model's input.
 
     Attributes:
-        size: side of the square.
-        resize_size: size of the resized picture before the crop: its shorter side with `shorter`,
-            both sides with `stretch`, its longer side with `letterbox` (then equal to `size`).
+        size: of the input.
+        resize_size: size of the resized picture before the crop: its shorter side (one number) with
+            `shorter`, both sides with `stretch`, equal to `size` with `letterbox`.
         resize: `shorter` is Resize(resize_size) + CenterCrop(size); `stretch` is
-            Resize((resize_size, resize_size)) + CenterCrop(size); `letterbox` is
-            Resize(None, max_size=size), centred on a square of the colour `fill`.
+            Resize(both sides of resize_size) + CenterCrop(size); `letterbox` is the largest picture
+            of the same proportions that fits into `size`, centred on the colour `fill`.
         interpolation: `bilinear` or `bicubic`, both antialiased.
         channels: 3 for RGB, 1 for luminance like Pillow's "L".
-        fill: one value per channel, 0 to 255.
+        fill: one value per channel (red first), 0 to 255.
     """
 
-    size: int = 224
-    resize_size: int = 256
+    size: Size = 224
+    resize_size: Size = 256
     resize: str = "shorter"
     interpolation: str = "bilinear"
     channels: int = 3
@@ -41,7 +56,7 @@ class InputGeometry:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of the pixels: height, width, channels."""
-        return self.size, self.size, self.channels
+        return *both_sides(self.size), self.channels
 
 
 @dataclass(frozen=True)
@@ -67,24 +82,24 @@ class ResizePlan:
 
 def plan_resize(height: int, width: int, geometry: InputGeometry) -> ResizePlan:
     """Plans how a picture of the given size is fitted into the model's input."""
-    size, resized = geometry.size, geometry.resize_size
+    input_height, input_width = both_sides(geometry.size)
+    new_height, new_width = both_sides(geometry.resize_size)
     if geometry.resize == "letterbox":
-        rows, columns = size, size
-        # The longer side becomes `size`; the other is truncated to an integer.
-        if width <= height:
-            columns = max(1, int(size * width / height))
+        rows, columns = input_height, input_width
+        # One side becomes the input's; the other is truncated to an integer.
+        if width * input_height <= height * input_width:
+            columns = max(1, int(input_height * width / height))
         else:
-            rows = max(1, int(size * height / width))
-        above, before = (size - rows) // 2, (size - columns) // 2
+            rows = max(1, int(input_width * height / width))
+        above, before = (input_height - rows) // 2, (input_width - columns) // 2
         return ResizePlan(rows, columns, 0, 0, rows, columns, above, before)
-    if geometry.resize == "stretch":
-        new_height, new_width = resized, resized
-    elif width <= height:
+    if geometry.resize == "shorter":
         # The shorter side becomes `resize_size`; the longer is truncated to an integer.
-        new_height, new_width = int(resized * height / width), resized
-    else:
-        new_height, new_width = resized, int(resized * width / height)
+        if width <= height:
+            new_height = int(new_width * height / width)
+        else:
+            new_width = int(new_height * width / height)
     # The crop's offset is rounded half to even.
-    top = int(round((new_height - size) / 2.0))
-    left = int(round((new_width - size) / 2.0))
-    return ResizePlan(new_height, new_width, top, left, size, size)
+    top = int(round((new_height - input_height) / 2.0))
+    left = int(round((new_width - input_width) / 2.0))
+    return ResizePlan(new_height, new_width, top, left, input_height, input_width)

@@ -31,14 +31,13 @@ class InputMaker:
     def make(self, payload: Payload) -> tuple[Pixels, float]:
         """Returns the model's input and the `perf_counter` time at which decoding ended.
 
-        The pixels are uint8 [size, size, channels].
+        The pixels are uint8 [height, width, channels].
 
         Raises:
             ItemError: the payload is no image, or decoding it costs too much.
         """
         if is_npy(payload):
-            pixels = read_npy(payload, self._geometry.size, self._geometry.channels)
-            return pixels, time.perf_counter()
+            return read_npy(payload, self._geometry.shape), time.perf_counter()
         image = decode_image(payload, self._options)
         decoded = time.perf_counter()
         return self._transform(image, self._geometry), decoded

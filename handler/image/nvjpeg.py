@@ -102,8 +102,8 @@ class DeviceDecoder:
         """Resizes what `decode` returned; pictures of equal size in one call.
 
         Returns:
-            uint8 [size, size, channels] on the device for each picture; None for each picture that
-            is left to the CPU.
+            uint8 [height, width, channels] on the device for each picture; None for each picture
+            that is left to the CPU.
         """
         inputs: list[torch.Tensor | None] = [None] * len(pictures)
         groups: dict[torch.Size, list[tuple[int, torch.Tensor]]] = defaultdict(list)

@@ -59,7 +59,7 @@ def transform_with_torch(image: DecodedImage, geometry: InputGeometry) -> Pixels
     """Does the same as `transform_image`, by torch where that is possible.
 
     Returns:
-        uint8 [size, size, channels]; rows are not contiguous.
+        uint8 [height, width, channels]; rows are not contiguous.
     """
     part = None
     begins_inside = image.top > 0 or image.left > 0  # torch cannot express this
@@ -85,8 +85,8 @@ def transform_on_device(
         pictures: uint8 [3, height, width] each, RGB.
 
     Returns:
-        uint8 [size, size, channels] each, on the same device; None for pictures so long that most
-        of the resized pixels would be thrown away.
+        uint8 [height, width, channels] each, on the same device; None for pictures so long that
+        most of the resized pixels would be thrown away.
     """
     height, width = pictures[0].shape[1:]
     part = find_part(height, width, 1, geometry)
@@ -102,13 +102,14 @@ def _finish_on_device(
     resized: torch.Tensor, plan: ResizePlan, geometry: InputGeometry
 ) -> torch.Tensor:
     """Does the same as `finish_input`, in float."""
-    if resized.shape[1:3] != (geometry.size, geometry.size):
-        filled = resized.new_empty((len(resized), geometry.size, geometry.size, 3))
+    height, width, channels = geometry.shape
+    if resized.shape[1:3] != (height, width):
+        filled = resized.new_empty((len(resized), height, width, 3))
         filled[:] = resized.new_tensor(geometry.fill)
         rows = slice(plan.above, plan.above + plan.rows)
         filled[:, rows, plan.before : plan.before + plan.columns] = resized
         resized = filled
-    if geometry.channels == 1:
+    if channels == 1:
         weights = resized.new_tensor(LUMINANCE)
         return (resized * weights).sum(3, keepdim=True).round_()
     return resized

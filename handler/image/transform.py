@@ -24,7 +24,7 @@ def transform_image(image: DecodedImage, geometry: InputGeometry) -> Pixels:
     """Resizes with antialiasing, crops or pads, and takes the luminance for one channel.
 
     Returns:
-        uint8 [size, size, channels], RGB or luminance.
+        uint8 [height, width, channels], RGB or luminance.
     """
     plan = plan_resize(image.height, image.width, geometry)
     # Decoded pixels per resized pixel.
@@ -46,12 +46,13 @@ def transform_image(image: DecodedImage, geometry: InputGeometry) -> Pixels:
 
 def finish_input(part: Pixels, plan: ResizePlan, geometry: InputGeometry) -> Pixels:
     """Pads the resized part (RGB) to the model's input and converts it to its channels."""
-    if part.shape[:2] != (geometry.size, geometry.size):
-        filled = np.empty((geometry.size, geometry.size, 3), np.uint8)
+    height, width, channels = geometry.shape
+    if part.shape[:2] != (height, width):
+        filled = np.empty((height, width, 3), np.uint8)
         filled[:] = geometry.fill
         rows = slice(plan.above, plan.above + plan.rows)
         filled[rows, plan.before : plan.before + plan.columns] = part
         part = filled
-    if geometry.channels == 1:
+    if channels == 1:
         return np.asarray(Image.fromarray(part).convert("L"))[:, :, None]
     return part

@@ -135,16 +135,16 @@ class BatchRunner:
         )
 
     def put(self, index: int, pixels: Pixels) -> None:
-        """Puts one picture, uint8 [size, size, channels], into the batch buffer."""
+        """Puts one picture, uint8 [height, width, channels], into the batch buffer."""
         self._host_array[index] = pixels
 
     def put_from_device(self, index: int, pixels: torch.Tensor) -> None:
-        """Puts one picture that is already on the device, uint8 [size, size, channels]."""
+        """Puts one picture that is already on the device, uint8 [height, width, channels]."""
         self._pictures[index].copy_(pixels)
         self._decoded_on_device.add(index)
 
     def picture(self, index: int) -> torch.Tensor:
-        """Returns one picture of the batch, uint8 [1, size, size, channels], for explanations."""
+        """Returns one picture of the batch, uint8 [1, height, width, channels], to explain."""
         return self._pictures[index : index + 1]
 
     def run(self, count: int, timer: StageTimer) -> TopK:
@@ -188,7 +188,7 @@ class BatchRunner:
     def classify(
         self, pictures: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Maps uint8 [batch, size, size, channels] to all scores, the best k and their classes."""
+        """Maps uint8 [batch, height, width, channels] to all scores, the best k, their classes."""
         scores = activate(self.engine(pictures), self._activation)
         self.classes = scores.shape[1]
         best = torch.topk(scores, min(self._top_k, self.classes), dim=1)

@@ -110,7 +110,7 @@ def make_attribute(
     get_insights: Callable[[torch.Tensor, Any, int], list[Any]],
 ) -> Attribute:
     """Returns a function that explains pictures of the runner's batch by `get_insights`."""
-    normaliser = Normaliser(config.mean, config.std, config.image_size, runner.device)
+    normaliser = Normaliser(config, runner.device)
 
     def attribute(index: int, target: int) -> list[Any]:
         inputs = normaliser(runner.picture(index))

@@ -21,7 +21,7 @@ class ParitySet:
     """Photographs with eager fp32's probabilities from when the archive was built.
 
     Attributes:
-        pictures: uint8 [n, size, size, channels], as the handler decodes and resizes them.
+        pictures: uint8 [n, height, width, channels], as the handler decodes and resizes them.
         probabilities: float32 [n, classes].
     """
 

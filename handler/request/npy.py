@@ -31,13 +31,12 @@ def is_npy(payload: Payload) -> bool:
     return bytes(payload[:6]) == NPY_MAGIC
 
 
-def read_npy(payload: Payload, image_size: int, channels: int = 3) -> Pixels:
-    """Reads a thin client's array: uint8 [image_size, image_size, channels], never pickled.
+def read_npy(payload: Payload, expected: tuple[int, int, int]) -> Pixels:
+    """Reads a thin client's array: uint8 [height, width, channels], never pickled.
 
     Raises:
         BadTensor: the array has another shape or dtype, holds pickled objects, or is broken.
     """
-    expected = (image_size, image_size, channels)
     try:
         shape, is_fortran, dtype, offset = _read_npy_header(payload)
     except Exception as error:

@@ -49,7 +49,7 @@ def command() -> None:
     "--thin",
     "is_thin",
     is_flag=True,
-    help="Take the model's pixels, uint8 [size, size, channels], instead of an image file.",
+    help="Take the model's pixels, uint8 [height, width, channels], instead of an image file.",
 )
 def triton(**options: Any) -> None:
     """Write a Triton model repository.

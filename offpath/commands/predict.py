@@ -57,7 +57,7 @@ BODY_SHOWN = 60
 )
 @settings_option(
     "With --thin: a setting of the model's input, with the value that its archive has: image_size, "
-    "resize_size, resize, interpolation, channels or fill."
+    "resize_size, resize, interpolation, channels, channel_order or fill."
 )
 @click.option(
     "--clients",
@@ -121,9 +121,8 @@ def read_input_geometry(texts: tuple[str, ...]) -> InputGeometry:
                 f"--set {key}: this is not a setting of the model's input; accepted: "
                 f"{', '.join(INPUT_SETTINGS)}"
             )
-    if settings.get("channels") == 1:
-        # The server normalises; these values only complete the section.
-        settings = {"mean": 0.5, "std": 0.5, **settings}
+    # The server normalises; these values only complete the section.
+    settings = {"mean": 0.5, "std": 0.5, **settings}
     try:
         return HandlerConfig.from_mapping(settings, environ={}).input_geometry
     except ConfigError as error:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-# The file itself, or a uint8 [size, size, 3] npy that a thin client made of it.
+# The file itself, or a uint8 [height, width, 3] npy that a thin client made of it.
 JPEG, NPY = "jpeg", "npy"
 
 

@@ -23,11 +23,13 @@ from offpath.archive.model_probe import count_classes
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
+from offpath.handler.image.geometry import both_sides
 from offpath.handler.model.activation import activate
 from offpath.profiling.core.workplace import cache_folder
 
 LABELS = "index_to_name.json"
 # The settings of `handler:` that belong to the model; the others say how our server runs it.
+NOT_COMPARED = {"resize": "letterbox", "channel_order": "bgr", "pixel_scale": 255}
 PREPROCESSING = (*INPUT_SETTINGS, "activation")
 # Digits of a checksum that tell archives apart.
 DIGITS = 12
@@ -78,22 +80,23 @@ class ModelUnderTest:
         """Returns torchvision's transforms of a Pillow image, as in the stock handler.
 
         Raises:
-            WrongOption: the model needs a letterbox, which no other server's example has.
+            WrongOption: the model needs an input that no other server's example makes.
         """
         geometry = self.config.input_geometry
-        if geometry.resize == "letterbox":
-            raise WrongOption(
-                f"model {self.name!r} has resize: letterbox, which no other server's example does; "
-                "it cannot be compared"
-            )
-        sides = (geometry.resize_size, geometry.resize_size)
+        for key, value in NOT_COMPARED.items():
+            if getattr(self.config, key) == value:
+                raise WrongOption(
+                    f"model {self.name!r} has {key}: {value}, which no other server's example "
+                    "does; it cannot be compared"
+                )
+        sides = both_sides(geometry.resize_size)
         filtered = transforms.InterpolationMode(geometry.interpolation)
         steps = [
             transforms.Resize(
                 sides if geometry.resize == "stretch" else geometry.resize_size,
                 filtered,
             ),
-            transforms.CenterCrop(geometry.size),
+            transforms.CenterCrop(geometry.shape[:2]),
             *([transforms.Grayscale()] if geometry.channels == 1 else []),
             transforms.ToTensor(),
             transforms.Normalize(self.config.mean, self.config.std),

@@ -42,6 +42,8 @@ STOCK_SETTINGS = {
 STOCK_FIXED = {
     "activation": "softmax",
     "channels": 3,
+    "channel_order": "rgb",
+    "pixel_scale": 1,
     "resize": "shorter",
     "interpolation": "bilinear",
 }
@@ -115,7 +117,8 @@ def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
                 "leave the stock servers out (--servers offpath)"
             )
     own = {key: getattr(model.config, key) for key in STOCK_SETTINGS}
-    return own | {"top_k": model.top_k}
+    size = model.config.input_geometry.size
+    return own | {"top_k": model.top_k, "image_size": size}
 
 
 def run_archiver(

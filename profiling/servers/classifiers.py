@@ -59,7 +59,7 @@ def load_pillow(model: ModelUnderTest, max_batch: int) -> Classify:
 
 
 def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
-    """Loads normalisation and forward for uint8 pixels [size, size, channels] of thin clients."""
+    """Loads normalisation and forward for thin clients: uint8 pixels [height, width, channels]."""
     config = model.config
     normalise = transforms.Normalize(config.mean, config.std)
     finish = Finish(model)

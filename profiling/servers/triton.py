@@ -202,17 +202,17 @@ class TritonThin(Triton):
     name, kind = "triton-thin", "thin"
 
     def make_call(self) -> Call:
-        size = self.model.config.image_size
+        shape = self.model.config.input_geometry.shape
         return Call(
             NPY,
             RAW_BODY,
-            wrap=lambda npy: read_npy(npy, size).tobytes(),
+            wrap=lambda npy: read_npy(npy, shape).tobytes(),
             read_reply=read_outputs,
         )
 
     def describe_image(self) -> str:
-        size = self.model.config.image_size
-        return f"data_type: TYPE_UINT8, dims: [ {size}, {size}, 3 ]"
+        shape = ", ".join(map(str, self.model.config.input_geometry.shape))
+        return f"data_type: TYPE_UINT8, dims: [ {shape} ]"
 
 
 def has_libpython() -> bool:

@@ -34,7 +34,7 @@ class DecodedImage:
     """An image that another process has decoded (archived_decoder.py), as plain values.
 
     Attributes:
-        pixels: uint8 [size, size, channels].
+        pixels: uint8 [height, width, channels].
         payload_bytes: size of the encoded file.
         payload_hash: hash of the encoded file; None if the log records no hash.
         stage_s: seconds by the name of the stage.

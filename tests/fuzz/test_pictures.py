@@ -81,7 +81,7 @@ def check(file: bytes) -> None:
     begin_s = time.thread_time()
     try:
         if is_npy(body):
-            read_npy(body, CONFIG.image_size)
+            read_npy(body, CONFIG.input_geometry.shape)
         else:
             decoded = decode_image(body, CONFIG.decode_options)
             assert decoded.pixels.ndim == 3 and decoded.pixels.shape[2] == 3
@@ -161,4 +161,4 @@ def test_any_npy_header_is_read_or_refused(
     width = 2 if version == b"\x01\x00" else 4
     body = b"\x93NUMPY" + version + said.to_bytes(width, "little") + header
     with pytest.raises(BadTensor):
-        read_npy(body, CONFIG.image_size)
+        read_npy(body, CONFIG.input_geometry.shape)

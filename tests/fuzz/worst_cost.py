@@ -89,7 +89,7 @@ def _take(request: Request) -> Cost:
 def _decode(body: bytearray, content_type: str) -> None:
     payload = read_payload(parse_body(body, content_type), CONFIG.max_payload_bytes)
     if is_npy(payload):
-        read_npy(payload, CONFIG.image_size)
+        read_npy(payload, CONFIG.input_geometry.shape)
     else:
         decode_image(payload, CONFIG.decode_options)
 

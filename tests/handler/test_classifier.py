@@ -24,7 +24,8 @@ from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
 from offpath.handler.process.sick_worker import ModelHealth
-from offpath.serving.client import parse_server_timing
+from offpath.handler.request.npy import read_npy
+from offpath.serving.client import make_npy, parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
 JPEG = encode(find_photograph("coffee").rgb, "JPEG")
@@ -149,6 +150,48 @@ def test_explanations_and_predictions_share_a_batch(
         attributions = torch.tensor(json.loads(bodies[idx]))
         assert attributions.shape == (3, 224, 224)
         assert attributions.abs().sum() > 0
+
+
+TALL_NET = """
+import torch
+class TallNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 4)
+    def forward(self, pictures):
+        assert pictures.shape[1:] == (3, 96, 64)
+        return self.head(pictures.mean(dim=(2, 3)))
+"""
+
+
+@pytest.mark.usefixtures("unpaused")
+def test_a_rectangle_of_blue_first_pixels_is_answered_and_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tall_net.py").write_text(TALL_NET)
+    weights = {"head.weight": torch.randn(4, 3) / 30, "head.bias": torch.zeros(4)}
+    torch.save(weights, tmp_path / "weights.pt")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"image_size": "96x64", "resize": "stretch", "channel_order": "bgr"}
+    numbers = {"pixel_scale": 255, "mean": [104, 117, 124], "std": 1}
+    context = make_context(tmp_path, explanations=True, **settings, **numbers)
+    context.manifest["model"]["modelFile"] = "tall_net.py"
+    tall = OffpathClassifier()
+    tall.initialize(context)
+    payload = make_npy(JPEG, tall.config.input_geometry)
+    pixels = read_npy(payload, (96, 64, 3)).astype("f4").mean(axis=(0, 1))
+    blue_first = torch.tensor(pixels[::-1] - [104, 117, 124], dtype=torch.float32)
+    expected = torch.softmax(weights["head.weight"] @ blue_first, 0)
+    rows = [{"body": payload}, {"body": JPEG}, {"body": JPEG}]
+    thin, full, why = map(
+        json.loads, tall.handle(rows, request(context, {}, {}, {"explain": "True"}))
+    )
+    tall.close()
+    for answer in (thin, full):
+        got = torch.tensor([answer[str(index)] for index in range(4)])
+        torch.testing.assert_close(got, expected, atol=0.01, rtol=0)
+    assert torch.tensor(why).shape == (3, 96, 64)
+    assert tall.describe_handle()["image_size"] == "96x64"
 
 
 @pytest.mark.usefixtures("unpaused")

@@ -10,10 +10,14 @@ import pytest
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import DecodeOptions
+from offpath.handler.image.geometry import InputGeometry
 
 NAN, INF = math.nan, math.inf
 WRONG: dict[str, list[Any]] = {
-    "image_size": [15, 2049, 224.0, "224", True, None],
+    "image_size": [
+        *[15, 2049, 224.0, "224", True, None, [256, 128], "256x", "256x128x3"],
+        *["15x224", "224x2049", "224X224", "9" * 5000 + "x224", "224x224\n"],
+    ],
     "resize_size": [0, [256]],
     "top_k": [0, False, 1001],
     "mean": [
@@ -23,6 +27,8 @@ WRONG: dict[str, list[Any]] = {
     ],
     "std": [[0.2, 0.2, 0], [0.2, 0.2, INF], [0.2, 0.2, NAN], [[0.2], 0.2, 0.2]],
     "channels": [2, True, "3"],
+    "channel_order": ["rbg", 3, None],
+    "pixel_scale": [True, 2, 1.0, "255"],
     "resize": ["crop"],
     "interpolation": ["nearest"],
     "fill": [256, [0, 0], 0.5],
@@ -91,13 +97,63 @@ def test_crop_larger_than_the_resized_picture_is_refused() -> None:
         ({"image_size": 1024}, 1170),
         ({"image_size": 300, "resize": "stretch"}, 300),
         ({"image_size": 300, "resize": "letterbox"}, 300),
+        ({"image_size": "280x140"}, 320),
+        ({"image_size": "280x140", "resize": "stretch"}, "280x140"),
+        ({"image_size": "280x140", "resize": "letterbox"}, "280x140"),
         ({"resize": "stretch", "resize_size": 256}, 256),
     ],
 )
 def test_resize_follows_from_the_models_size(
-    settings: dict[str, Any], resize_size: int
+    settings: dict[str, Any], resize_size: int | str
 ) -> None:
     assert read(settings).resize_size == resize_size
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"resize_size": 200}, "is 200 and .* 256x128; the crop"),
+        ({"resize_size": "256x256", "resize": "letterbox"}, "has only one size"),
+        ({"resize_size": "300x127", "resize": "stretch"}, "the crop would be larger"),
+        ({"resize_size": "300x200"}, "accepted with resize shorter: one number"),
+    ],
+)
+def test_both_sides_of_a_rectangle_are_checked(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read({"image_size": "256x128", **settings})
+
+
+def test_equal_sides_are_one_size() -> None:
+    twice = read({"image_size": "96x96", "resize_size": "110x110"})
+    assert twice.input_geometry == InputGeometry(96, 110)
+    explained = {"explanations": True, "image_size": "2048x16"}
+    assert read(explained).input_geometry.shape == (2048, 16, 3)
+
+
+def test_scaled_decode_keeps_both_sides_of_a_rectangle() -> None:
+    settings = {"image_size": "256x128", "resize": "stretch"}
+    assert read(settings).decode_options.min_size == (384, 192)
+    # The decoder chooses the scale before it turns the picture.
+    turned = read({**settings, "exif_orientation": True})
+    assert turned.decode_options.min_size == 384
+
+
+@pytest.mark.parametrize(("key", "other"), [("mean", "std"), ("std", "mean")])
+def test_numbers_on_0_to_255_name_the_setting(key: str, other: str) -> None:
+    values = [123.675, 116.28, 103.53]
+    with pytest.raises(ConfigError, match="123.675.*accepted.*set pixel_scale=255"):
+        read({key: values})
+    config = read({"pixel_scale": 255, key: values, other: 57})
+    assert getattr(config, key) == tuple(values)
+
+
+def test_colours_follow_the_channel_order() -> None:
+    settings = {"mean": 0.5, "std": 0.5, "fill": [1, 2, 3], "channel_order": "bgr"}
+    assert read(settings).input_geometry.fill == (3, 2, 1)
+    with pytest.raises(ConfigError, match="one channel has no order"):
+        read({"channels": 1, **settings, "fill": 0})
 
 
 def test_letterbox_with_two_sizes_is_refused() -> None:
@@ -119,13 +175,23 @@ def test_one_number_applies_to_all_channels() -> None:
         ({}, "channels is 1 and handler.mean is missing"),
         ({"mean": 0.5}, "channels is 1 and handler.std is missing"),
         (
+            {"channels": 3, "pixel_scale": 255},
+            "pixel_scale is 255 and handler.mean is missing",
+        ),
+        (
+            {"channels": 3, "channel_order": "bgr", "mean": 0.5},
+            "channel_order is bgr and handler.std is missing",
+        ),
+        (
             {"mean": [0.5] * 3, "std": 0.5},
             "mean has 3 numbers and handler.channels is 1",
         ),
         ({"mean": 0.5, "std": 0.5, "fill": [1, 2, 3]}, "fill has 3 numbers"),
     ],
 )
-def test_grey_needs_its_own_numbers(settings: dict[str, Any], message: str) -> None:
+def test_other_channels_need_their_own_numbers(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         read({"channels": 1, **settings})
 

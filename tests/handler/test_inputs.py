@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 BOUND = 0.01
 CLASSES = 10
 SIZE = 96
+TALL, WIDE = (128, 64), (64, 128)
 Torchvision = Callable[[Image.Image, InterpolationMode], Image.Image]
 
 
@@ -53,12 +55,63 @@ def letterbox_on_grey(image: Image.Image, filtered: InterpolationMode) -> Image.
     return v2.Pad([left, above, right, below], fill=114)(resized)
 
 
+def resize_shorter_to_tall(
+    image: Image.Image, filtered: InterpolationMode
+) -> Image.Image:
+    return v2.Compose([v2.Resize(140, filtered), v2.CenterCrop(TALL)])(image)
+
+
+def resize_straight_to_tall(
+    image: Image.Image, filtered: InterpolationMode
+) -> Image.Image:
+    return v2.Resize(TALL, filtered)(image)
+
+
+def resize_to_wide_then_crop(
+    image: Image.Image, filtered: InterpolationMode
+) -> Image.Image:
+    return v2.Compose([v2.Resize((70, 140), filtered), v2.CenterCrop(WIDE)])(image)
+
+
+def letterbox_to_wide(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
+    # CenterCrop fills up with black.
+    return v2.Compose([fit(image, WIDE, filtered), v2.CenterCrop(WIDE)])(image)
+
+
+def letterbox_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
+    return v2.Compose([fit(image, TALL, filtered), v2.CenterCrop(TALL)])(image)
+
+
+def fit(
+    image: Image.Image, size: tuple[int, int], filtered: InterpolationMode
+) -> v2.Resize:
+    scale = min(Fraction(size[0], image.height), Fraction(size[1], image.width))
+    return v2.Resize((int(image.height * scale), int(image.width * scale)), filtered)
+
+
 POLICIES: dict[str, tuple[dict[str, object], Torchvision]] = {
     "shorter": ({"resize_size": 110}, resize_shorter),
     "stretch": ({"resize": "stretch"}, resize_straight),
     "stretch and crop": ({"resize": "stretch", "resize_size": 110}, resize_then_crop),
     "letterbox": ({"resize": "letterbox"}, letterbox),
     "letterbox on grey": ({"resize": "letterbox", "fill": 114}, letterbox_on_grey),
+    "tall": ({"image_size": "128x64", "resize_size": 140}, resize_shorter_to_tall),
+    "tall stretch": (
+        {"image_size": "128x64", "resize": "stretch"},
+        resize_straight_to_tall,
+    ),
+    "wide stretch and crop": (
+        {"image_size": "64x128", "resize": "stretch", "resize_size": "70x140"},
+        resize_to_wide_then_crop,
+    ),
+    "wide letterbox": (
+        {"image_size": "64x128", "resize": "letterbox"},
+        letterbox_to_wide,
+    ),
+    "tall letterbox": (
+        {"image_size": "128x64", "resize": "letterbox"},
+        letterbox_to_tall,
+    ),
 }
 
 

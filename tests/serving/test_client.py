@@ -71,15 +71,14 @@ def test_thin_client_sends_the_models_pixels(answers: Answers) -> None:
     assert rest == []
     assert headers["content-type"] == "application/x-npy"
     exact = transform_image(decode_image(JPEG, DecodeOptions()), InputGeometry())
-    np.testing.assert_array_equal(read_npy(body, 224), exact)
+    np.testing.assert_array_equal(read_npy(body, (224, 224, 3)), exact)
 
 
 def test_thin_client_uses_the_models_size() -> None:
     photograph = find_photograph("retina").rgb
-    pixels = read_npy(
-        make_npy(encode(photograph, "JPEG"), InputGeometry(300, 320)), 300
-    )
-    assert pixels.shape == (300, 300, 3)
+    geometry = InputGeometry((300, 200), 320)
+    pixels = read_npy(make_npy(encode(photograph, "JPEG"), geometry), (300, 200, 3))
+    assert pixels.shape == (300, 200, 3)
 
 
 @pytest.mark.parametrize(

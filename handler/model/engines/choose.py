@@ -73,7 +73,7 @@ def choose_engine(
     """Loads the configured engine, or the best available one, and checks its predictions.
 
     Args:
-        model: maps float32 [batch, channels, size, size] to logits; already on `device`.
+        model: maps float32 [batch, channels, height, width] to logits; already on `device`.
         config: gives `engine`, `precision`, `parity_bound`, size, mean and std.
         folder: the archive's engine folder; may be missing.
         threads: threads of the engine on the CPU.

@@ -17,9 +17,9 @@ class EagerEngine:
     """Runs normalisation and forward pass by torch, channels last.
 
     Args:
-        model: maps float32 [batch, channels, size, size] to logits [batch, classes]; already on
+        model: maps float32 [batch, channels, height, width] to logits [batch, classes]; already on
             `device`.
-        config: gives size, mean and std.
+        config: gives size, mean, std, and the scale and the order of the channels.
         device: where the model lives.
         precision: fp32, bf16 or fp16. Below fp32 a copy of the model is converted, so that
             explanations keep the original. On CUDA the copy's batch norms are folded.
@@ -42,9 +42,7 @@ class EagerEngine:
             model = fold(model).to(self._dtype)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model = model
-        self._normaliser = Normaliser(
-            config.mean, config.std, config.image_size, device
-        )
+        self._normaliser = Normaliser(config, device)
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(self._normaliser(pictures).to(self._dtype))

@@ -1,7 +1,7 @@
 """The interface of an engine, and the names of what an archive holds for each.
 
 An archive keeps its artefacts in one folder beside the weights. Each artefact maps `pictures`,
-uint8 [batch, size, size, channels], to `logits`, float32 [batch, classes].
+uint8 [batch, height, width, channels], to `logits`, float32 [batch, classes].
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Engine(Protocol):
     is_capturable: bool
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Maps uint8 [batch, size, size, channels] on the device to logits [batch, classes].
+        """Maps uint8 [batch, height, width, channels] on the device to logits [batch, classes].
 
         The logits may be valid only until the next call.
         """

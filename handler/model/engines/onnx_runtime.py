@@ -32,7 +32,7 @@ class OnnxRuntimeEngine:
         precision: one that the engine has.
         device: where pictures come from and logits go.
         threads: intra-op threads on the CPU.
-        shape: of one picture, [size, size, channels].
+        shape: of one picture, [height, width, channels].
 
     Raises:
         EngineUnavailable: the file, the package or the provider is missing.

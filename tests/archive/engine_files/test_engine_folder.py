@@ -94,10 +94,11 @@ def build(model: torch.nn.Module, photographs: PhotographSets, tmp_path: Path) -
         precision: str,
         model: torch.nn.Module = model,
         config: HandlerConfig = CONFIG,
+        shown: PhotographSets = photographs,
     ) -> tuple[Path, list[str]]:
         folder, said = tmp_path / "engine", []
         plan = EnginePlan(engine, precision)
-        build_engine_folder(plan, model, config, photographs, folder, said.append)
+        build_engine_folder(plan, model, config, shown, folder, said.append)
         return folder, said
 
     return run
@@ -144,6 +145,32 @@ def test_graph_answers_like_eager_for_one_picture_and_for_five(
         answers = classify(graph, pictures[:count])
         assert answers.shape == (count, 3)
         assert np.abs(answers - expected[:count]).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    "engine", ["openvino", pytest.param("onnxruntime", marks=pytest.mark.slow)]
+)
+def test_graph_takes_a_rectangle_and_normalises_blue_first(
+    engine: str, build: Build, model: torch.nn.Module
+) -> None:
+    pytest.importorskip(MODULES[engine])
+    config = HandlerConfig(
+        **{"image_size": "64x56", "resize_size": 72, "channel_order": "bgr"},
+        **{
+            "pixel_scale": 255,
+            "mean": (104.0, 117.0, 124.0),
+            "std": (58.0, 57.0, 99.0),
+        },
+    )
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 64, 56, 3), np.uint8)
+    folder = build(
+        engine, "fp32", config=config, shown=PhotographSets(pictures, pictures)
+    )
+    graph = make_engine(engine, "fp32", model, config, CPU, folder[0], 1)
+    eager = make_engine("eager", "fp32", model, config, CPU, None, 1)
+    expected = classify(eager, pictures)
+    assert np.abs(classify(eager, pictures[..., ::-1].copy()) - expected).max() > 0.01
+    assert np.abs(classify(graph, pictures) - expected).max() <= 1e-5
 
 
 def test_parity_file_holds_held_out_photographs_and_eager_answers(

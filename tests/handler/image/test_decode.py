@@ -286,7 +286,7 @@ from offpath.handler.process.warmup import warm_up_payloads
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-for payload in warm_up_payloads(224):
+for payload in warm_up_payloads(224, 224):
     decode_image(payload, DecodeOptions())
 before = peak_bytes()
 for path in sorted(Path(sys.argv[1]).iterdir()):

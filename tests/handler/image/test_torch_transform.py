@@ -55,6 +55,9 @@ GEOMETRIES = [
     InputGeometry(224, 224, "letterbox", fill=(114, 7, 250)),
     InputGeometry(224, 224, "letterbox", "bicubic"),
     InputGeometry(225, 257, channels=1),
+    InputGeometry((192, 96), 220),
+    InputGeometry((96, 192), (110, 200), "stretch", "bicubic"),
+    InputGeometry((256, 128), (256, 128), "letterbox", fill=(114, 7, 250)),
     InputGeometry(97, 97, "letterbox", "bicubic", channels=1, fill=(80,)),
 ]
 

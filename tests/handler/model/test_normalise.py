@@ -28,10 +28,26 @@ def test_normalisation_equals_torchvisions(
         [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     )(levels)
     pictures = torch.from_numpy(levels)[None]
-    made = Normaliser(mean, std, 224, CPU)(pictures)
+    config = HandlerConfig(mean=mean, std=std)
+    made = Normaliser(config, CPU)(pictures)
     assert made.shape == (1, 3, 224, 224)
     assert made.is_contiguous(memory_format=torch.channels_last)
-    exported = PictureModel(torch.nn.Identity(), mean, std)(pictures)
+    exported = PictureModel(torch.nn.Identity(), config)(pictures)
     # Relative to 1 / std, which is what one grey level weighs.
     for normalised in (made, exported):
         assert (normalised[0] - expected).abs().max() * min(std) < 1e-6
+
+
+def test_caffes_input_is_blue_first_and_on_0_to_255() -> None:
+    mean, std = (103.939, 116.779, 123.68), (1.0, 2.0, 4.0)
+    config = HandlerConfig(
+        image_size="5x7", channel_order="bgr", pixel_scale=255, mean=mean, std=std
+    )
+    levels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3), np.uint8)
+    expected = torch.from_numpy((levels[..., ::-1] - mean) / std).permute(0, 3, 1, 2)
+    pictures = torch.from_numpy(levels)
+    for made in (
+        Normaliser(config, CPU)(pictures),
+        PictureModel(torch.nn.Identity(), config)(pictures),
+    ):
+        assert (made - expected).abs().max() < 1e-4

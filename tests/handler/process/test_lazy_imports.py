@@ -30,7 +30,7 @@ predict(service, explained)
 handler = service._entry_point.__self__
 from offpath.handler.model.normalise import Normaliser
 config, runner = handler.config, handler.pipeline.runner
-normalise = Normaliser(config.mean, config.std, config.image_size, runner.device)
+normalise = Normaliser(config, runner.device)
 inputs = normalise(runner.picture(0))
 ours = handler.get_insights(inputs, None, 7)
 

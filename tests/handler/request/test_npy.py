@@ -14,8 +14,8 @@ from offpath.handler.errors import BadTensor
 from offpath.handler.image.input_maker import silence_decoders
 from offpath.handler.request.npy import is_npy, read_npy
 
-SIDE = 224
-PIXELS = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+SHAPE = (224, 192, 3)
+PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)
 BOMB_SHAPES = [
     "(1000000000,)",
     "(1000000, 1000000)",
@@ -40,7 +40,7 @@ def make_header(descr: str, shape: str, is_fortran: bool = False) -> bytes:
 def test_npy_of_the_models_input_is_read(kind: type, version: tuple[int, int]) -> None:
     payload = kind(make_npy(PIXELS, version))
     assert is_npy(payload)
-    np.testing.assert_array_equal(read_npy(payload, SIDE), PIXELS)
+    np.testing.assert_array_equal(read_npy(payload, SHAPE), PIXELS)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
@@ -49,21 +49,23 @@ def test_header_of_an_earlier_payload_is_not_reused(
 ) -> None:
     other = PIXELS[::-1]
     for pixels in (PIXELS, other, np.asfortranarray(PIXELS), PIXELS):
-        np.testing.assert_array_equal(read_npy(make_npy(pixels, version), SIDE), pixels)
+        np.testing.assert_array_equal(
+            read_npy(make_npy(pixels, version), SHAPE), pixels
+        )
     with pytest.raises(BadTensor):
-        read_npy(make_npy(PIXELS[:, :-1], version), SIDE)
+        read_npy(make_npy(PIXELS[:, :-1], version), SHAPE)
 
 
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        pytest.param(make_npy(PIXELS[:-1]), "uint8 .223, 224, 3.", id="a-row-short"),
-        pytest.param(make_npy(PIXELS[..., :1]), "224, 224, 1", id="grey"),
-        pytest.param(make_npy(PIXELS[..., 0]), "224, 224]", id="two-dimensions"),
-        pytest.param(make_npy(PIXELS.transpose(2, 0, 1)), "3, 224, 224", id="chw"),
-        pytest.param(make_npy(PIXELS[None]), "1, 224, 224, 3", id="batch"),
+        pytest.param(make_npy(PIXELS[:-1]), "uint8 .223, 192, 3.", id="a-row-short"),
+        pytest.param(make_npy(PIXELS[..., :1]), "224, 192, 1", id="grey"),
+        pytest.param(make_npy(PIXELS[..., 0]), "224, 192]", id="two-dimensions"),
+        pytest.param(make_npy(PIXELS.transpose(2, 0, 1)), "3, 224, 192", id="chw"),
+        pytest.param(make_npy(PIXELS[None]), "1, 224, 192, 3", id="batch"),
         pytest.param(make_npy(np.uint8(3)), r"uint8 \[\]", id="scalar"),
-        pytest.param(make_npy(PIXELS[:0]), "0, 224, 3", id="no-pixels"),
+        pytest.param(make_npy(PIXELS[:0]), "0, 192, 3", id="no-pixels"),
         pytest.param(make_npy(PIXELS.astype("f4")), "float32", id="float32"),
         pytest.param(make_npy(PIXELS.astype("i1")), "int8", id="int8"),
         pytest.param(make_npy(PIXELS.astype("?")), "bool", id="bool"),
@@ -94,7 +96,7 @@ def test_npy_that_is_not_the_models_input_is_refused(
     payload: bytes, message: str
 ) -> None:
     with pytest.raises(BadTensor, match=message or None):
-        read_npy(payload, SIDE)
+        read_npy(payload, SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_npy_header_that_is_junk_is_refused(text: str, version: int) -> None:
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     payload = b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + bytes(99)
     with pytest.raises(BadTensor):
-        read_npy(payload, SIDE)
+        read_npy(payload, SHAPE)
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -130,7 +132,7 @@ def test_npy_with_a_damaged_header_never_raises_anything_else() -> None:
         for offset in generator.integers(6, 128, generator.integers(1, 7)):
             payload[offset] = generator.choice(junk)
         try:
-            assert read_npy(payload, SIDE).shape == PIXELS.shape
+            assert read_npy(payload, SHAPE).shape == PIXELS.shape
         except BadTensor:
             pass
 
@@ -141,7 +143,7 @@ def test_npy_header_that_claims_gigabytes_takes_no_memory(shape: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BadTensor):
-            read_npy(payload, SIDE)
+            read_npy(payload, SHAPE)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -153,14 +155,14 @@ def test_pickled_npy_is_never_unpickled(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "sprung",)
 
     with pytest.raises(BadTensor):
-        read_npy(make_npy(np.array([Trap()], dtype=object)), SIDE)
+        read_npy(make_npy(np.array([Trap()], dtype=object)), SHAPE)
     assert not (tmp_path / "sprung").exists()
 
 
 def test_npy_header_of_python_2_causes_no_warning() -> None:
-    payload = make_header("|u1", "(224L, 224L, 3L)") + PIXELS.tobytes()
+    payload = make_header("|u1", "(224L, 192L, 3L)") + PIXELS.tobytes()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         silence_decoders()
-        np.testing.assert_array_equal(read_npy(payload, SIDE), PIXELS)
+        np.testing.assert_array_equal(read_npy(payload, SHAPE), PIXELS)
     assert caught == []

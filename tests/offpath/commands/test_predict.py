@@ -80,7 +80,7 @@ def test_model_token_and_thin_pixels_reach_the_server(
     path, headers, body = answers.requests[0]
     assert path == "/predictions/cats"
     assert headers["authorization"] == "Bearer secret"
-    assert read_npy(body, 64).shape == (64, 64, 3)
+    assert read_npy(body, (64, 64, 3)).shape == (64, 64, 3)
 
 
 def test_folder_is_sent_with_many_clients_in_a_stable_order(
