@@ -14,6 +14,7 @@ from archived_handler import (  # type: ignore[import-not-found]
     DecodedImage,
     MakeMetric,
     Request,
+    add_arrival,
     load_entry,
     make_context,
     make_row,
@@ -32,7 +33,7 @@ class DecoderContext:
         return request_id
 
     def get_all_request_header(self, idx: int) -> Mapping[str, str]:
-        headers: Mapping[str, str] = self.request.headers
+        headers: Mapping[str, str] = add_arrival(self.request)
         return headers
 
 
@@ -82,6 +83,11 @@ class ArchivedDecoder:
         if self._adds_timing:
             headers["Server-Timing"] = format_server_timing(timings)
         return Answer(made.status, headers, made.body)
+
+    def count_requests(self, status: int, seconds: float) -> None:
+        """Counts the time of an answered request."""
+        if hasattr(self._tier, "count_requests"):  # older archives have none
+            self._tier.count_requests(status, seconds)
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""

@@ -18,7 +18,8 @@ from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.custom_handler import CustomAnswers, Result
-from offpath.handler.errors import ModelOutOfMemory
+from offpath.handler.deadline import Deadlines
+from offpath.handler.errors import DeadlineExceeded, ModelOutOfMemory
 from offpath.handler.metrics import DECODED_BY_CPU, MetricsEmitter
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import Choice, choose_engine
@@ -73,6 +74,9 @@ class OffpathClassifier(ImageClassifier):
         if gpu is not None and torch.cuda.is_available():
             use_device(int(gpu), self.config.blocking_wait)
         self._door = FrontDoor.from_environment()
+        self._deadlines = Deadlines(
+            self.config.deadline_ms, self.config.max_deadline_ms
+        )
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)
@@ -145,11 +149,12 @@ class OffpathClassifier(ImageClassifier):
             every item a 503 and does not raise, because TorchServe would answer 507.
         """
         self.context = context
+        headers = [context.get_all_request_header(idx) for idx in range(len(data))]
         if self._door is not None:
-            data = self._read_from_door(data, context, self._door)
+            data = self._read_from_door(data, headers, context, self._door)
         batch = None
         try:
-            batch = self.preprocess(data)
+            batch = self.preprocess(self._deadlines.refuse_late(data, headers))
             replies = self.postprocess(self.inference(batch))
             replies = self._answer_other_requests(batch, data, context, replies)
         except Exception as error:
@@ -179,6 +184,14 @@ class OffpathClassifier(ImageClassifier):
         errors = [item.error.type for item in batch.items if item.error]
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
         self._metrics.count(DECODED_BY_CPU, batch.without_memory)
+        total_s = batch.timer.elapsed_s()
+        is_late = [isinstance(item.error, DeadlineExceeded) for item in batch.items]
+        self._deadlines.learn(total_s, not all(is_late))
+        if self._door is None and getattr(context, "cl_socket", None) is not None:
+            # Under TorchServe this is the first that we see of a request.
+            for item in batch.items:
+                status = item.error.status if item.error else 200
+                self.count_requests(status, total_s)
         if self._tracer is not None:
             self._tracer.trace(batch, context, key)
         return bodies
@@ -223,6 +236,10 @@ class OffpathClassifier(ImageClassifier):
             ):  # other servers have none, and ask for the diagnosis
                 end_after_reply(connection)
         return bodies
+
+    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
+        """Counts the time of answered requests; for servers that know when a request came."""
+        self._metrics.count_requests(status, seconds, number)
 
     def close(self) -> None:
         """Ends the threads; the prediction log ships what it can within a few seconds.
@@ -324,10 +341,12 @@ class OffpathClassifier(ImageClassifier):
 
     @staticmethod
     def _read_from_door(
-        data: Sequence[Mapping[str, Any]], context: Context, door: FrontDoor
+        data: Sequence[Mapping[str, Any]],
+        headers: Sequence[Mapping[str, Any]],
+        context: Context,
+        door: FrontDoor,
     ) -> list[Mapping[str, Any]]:
         """Returns rows whose bodies may be files of the front door, and sets the door's ids."""
-        headers = [context.get_all_request_header(idx) for idx in range(len(data))]
         # A new dict, because TorchServe matches replies to requests by the old one (ts/service.py).
         context.request_ids = {
             idx: door.request_id(header) or context.get_request_id(idx)

@@ -109,6 +109,10 @@ class HandlerConfig:
     exif_orientation: bool = setting(False, flag())
     max_pixels: int = setting(50_000_000, integer(1, MOST_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))
+    # Milliseconds that a request has (deadline.py); 0 is no limit. Headers may ask for less, or for
+    # up to max_deadline_ms; 0 is the same as deadline_ms.
+    deadline_ms: int = setting(0, integer(0, 3_600_000))
+    max_deadline_ms: int = setting(0, integer(0, 3_600_000))
     # One explanation takes a worker up to a second.
     explanations: bool = setting(False, flag())
     # Limit on one reply, at most max_response_size of config.properties: beyond that TorchServe
@@ -180,6 +184,11 @@ class HandlerConfig:
             raise ConfigError(
                 f"handler.threshold is {config.threshold} and handler.activation is softmax; "
                 "accepted with a threshold: activation sigmoid or none (several labels per picture)"
+            )
+        if 0 < config.max_deadline_ms < config.deadline_ms:
+            raise ConfigError(
+                f"handler.max_deadline_ms is {config.max_deadline_ms} and handler.deadline_ms is "
+                f"{config.deadline_ms}; accepted: at least deadline_ms, or 0"
             )
         if config.explanations:
             _check_explanation_size(config)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.config import HandlerConfig
+from offpath.handler.deadline import Deadlines
 from offpath.handler.errors import ItemError, without_frames
 from offpath.handler.image.input_maker import InputMaker, silence_decoders
 from offpath.handler.metrics import MetricsEmitter
@@ -47,6 +48,7 @@ class DecodeTier:
         set_threads(1)
         self._config, self._version = config, version
         self._input_maker = InputMaker(config)
+        self._deadlines = Deadlines(config.deadline_ms, config.max_deadline_ms)
         self._log = open_prediction_log(
             config.prediction_log, model=model, version=version
         )
@@ -73,7 +75,11 @@ class DecodeTier:
             the model's input, or the reply to a refused request; and the time it took.
         """
         item, timer = Item(), StageTimer()
+        headers = context.get_all_request_header(0)
+        (row,) = self._deadlines.refuse_late([row], [headers])
         try:
+            if isinstance(row.get("body"), ItemError):
+                raise row["body"]
             with timer.stage(Stage.READ):
                 item.payload = read_payload(row, self._config.max_payload_bytes)
             prepared = self._prepare(item, timer)
@@ -83,6 +89,10 @@ class DecodeTier:
         timings = timer.read()
         self._metrics.count_stages(timings)
         return prepared, timings
+
+    def count_requests(self, status: int, seconds: float) -> None:
+        """Counts the time of an answered request."""
+        self._metrics.count_requests(status, seconds)
 
     def _prepare(self, item: Item, timer: StageTimer) -> PreparedInput:
         payload = item.payload or b""

@@ -163,6 +163,13 @@ class BatchOutOfTime(ItemError):
     phrase = "batch out of time"
 
 
+class DeadlineExceeded(ItemError):
+    """The request cannot be answered in the time that it has; nothing was decoded."""
+
+    status = 504
+    phrase = "deadline exceeded"
+
+
 class BadTensor(ItemError):
     """The shape or dtype of an npy payload is not that of the model's input."""
 

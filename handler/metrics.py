@@ -11,14 +11,23 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 
+from offpath.handler.latency import (
+    REQUEST_BUCKETS,
+    STAGE_BUCKETS,
+    Histograms,
+    name_class,
+)
 from offpath.handler.prediction_log import LogCounters
 from offpath.handler.stages import BatchTimings
 
+# Buckets are many lines, so they are written less often than sums.
+BUCKETS_INTERVAL_S = 5.0
 BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 DECODED_BY_CPU = "offpath_gpu_decode_out_of_memory_total"
 MODEL_FAILURES = ("offpath_out_of_memory_total", "offpath_sick_workers_total")
@@ -36,6 +45,8 @@ DIMENSIONS = {
     "offpath_stage_seconds_total": ["ModelName", "Stage"],
     "offpath_batch_size_bucket_total": ["ModelName", "Le"],
     "offpath_errors_total": ["ModelName", "Type"],
+    STAGE_BUCKETS: ["ModelName", "Stage", "le"],
+    REQUEST_BUCKETS: ["ModelName", "status", "le"],
 }
 
 
@@ -64,6 +75,7 @@ class MetricsEmitter:
         # that a dead worker has left.
         self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
         self._sums: dict[Series, float] = defaultdict(float)
+        self._histograms: dict[str, Histograms] = defaultdict(Histograms)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -109,18 +121,31 @@ class MetricsEmitter:
         """Adds only the seconds of stages, for pictures that another process answers."""
         stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
         with self._lock:
+            buckets = self._histograms[STAGE_BUCKETS]
             for name, seconds in [*stages.items(), ("other", timings.other_s)]:
                 self._sums["offpath_stage_seconds_total", (name,)] += seconds
+                buckets.add(name, seconds)
+            buckets.add("total", timings.total_s)
+
+    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
+        """Adds requests that were answered with `status`, each after `seconds`."""
+        with self._lock:
+            self._histograms[REQUEST_BUCKETS].add(name_class(status), seconds, number)
 
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a counter that has no dimension but the model's name."""
         with self._lock:
             self._sums[name, ()] += number
 
-    def write(self) -> None:
+    def write(self, has_buckets: bool = True) -> None:
         """Writes the values that changed since the last write."""
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
+            if has_buckets:
+                for name, histograms in self._histograms.items():
+                    for label, le, number in histograms.read():
+                        sums[name, (str(label), le)] = number
+                self._histograms.clear()
         for (name, values), value in sums.items():
             if value > 0:
                 self._emit(name, values, value, MetricTypes.COUNTER)
@@ -140,8 +165,11 @@ class MetricsEmitter:
                 self._emit(metric, (), getattr(now, name), MetricTypes.GAUGE)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            self.write()
+        turns = max(1, round(BUCKETS_INTERVAL_S / self._interval_s))
+        for turn in count(1):
+            if self._stopped.wait(self._interval_s):
+                break
+            self.write(has_buckets=turn % turns == 0)
         self.write()
 
     def _emit(

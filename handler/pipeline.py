@@ -208,6 +208,9 @@ class Pipeline:
         if isinstance(body, PreparedInput):
             item.prepared = body
             return
+        if isinstance(body, ItemError):  # refused before it was read
+            item.error = body
+            return
         try:
             item.payload = read_payload(row, self.config.max_payload_bytes)
         except ItemError as error:

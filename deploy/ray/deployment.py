@@ -9,6 +9,7 @@ The event loop only receives and sends. Decoding and the model run in the thread
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import ray
@@ -49,10 +50,13 @@ class Classifier:
 
     async def __call__(self, http: HttpRequest) -> Response:
         """Answers one HTTP request."""
+        began_s = time.monotonic()
         request = await read_request(http)
         if isinstance(request, Response):
             return request
-        return make_response(await self.answer(request))
+        answer = await self.answer(request)
+        self._handler.count_requests(answer.status, time.monotonic() - began_s)
+        return make_response(answer)
 
     async def answer(self, request: Request) -> Answer:
         """Answers one request in a batch with others; decoders (two_tiers.py) call this too."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ async def read_request(http: HttpRequest) -> Request | Response:
         # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
         headers["explain"] = "True"
     # Ray makes the id, or takes it from the client.
-    return Request(body, make_event_id(headers.get(ID_HEADER, "")), headers)
+    event_id = make_event_id(headers.get(ID_HEADER, ""))
+    return Request(body, event_id, headers, time.monotonic())
 
 
 async def read_body(http: HttpRequest, max_bytes: int) -> bytes | None:

@@ -11,8 +11,10 @@ batches. The tier that makes an answer also records it, once.
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from deployment import Classifier
 from ray import serve
@@ -23,6 +25,9 @@ from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from torchserve_http import MODEL_GONE
+
+if TYPE_CHECKING:
+    from offpath.serving.shell.archived_handler import Request
 
 
 @serve.deployment
@@ -42,11 +47,18 @@ class Decoder:
 
     async def __call__(self, http: HttpRequest) -> Response:
         """Answers one HTTP request."""
-        from archived_handler import Answer
-
+        began_s = time.monotonic()
         request = await read_request(http)
         if isinstance(request, Response):
             return request
+        response = await self._classify(request)
+        took_s = time.monotonic() - began_s
+        self._decoder.count_requests(response.status_code, took_s)
+        return response
+
+    async def _classify(self, request: Request) -> Response:
+        from archived_handler import Answer
+
         loop = asyncio.get_running_loop()
         made = await loop.run_in_executor(self._threads, self._decoder.decode, request)
         if isinstance(made, Answer):

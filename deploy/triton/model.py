@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from archived_handler import (  # type: ignore[import-not-found] # noqa: E402
 )
 
 ARCHIVE = "archive"
-UNAVAILABLE = 503
+UNAVAILABLE = (503, 504)
 
 
 class TritonPythonModel:
@@ -45,8 +47,13 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answers a batch; a request may hold several images, and has one status for all."""
+        began_s = time.monotonic()
         images = [list(read_images(request)) for request in requests]
-        answers = iter(self._handler.handle([one for many in images for one in many]))
+        listed = self._handler.handle([one for many in images for one in many])
+        took_s = time.monotonic() - began_s
+        for status, number in Counter(one.status for one in listed).items():
+            self._handler.count_requests(status, took_s, number)
+        answers = iter(listed)
         return [make_response([next(answers) for _ in many]) for many in images]
 
     def finalize(self) -> None:
@@ -115,7 +122,7 @@ def read_labels(body: bytes) -> dict[str, float]:
 def make_error(answer: Answer) -> Any:
     """Makes an error with our reply as its message; every 4xx becomes INVALID_ARG (400)."""
     code = pb_utils.TritonError.INTERNAL
-    if answer.status == UNAVAILABLE:
+    if answer.status in UNAVAILABLE:
         code = pb_utils.TritonError.UNAVAILABLE
     elif answer.status < 500:
         code = pb_utils.TritonError.INVALID_ARG

@@ -1,4 +1,4 @@
-"""Counts the front door's answers by status and error type, for /metrics.
+"""Counts the front door's answers by status and error type, and their time, for /metrics.
 
 nginx collects a short line per answer in memory and writes the lines to a file once per second
 (nginx.conf). No answer waits for the counting. A killed nginx worker loses its last second.
@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
 
 MOST_BYTES = 4 << 20
@@ -29,6 +30,9 @@ class Answers:
         self._rest = b""
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
         self._counts = Counter({f"{s} {kind}": 0 for s, (kind, _) in ERRORS.items()})
+        self._times = Histograms()
+        for status in (200, 400, 499, 500):
+            self._times.add(name_class(status), 0.0, 0)
 
     def count(self, is_ready: bool) -> bool:
         """Counts the new answers and writes the page.
@@ -40,13 +44,19 @@ class Answers:
             True if nginx must open another log, because this one was large.
         """
         whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
-        self._counts.update(whole.decode("ascii", "replace").splitlines())
+        for line, count in Counter(whole.decode("ascii").splitlines()).items():
+            seconds, _, answer = line.partition(" ")
+            self._counts[answer] += count
+            self._times.add(name_class(int(answer[:3])), float(seconds), count)
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
         page.append("# TYPE offpath_door_responses_total counter")
-        for line, count in sorted(self._counts.items()):
-            status, _, kind = line.partition(" ")
+        for answer, count in sorted(self._counts.items()):
+            status, _, kind = answer.partition(" ")
             labels = f'status="{status}",type="{kind}"'
             page.append(f"offpath_door_responses_total{{{labels}}} {count}")
+        page.append(f"# TYPE {REQUEST_BUCKETS} counter")
+        for key, le, count in self._times.read():
+            page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
         new = self._page.with_suffix(".new")
         new.write_text("\n".join([*page, ""]), encoding="ascii")
         new.replace(self._page)

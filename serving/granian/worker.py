@@ -124,9 +124,8 @@ class App:
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
         """Answers one HTTP request."""
-        request_id = ""
+        request_id, began_s = "", time.monotonic()
         try:
-            began_s = time.monotonic()
             headers = {SPELLED.get(k, k): v for k, v in scope.headers.items()}
             refusal = self._paths.refuse(
                 scope.method, scope.path, headers.get("content-length")
@@ -149,6 +148,8 @@ class App:
             out.append(("x-request-id", request_id))
         self._statuses[status // 100] += 1
         proto.response_bytes(status, out, body)
+        if not self._has_door and scope.path != "/ping":  # the door counts its own
+            self._handler.count_requests(status, time.monotonic() - began_s)
 
     async def _predict(
         self,
@@ -184,7 +185,7 @@ class App:
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
-            request = Request(body, request_id, headers, began_s)
+            request = Request(body, request_id, headers, time.monotonic())
             answer: Answer = await self.batches.answer(request)
             self._answered += 1
             self._took_s += time.monotonic() - began_s

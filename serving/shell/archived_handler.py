@@ -13,6 +13,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ class Request:
         body: an image file, the .npy of a thin client, or an image decoded by another process.
         request_id: the prediction log's `event_id`; unique.
         headers: headers as the client sent them; `content-type` in lower case.
-        arrived_s: time by `time.monotonic` at which the request came.
+        arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
     """
 
     body: bytes | DecodedImage
@@ -137,7 +138,7 @@ class ArchivedHandler:
             idx: request.request_id for idx, request in enumerate(requests)
         }
         context.request_processor = [
-            RequestProcessor(request.headers) for request in requests
+            RequestProcessor(add_arrival(request)) for request in requests
         ]
         rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
@@ -155,6 +156,11 @@ class ArchivedHandler:
         """The reason why this process must be replaced; None while its model works."""
         health = getattr(self._handler, "health", None)  # older archives have none
         return None if health is None else health.diagnosis
+
+    def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
+        """Counts the time of answered requests, where the server receives them."""
+        if hasattr(self._handler, "count_requests"):  # older archives have none
+            self._handler.count_requests(status, seconds, number)
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""
@@ -187,6 +193,15 @@ def make_context(
         metrics=MetricsCache(make_metric),
         model_yaml_config=config,
     )
+
+
+def add_arrival(request: Request) -> dict[str, str]:
+    """Returns the headers, with the time of arrival that the handler's deadlines count from."""
+    headers = dict(request.headers)
+    if request.arrived_s and isinstance(request.body, bytes):
+        began_s = time.time() - (time.monotonic() - request.arrived_s)
+        headers["x-offpath-received"] = f"{began_s:.3f}"
+    return headers
 
 
 def make_row(request: Request) -> dict[str, Any]:

@@ -452,9 +452,9 @@ def test_the_alerts_are_those_of_prometheus_for_one_release(
     (group,), (own,) = rule["spec"]["groups"], ours["groups"]
     labels = 'job="offpath", namespace="vision", service="defects-offpath-metrics"'
     for alert, expected in zip(group["rules"], own["rules"], strict=True):
-        selected = alert["expr"].count("{" + labels + "}")
-        assert selected == expected["expr"].count('{job="offpath"}') > 0
-        assert alert["annotations"] == expected["annotations"]
+        selected = alert["expr"].count("{" + labels)
+        assert selected == expected["expr"].count('{job="offpath"') > 0
+        assert alert.get("annotations") == expected.get("annotations")
     if shutil.which("promtool"):
         rules = tmp_path / "rules.yml"
         rules.write_text(yaml.safe_dump(rule["spec"]))

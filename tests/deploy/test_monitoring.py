@@ -135,7 +135,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     # What OffpathCrashLoop counts.
     prometheus.wait_until("changes(WorkerLoadTime[2m]) >= 2")
     (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == 12
+    assert len(group["rules"]) == 17
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     firing = {rule["name"] for rule in group["rules"] if rule["state"] == "firing"}
     # Half of the requests were no pictures; that one waits for its five minutes.

@@ -232,6 +232,8 @@ def test_ray_answers_as_torchserve_does(running, server):
     assert httpx.get(url).json()["code"] == 405
     assert httpx.post(f"{root}/predictions/other", content=jpeg).status_code == 404
     assert httpx.post(url, content=bytes(40_000_000)).status_code == 413
+    late = httpx.post(url, content=jpeg, headers={"x-request-timeout-ms": "0"})
+    assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")
 
 
 def explain(url: str, target: str) -> httpx.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import zipfile
 from pathlib import Path
@@ -227,7 +228,7 @@ def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running
 @pytest.mark.server
 def test_tritons_own_metrics_page_has_the_handlers_counters(running):
     httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
-    time.sleep(1.5)
+    time.sleep(6)
     log = running.log_path().read_text()
     address = log.rpartition("Started Metrics Service at ")[2].partition('"')[0]
     page = httpx.get(f"http://{address}/metrics").text
@@ -235,3 +236,7 @@ def test_tritons_own_metrics_page_has_the_handlers_counters(running):
         'offpath_errors_total{ModelName="classifier",Type="UnsupportedFormat"}' in page
     )
     assert "offpath_stage_seconds_total" in page
+    for name in ("request_seconds_bucket_total", "stage_seconds_bucket_total"):
+        assert re.search(
+            rf'^offpath_{name}\{{.*le="0.25".*\}} [1-9]', page, re.MULTILINE
+        )

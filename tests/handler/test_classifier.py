@@ -122,6 +122,29 @@ def test_batch_is_answered_with_labels_statuses_and_headers(
         assert 0 < timings["decode"] < stages <= timings["total"] + 0.1
 
 
+def test_a_late_request_gets_504_undecoded_and_its_neighbour_is_answered(
+    classifier: OffpathClassifier,
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[object] = []
+    make = classifier.pipeline._input_maker.make
+    monkeypatch.setattr(
+        classifier.pipeline._input_maker,
+        "make",
+        lambda payload: decoded.append(payload) or make(payload),
+    )
+    late = {"x-request-timeout-ms": "1000", "x-request-start": "t=1700000000.0"}
+    describe = {**late, "describe": "True"}
+    bodies = classifier.handle(
+        [{"body": PNG}, {"body": JPEG}, {}], request(context, late, {}, describe)
+    )
+    assert [status(context, idx) for idx in range(3)] == [504, 200, 200]
+    assert json.loads(bodies[0])["type"] == "DeadlineExceeded"
+    assert json.loads(bodies[2])["handler"] == "offpath"
+    assert decoded == [JPEG]
+
+
 @pytest.fixture
 def unpaused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets explanations follow each other without a pause."""

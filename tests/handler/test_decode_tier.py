@@ -39,9 +39,9 @@ class Series:
         self.sums[key] = self.sums.get(key, 0) + value
 
 
-def make_context(idx: str) -> Context:
+def make_context(idx: str, **headers: str) -> Context:
     context = Context("cats", "", {}, 4, None, "0.12")
-    context.request_processor = [RequestProcessor({})]
+    context.request_processor = [RequestProcessor(headers)]
     context.request_ids = {0: idx}
     return context
 
@@ -80,6 +80,16 @@ def test_refusal_is_answered_recorded_and_counted_by_the_decode_tier_only(
     assert metrics.sums["offpath_items_total"] == 1
     assert metrics.sums["offpath_errors_total UnsupportedFormat"] == 1
     assert metrics.sums["offpath_stage_seconds_total decode"] > 0
+
+
+def test_a_late_request_is_refused_undecoded(tier) -> None:
+    decode_tier, metrics = tier
+    context = make_context("late", **{"x-request-timeout-ms": "0"})
+    refused, _ = decode_tier.decode({"body": JPEG}, context)
+    assert isinstance(refused, Reply) and refused.status == 504
+    decode_tier.close()
+    assert metrics.sums["offpath_errors_total DeadlineExceeded"] == 1
+    assert metrics.sums.get("offpath_stage_seconds_total decode", 0) == 0
 
 
 def test_input_of_another_size_is_refused_and_its_neighbour_answered(

@@ -81,6 +81,36 @@ def test_batch_size_buckets_are_cumulative(
     assert "Le:+Inf" in found
 
 
+def test_times_are_counted_in_cumulative_buckets(
+    emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    emitter.count_batch(ONE_SECOND, 1, [])
+    emitter.count_requests(200, 0.25)
+    emitter.count_requests(204, 0.2501, 2)
+    emitter.count_requests(504, 70)
+    emitter.write(has_buckets=False)
+    assert not [name for name, _ in read_lines(caplog) if "seconds_bucket" in name]
+    emitter.write()
+    totals = read_lines(caplog)
+    times = {
+        labels: number
+        for (name, labels), number in totals.items()
+        if name == "offpath_request_seconds_bucket_total"
+    }
+    assert times.pop("status:5xx,le:+Inf") == 1
+    assert times.pop("status:2xx,le:0.25") == 1
+    assert times == {
+        f"status:2xx,le:{le}": 3
+        for le in ("0.5", "1", "2.5", "5", "10", "30", "60", "+Inf")
+    }
+    stages = "offpath_stage_seconds_bucket_total"
+    assert (stages, "Stage:decode,le:0.1") not in totals
+    assert totals[stages, "Stage:decode,le:0.25"] == 1
+    assert totals[stages, "Stage:total,le:1"] == 1
+    emitter.write()
+    assert read_lines(caplog) == {}
+
+
 def test_only_differences_are_written(
     emitter: MetricsEmitter, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import warm_up
+from tests.support.front import wait_until
 from tests.support.pictures import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
@@ -62,6 +64,19 @@ def test_stage_metrics_count_batches_sizes_and_errors(server: TorchServe) -> Non
     assert grown("offpath_errors_total", "UnsupportedFormat") == 1
     for stage in ("read", "decode", "transform", "inference", "postprocess"):
         assert grown("offpath_stage_seconds_total", stage) > 0, stage
+
+
+def test_requests_and_stages_are_counted_by_their_time(server: TorchServe) -> None:
+    def read(name: str) -> list[float]:
+        page = httpx.get(f"{server.metrics_url}/metrics").text
+        counts = rf'^offpath_{name},le="[^"]*",.*}} (.*)$'
+        return [float(count) for count in re.findall(counts, page, re.MULTILINE)]
+
+    request = 'request_seconds_bucket_total{ModelName="near-free",status="2xx"'
+    stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
+    for name in (request, stage):
+        wait_until(lambda name=name: max(read(name), default=0) >= 40, 10)
+        assert len(read(name)) <= 16
 
 
 def test_requests_write_no_log_line(server: TorchServe) -> None:

@@ -161,10 +161,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 COUNT = r'^offpath_door_responses_total{status="(.*)",type="(.*)"} ([1-9].*)$'
 
 
-def read_counts(metrics_url: str) -> Counter[tuple[str, str]]:
-    """Reads a door's answers by status and type from its /metrics."""
-    text = httpx.get(metrics_url, trust_env=False).text
-    found = re.findall(COUNT, text, re.MULTILINE)
+def read_counts(metrics_url: str = "", page: str = "") -> Counter[tuple[str, str]]:
+    """Reads a door's answers by status and type from its /metrics, or from a page of it."""
+    page = page or httpx.get(metrics_url, trust_env=False).text
+    found = re.findall(COUNT, page, re.MULTILINE)
     return Counter({(status, kind): int(count) for status, kind, count in found})
 
 

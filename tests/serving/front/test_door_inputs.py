@@ -7,13 +7,14 @@ import re
 import shutil
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.serving.test_path import traced
-from tests.support.front import FrontProcess
+from tests.support.front import FrontProcess, read_counts, wait_until
 from tests.support.pictures import accepted, jpeg, rejected
 
 pytestmark = pytest.mark.server
@@ -149,6 +150,37 @@ def test_metrics_are_served_at_their_address(door: FrontProcess) -> None:
     assert "\noffpath_items_total" in text and "# EOF" not in text
     assert "offpath_door_ready 1\n" in text
     assert 'offpath_door_responses_total{status="413",type="PayloadTooLarge"}' in text
+
+
+def test_a_late_request_gets_504_and_the_door_says_when_it_came(
+    door: FrontProcess, http: httpx.Client
+) -> None:
+    before = read_counts(door.metrics_url)["504", ""]
+    late = http.post(PATH, content=SMALL, headers={"x-request-timeout-ms": "0"})
+    assert (late.status_code, late.json()["type"]) == (504, "DeadlineExceeded")
+    # A client's word about the door's own header does not count; a proxy's header does.
+    headers = {"x-request-timeout-ms": "60000", "X-Offpath-Arrived": "1000000000.0"}
+    assert http.post(PATH, content=SMALL, headers=headers).status_code == 200
+    headers["X-Request-Start"] = "t=1000000000.0"
+    assert http.post(PATH, content=LARGE, headers=headers).status_code == 504
+    wait_until(lambda: read_counts(door.metrics_url)["504", ""] == before + 2)
+
+
+def test_the_time_of_every_answer_is_counted(door: FrontProcess) -> None:
+    page = httpx.get(door.metrics_url, trust_env=False).text
+    times = dict(
+        re.findall(
+            r'_request_seconds_bucket_total\{status="(...)",le="\+Inf"\} (.*)', page
+        )
+    )
+    counts = Counter()
+    for (status, _), count in read_counts(page=page).items():
+        counts["499" if status == "499" else f"{status[0]}xx"] += count
+    assert {key: int(count) for key, count in times.items() if count != "0"} == counts
+    ok = re.findall(r'_request_seconds_bucket_total\{status="2xx",le=".*"\} (.*)', page)
+    # No answer takes a millisecond or a minute.
+    assert len(ok) == 16 and int(ok[0]) == 0 < int(ok[-1]) == int(ok[-2])
+    assert ok == sorted(ok, key=int)
 
 
 def test_bodies_are_removed_after_the_answer(

@@ -253,6 +253,20 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
         wait_until(lambda: read_metrics(door)["offpath_sick_workers_total"] == 1)
 
 
+def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, say) -> None:
+    url = f"{door.url}/predictions/tricky/2.0"  # it has one worker
+    deadline = {"x-request-timeout-ms": "700"}
+    with ThreadPoolExecutor(2) as pool:
+        say("slow")
+        slow = pool.submit(httpx.post, url, content=jpeg())
+        time.sleep(0.1)
+        late = pool.submit(httpx.post, url, content=jpeg(), headers=deadline)
+        patient = httpx.post(url, content=jpeg())
+    assert late.result().status_code == 504
+    assert late.result().json()["type"] == "DeadlineExceeded"
+    assert slow.result().status_code == patient.status_code == 200
+
+
 def test_metrics_have_torchserves_names_and_count_what_was_answered(
     door: GranianProcess,
 ) -> None:

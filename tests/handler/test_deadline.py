@@ -1,0 +1,105 @@
+"""Which requests of a batch are late, by a clock that stands at NOW_S."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpath.handler.deadline import Deadlines
+from offpath.handler.errors import DeadlineExceeded
+
+NOW_S = 1_800_000_000.0
+HALF_A_SECOND_AGO = {"X-Offpath-Arrived": "1799999999.500"}
+
+
+def is_late(deadlines: Deadlines, headers: dict) -> bool:
+    row = {"body": b"picture"}
+    (judged,) = deadlines.refuse_late([row], [headers])
+    assert judged is row or isinstance(judged["body"], DeadlineExceeded)
+    return judged is not row
+
+
+def make(default_ms: int = 0, most_ms: int = 0) -> Deadlines:
+    return Deadlines(default_ms, most_ms, clock=lambda: NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "late"),
+    [
+        pytest.param({}, False, id="none"),
+        pytest.param({"x-request-timeout-ms": "400"}, True, id="over"),
+        pytest.param({"X-Request-Timeout-MS": "600"}, False, id="left"),
+        pytest.param({"x-envoy-expected-rq-timeout-ms": "400"}, True, id="envoys"),
+        pytest.param(
+            {
+                "x-request-timeout-ms": "9000",
+                "x-envoy-expected-rq-timeout-ms": "400",
+            },
+            True,
+            id="the-shorter",
+        ),
+        *(
+            pytest.param({"x-request-timeout-ms": value}, False, id=f"ignored-{name}")
+            for name, value in {
+                "text": "soon",
+                "unit": "400ms",
+                "sign": "-1",
+                "fraction": "0.4",
+                "digits": "1" * 10,
+                "arabic": "\u0664\u0660\u0660",
+                "empty": "",
+                "field-of-a-form": {"content-type": "text/plain"},
+            }.items()
+        ),
+    ],
+)
+def test_a_header_says_how_long_a_request_may_wait(timeout: dict, late: bool) -> None:
+    assert is_late(make(), {**HALF_A_SECOND_AGO, **timeout}) == late
+
+
+@pytest.mark.parametrize(
+    ("default_ms", "most_ms", "asked_ms", "late"),
+    [
+        pytest.param(400, 0, None, True, id="default"),
+        pytest.param(600, 0, None, False, id="default-left"),
+        pytest.param(400, 0, 9000, True, id="no-extension"),
+        pytest.param(400, 600, 9000, False, id="extension"),
+        pytest.param(300, 400, 9000, True, id="extension-has-an-end"),
+        pytest.param(600, 900, 400, True, id="shorter"),
+        pytest.param(0, 400, None, False, id="limit-of-headers-alone"),
+        pytest.param(0, 400, 9000, True, id="a-header-beyond-the-limit"),
+    ],
+)
+def test_a_header_extends_the_default_as_far_as_the_operator_allows(
+    default_ms: int, most_ms: int, asked_ms: int | None, late: bool
+) -> None:
+    asked = {} if asked_ms is None else {"x-request-timeout-ms": str(asked_ms)}
+    assert is_late(make(default_ms, most_ms), {**HALF_A_SECOND_AGO, **asked}) == late
+
+
+@pytest.mark.parametrize(
+    ("start", "late"),
+    [
+        pytest.param("t=1799999999.5", True, id="nginx"),
+        pytest.param("1799999999500", True, id="milliseconds"),
+        pytest.param("t=1900000000.0", False, id="in-the-future"),
+        pytest.param("yesterday", False, id="malformed"),
+        pytest.param("t=1", False, id="short"),
+    ],
+)
+def test_the_time_begins_when_a_proxy_says(start: str, late: bool) -> None:
+    headers = {"X-Request-Start": start, "x-request-timeout-ms": "400"}
+    assert is_late(make(), headers) == late
+    # The door's own header cannot be overruled by a later one.
+    assert is_late(make(), {**headers, **HALF_A_SECOND_AGO})
+
+
+def test_what_recent_batches_took_has_to_fit_in_and_is_forgotten() -> None:
+    deadlines, headers = make(600), HALF_A_SECOND_AGO
+    assert not is_late(deadlines, headers)
+    for _ in range(30):
+        deadlines.learn(0.2, is_answered=True)
+    assert is_late(deadlines, headers)
+    # Nothing is learned from batches that were refused, but they do not go on for ever.
+    for _ in range(10):
+        deadlines.learn(0.0, is_answered=False)
+    assert not is_late(deadlines, headers)
