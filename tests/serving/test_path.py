@@ -73,10 +73,12 @@ def test_requests_and_stages_are_counted_by_their_time(server: TorchServe) -> No
         return [float(count) for count in re.findall(counts, page, re.MULTILINE)]
 
     request = 'request_seconds_bucket_total{ModelName="near-free",status="2xx"'
+    send_many(server, "near-free", requests=40, clients=4)
     stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
-    for name in (request, stage):
-        wait_until(lambda name=name: max(read(name), default=0) >= 40, 10)
-        assert len(read(name)) <= 16
+    # A batch has at least one request and at most the clients'.
+    wait_until(lambda: max(read(request), default=0) >= 40, 10)
+    wait_until(lambda: max(read(stage), default=0) >= 10, 10)
+    assert len(read(request)) <= 16 and len(read(stage)) <= 16
 
 
 def test_requests_write_no_log_line(server: TorchServe) -> None:
