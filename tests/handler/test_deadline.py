@@ -1,4 +1,4 @@
-"""Which requests of a batch are late, by a clock that stands at NOW_S."""
+"""Judges requests as late or not, by a clock that stands at NOW_S."""
 
 from __future__ import annotations
 
