@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "offpath.commands.bench",
     "check": "offpath.commands.check",
     "cost": "offpath.commands.cost",
+    "demo": "offpath.commands.demo",
     "export": "offpath.commands.export",
     "front": "offpath.commands.front",
     "logs": "offpath.commands.logs",

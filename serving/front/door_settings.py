@@ -45,6 +45,7 @@ class DoorSettings:
         front_bodies: number of the largest bodies that must fit there at the start.
         buffer_bytes: a body is written to its file in pieces of this size. Only measurements change
             it; it has no option.
+        pages: files of the page that the door shows at /; only `offpath demo` has them.
         verbose: logs every request to `front-access.log`, every complaint to `front.log`.
     """
 
@@ -67,6 +68,7 @@ class DoorSettings:
     memory: Path = SHM
     front_bodies: int = LEAST_BODIES
     buffer_bytes: int = BUFFER_BYTES
+    pages: tuple[Path, ...] = ()
     verbose: bool = False
 
     def __post_init__(self) -> None:

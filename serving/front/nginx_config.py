@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import resource
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +25,12 @@ TEMPLATE = CONF_DIR / "nginx.conf"
 OWN_TEMPLATE = CONF_DIR / "nginx-torchserve.conf"
 HOSTS_TEMPLATE = CONF_DIR / "nginx-hosts.conf"
 METRICS_TEMPLATE = CONF_DIR / "nginx-metrics.conf"
+DEMO_TEMPLATE = CONF_DIR / "nginx-demo.conf"
 CONF = "nginx.conf"
 TOKENS_MAP = "tokens.map"
 MODELS = "models.json"
+OPENAPI = "openapi.json"
+DEMO = "demo"
 ERROR_LOG = "front.log"
 ACCESS_LOG = "front-access.log"
 # A line for each answer, and the metrics that are made of them (answers.py).
@@ -143,6 +147,11 @@ def write_config(
     values = _values(place, settings, behind, binary)
     _write_private(path, fill(TEMPLATE.read_text(encoding="utf-8"), values))
     _write_private(place.run / TOKENS_MAP, _format_tokens(tokens))
+    # Copies, because nginx cannot use every path that a package may be installed at.
+    shutil.copy(CONF_DIR / OPENAPI, place.run)
+    for page in settings.pages:
+        (place.run / DEMO).mkdir(exist_ok=True)
+        shutil.copy(page, place.run / DEMO)
     return path
 
 
@@ -280,6 +289,7 @@ def _values(
     values["models"] = values["to_torchserve"] if behind.hosts else alias
     values["server_metrics"] = "" if behind.hosts else SERVER_METRICS
     values["metrics"] = _fill_part(METRICS_TEMPLATE, values)
+    values["demo"] = _fill_part(DEMO_TEMPLATE, values) if settings.pages else ""
     return values
 
 

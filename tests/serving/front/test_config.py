@@ -47,6 +47,7 @@ def all_options(folder: Path) -> DoorSettings:
         client_rate=10,
         client_ids=True,
         explanations=True,
+        pages=(Path(__file__),),
         verbose=True,
     )
 
@@ -65,6 +66,12 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
     (place.run / "tokens.map").write_text("nonsense")
     with pytest.raises(ExpectedError, match="tokens.map"):
         nginx.check()
+
+
+def test_only_the_demo_has_pages(place: DoorPlace) -> None:
+    assert "demo" not in make(place, DoorSettings())
+    assert "location /demo/" in make(place, DoorSettings(pages=(Path(__file__),)))
+    assert [f.name for f in (place.run / "demo").iterdir()] == ["test_config.py"]
 
 
 def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:

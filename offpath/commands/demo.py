@@ -1,0 +1,116 @@
+"""`offpath demo`: the embedded model behind the front door, with a page to try it in a browser."""
+
+from __future__ import annotations
+
+import os
+import threading
+import webbrowser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from offpath.commands.serve_options import PORT, choose_log_dir
+from offpath.commands.serve_view import ServeView
+from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.one_host import serve_front, settle_ports
+from offpath.serving.process.interrupts import Terminated, stopping_on_signals
+from offpath.serving.torchserve.model_store import find_models
+from offpath.serving.torchserve.server_settings import ServerSettings
+
+STORE = Path(".offpath/demo")
+PACKAGE = Path(__file__).parents[1]
+# An archive contains a copy of this code, so an older archive would serve yesterday's code.
+IN_ARCHIVE = (PACKAGE / "handler", PACKAGE / "archive")
+# Variables that say that a browser can show something.
+SCREENS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+
+
+@click.command("demo")
+@click.option(
+    "--port",
+    type=PORT,
+    default=DoorSettings.port,
+    show_default=True,
+    help="Port of the page and of predictions, on loopback; 0 takes a free one.",
+)
+@click.option(
+    "--server",
+    type=click.Choice(["torchserve", "granian"]),
+    default="torchserve",
+    show_default=True,
+    help="Server behind the front door. granian needs no Java.",
+)
+@click.option("--no-open", is_flag=True, help="Do not open the page in a browser.")
+def command(port: int, server: str, no_open: bool) -> None:
+    """Try the embedded model in a browser, until Ctrl-C.
+
+    Serves the embedded model behind the front door, on loopback only, and opens a page. Drop a
+    picture on the page to see its labels and where the time of its request went; a button sends
+    200 requests and draws their latency. The first start builds the model's archive in
+    .offpath/demo, which takes half a minute.
+
+    \b
+    From another machine: ssh -L 8080:127.0.0.1:8080 HOST, then open http://127.0.0.1:8080/ there.
+    """
+    from offpath.archive.photographs import BUNDLED
+
+    pages = (*PACKAGE.glob("serving/demo/*"), *BUNDLED.glob("*.jpg"))
+    # 32 MB of memory for the bodies are enough for one browser, and a container has 64 MB.
+    front = settle_ports(
+        DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages)
+    )
+    find_nginx()
+    view = DemoView(opens=not no_open)
+    try:
+        with stopping_on_signals():
+            make_archive(view)
+            store, models = find_models(STORE, (), STORE)
+            log_dir = choose_log_dir(None, port)
+            settings = ServerSettings(store, models, server=server, log_dir=log_dir)
+            serve_front(lambda: settings, front, view)
+    except Terminated:
+        click.echo("stopped", err=True)
+
+
+def make_archive(view: ServeView) -> None:
+    """Builds the embedded model's archive, unless there is one of today's code."""
+    from offpath.commands import archive
+
+    path = STORE / "classifier.mar"
+    code = [file for folder in IN_ARCHIVE for file in folder.rglob("*.py")]
+    newest_s = max(file.stat().st_mtime for file in code)
+    if path.is_file() and path.stat().st_mtime > newest_s:
+        return
+    with view.waiting("building the model's archive, half a minute ..."):
+        click.get_current_context().invoke(archive.command, output=STORE, force=True)
+
+
+class DemoView(ServeView):
+    """Shows the address of the page, and opens it in a browser.
+
+    Args:
+        opens: open the page, if there is a screen.
+    """
+
+    def __init__(self, opens: bool) -> None:
+        super().__init__()
+        self._opens = opens and any(os.environ.get(name) for name in SCREENS)
+
+    def show_ready(
+        self,
+        urls: Mapping[str, str],
+        statuses: Sequence[Any],
+        ready_s: float,
+        left_out: Sequence[str] = (),
+    ) -> None:
+        click.echo(f"READY after {ready_s:.1f} s: {urls['inference']}/")
+
+    def show_usage(self, inference_url: str, *_: object) -> None:
+        click.echo("Ctrl-C stops the demo")
+        if self._opens:
+            # In a thread, because some browsers return only when they are closed.
+            page = f"{inference_url}/"
+            threading.Thread(target=webbrowser.open, args=[page], daemon=True).start()

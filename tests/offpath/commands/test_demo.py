@@ -1,0 +1,186 @@
+"""`offpath demo` as a visitor uses it, in a real Chromium."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.archive.photographs import BUNDLED
+from offpath.commands import archive, demo
+from offpath.commands.serve_view import ServeView
+from tests.support.browser import Browser, open_browser
+from tests.support.pages import find_browser
+
+COUNT = "document.querySelectorAll('#chart circle').length"
+STATUS = "document.getElementById('status').textContent"
+ROWS = (
+    "Array.from(document.querySelectorAll('#{} li'), row =>"
+    " Array.from(row.children, cell => cell.textContent))"
+)
+
+
+@pytest.fixture(scope="module", params=["torchserve", "granian"])
+def page(
+    request: pytest.FixtureRequest,
+    model_store: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Path]]:
+    """The address of a running demo, and its folder. `opened` there has the opened address."""
+    folder = tmp_path_factory.mktemp("demo")
+    store = folder / demo.STORE
+    store.mkdir(parents=True)
+    shutil.copy(model_store / "classifier.mar", store)
+    opener = folder / "opener"
+    opener.write_text(f"#!/bin/sh\necho $1 > {folder}/opened\n")
+    opener.chmod(0o755)
+    command = [sys.executable, "-m", "offpath", "demo", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--server", request.param],
+        cwd=folder,
+        env={**os.environ, "BROWSER": str(opener)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    ready = process.stdout.readline()
+    try:
+        (url,) = re.findall(r"READY after .* s: (http://127\.0\.0\.1:\d+/)$", ready)
+        yield url, folder
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium is installed")
+    with open_browser(program, tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_visitor_drops_a_picture_and_sends_it_200_times(
+    page: tuple[str, Path], browser: Browser, tmp_path: Path
+) -> None:
+    url, folder = page
+    for _ in range(100):
+        if (folder / "opened").exists():
+            break
+        time.sleep(0.1)
+    assert (folder / "opened").read_text().strip() == url
+    browser.events.clear()
+    browser.open(url, 1200, 900)
+    browser.drop_file(BUNDLED / "espresso.jpg", "#drop")
+    browser.wait_for("!document.getElementById('load').hidden")
+    (label, _, share), *others = browser.evaluate(ROWS.format("labels"))
+    assert label == "espresso" and float(share.removesuffix(" %")) > 90
+    assert len(others) == 4
+    stages = {name: text for name, _, text in browser.evaluate(ROWS.format("stages"))}
+    assert {"read", "decode", "transform", "inference", "outside"} <= stages.keys()
+    assert "total" not in stages
+    total_ms = float(browser.evaluate(STATUS).split()[2])
+    sum_ms = sum(float(text.removesuffix(" ms")) for text in stages.values())
+    assert abs(sum_ms - total_ms) < 0.02 * total_ms + 0.1
+    browser.evaluate("document.getElementById('send').click()")
+    browser.wait_for(f"{COUNT} === 200")
+    figures = browser.evaluate("document.getElementById('figures').innerText").split()
+    assert figures[:2] == ["failed", "0"]
+    assert {"p50", "p95", "p99"} <= set(figures)
+    assert browser.list_complaints() == []
+    mine = (url, f"blob:{url}")
+    assert all(sent.startswith(mine) for sent in browser.list_requests())
+    keep(browser, "desktop")
+
+
+def keep(browser: Browser, name: str) -> None:
+    """Saves a screenshot in the folder that DEMO_PICTURES names, to look at."""
+    if "DEMO_PICTURES" in os.environ:
+        browser.take_picture(Path(os.environ["DEMO_PICTURES"]) / f"{name}.png")
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_the_page_fits_a_phone_in_the_dark_and_a_bad_picture_is_explained(
+    page: tuple[str, Path], browser: Browser, tmp_path: Path
+) -> None:
+    url, _ = page
+    browser.open(url, 360, 800, is_dark=True)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert browser.evaluate(ground) == "rgb(13, 17, 23)"
+    browser.evaluate("document.querySelector('#samples button').click()")
+    browser.wait_for("!document.getElementById('load').hidden")
+    browser.evaluate("document.getElementById('send').click()")
+    browser.wait_for(f"{COUNT} === 200")
+    assert browser.evaluate("document.documentElement.scrollWidth") == 360
+    keep(browser, "phone")
+    (bad := tmp_path / "bad.jpg").write_bytes(
+        (BUNDLED / "espresso.jpg").read_bytes()[:9000]
+    )
+    browser.drop_file(bad, "#drop")
+    browser.wait_for(f"{STATUS}.startsWith('422 UndecodableImage: ')")
+    assert browser.evaluate("document.getElementById('load').hidden")
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_the_policy_stops_a_script_that_is_not_the_pages(
+    page: tuple[str, Path], browser: Browser
+) -> None:
+    url, _ = page
+    answer = httpx.get(f"{url}demo/index.html", trust_env=False)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy and "http" not in policy
+    browser.open(url, 1200, 900)
+    browser.events.clear()
+    browser.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=hacked=1>');"
+        "document.head.append(Object.assign(document.createElement('script'),"
+        " {textContent: 'hacked = 1'}));"
+        "fetch('http://127.0.0.1:9/').catch(() => 0)"
+    )
+    assert browser.evaluate("typeof hacked") == "undefined"
+    assert sum("Content Security Policy" in c for c in browser.list_complaints()) >= 3
+    beside = httpx.get(f"{url}demo/../nginx.conf", trust_env=False)
+    assert (beside.status_code, beside.json()["type"]) == (404, "NotFound")
+
+
+def test_an_archive_is_built_again_when_the_code_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    built: list[object] = []
+    monkeypatch.setattr(demo.click, "get_current_context", lambda: Context(built))
+    view = ServeView()
+    demo.make_archive(view)
+    path = demo.STORE / "classifier.mar"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    demo.make_archive(view)
+    os.utime(path, (0, 0))
+    demo.make_archive(view)
+    assert built == [archive.command, archive.command]
+
+
+class Context:
+    """Notes the command that would build the archive."""
+
+    def __init__(self, built: list[object]) -> None:
+        self._built = built
+
+    def invoke(self, command: object, **_: object) -> None:
+        self._built.append(command)

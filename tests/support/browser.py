@@ -1,0 +1,147 @@
+"""A headless Chromium, driven by the DevTools protocol over two pipes.
+
+Protocol: https://chromedevtools.github.io/devtools-protocol/
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 60.0
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
+
+
+class Browser:
+    """One page of a running browser.
+
+    Attributes:
+        events: every event that the page has sent, such as console messages and requests.
+    """
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self._commands, self._answers = commands, answers
+        self._rest, self._number = b"", 0
+        self._session: dict[str, str] = {}
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        """Runs one command of the protocol and returns its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        os.write(self._commands, json.dumps(message | self._session).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, (method, answer)
+                return answer["result"]
+            self.events.append(answer)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            piece = os.read(self._answers, 1 << 16)
+            assert piece, "the browser has ended"
+            self._rest += piece
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+    def evaluate(self, script: str) -> Any:
+        """Returns the value of a JavaScript expression, after its promise."""
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=script,
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait_for(self, script: str) -> Any:
+        """Waits until an expression is true, and returns its value."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (value := self.evaluate(script)):
+            assert time.monotonic() < deadline, script
+            time.sleep(0.05)
+        return value
+
+    def open(self, url: str, width: int, height: int, is_dark: bool = False) -> None:
+        """Loads a page in a window of a size in CSS pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        is_phone = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", mobile=is_phone, **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else ""}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Page.navigate", url=url)
+        self.wait_for(
+            f"location.href === {url!r} && document.readyState === 'complete'"
+        )
+
+    def drop_file(self, path: Path, selector: str) -> None:
+        """Drags a file onto the middle of an element and drops it there."""
+        box = self.evaluate(
+            f"(r => [r.x + r.width / 2, r.y + r.height / 2])"
+            f"(document.querySelector({selector!r}).getBoundingClientRect())"
+        )
+        data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            where = {"x": box[0], "y": box[1], "data": data}
+            self.call("Input.dispatchDragEvent", type=kind, **where)
+
+    def take_picture(self, path: Path) -> None:
+        """Saves the whole page as a PNG."""
+        shown = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shown["data"]))
+
+    def list_requests(self) -> list[str]:
+        """Returns the URL of every request that the page has made."""
+        self.evaluate("0")
+        sent = [e for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
+
+    def list_complaints(self) -> list[str]:
+        """Returns what the browser complained about: errors and violations of the policy."""
+        self.evaluate("0")
+        logged = [
+            e["params"]["entry"]["text"]
+            for e in self.events
+            if e["method"] == "Log.entryAdded"
+        ]
+        thrown = [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]
+        return [*logged, *map(str, thrown)]
+
+
+@contextmanager
+def open_browser(program: str, folder: Path) -> Iterator[Browser]:
+    """Runs a browser with an empty profile in `folder`, and kills it at the end."""
+    command_end, commands = os.pipe()
+    answers, answer_end = os.pipe()
+    # The protocol uses the descriptors 3 and 4.
+    shell = f'exec "$0" "$@" 3<&{command_end} 4>&{answer_end}'
+    process = subprocess.Popen(
+        ["bash", "-c", shell, program, *FLAGS, f"--user-data-dir={folder}"],
+        pass_fds=(command_end, answer_end),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(command_end)
+    os.close(answer_end)
+    try:
+        yield Browser(commands, answers)
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+        os.close(commands)
+        os.close(answers)
