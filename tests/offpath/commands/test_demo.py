@@ -62,19 +62,19 @@ def page(
         process.stdout.close()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
     program = find_browser()
     if program is None:
         pytest.skip("no Chromium is installed")
-    with open_browser(program, tmp_path_factory.mktemp("browser")) as running:
+    with open_browser(program, tmp_path / "browser") as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_visitor_drops_a_picture_and_sends_it_200_times(
-    page: tuple[str, Path], browser: Browser, tmp_path: Path
+    page: tuple[str, Path], browser: Browser
 ) -> None:
     url, folder = page
     for _ in range(100):
@@ -82,7 +82,6 @@ def test_a_visitor_drops_a_picture_and_sends_it_200_times(
             break
         time.sleep(0.1)
     assert (folder / "opened").read_text().strip() == url
-    browser.events.clear()
     browser.open(url, 1200, 900)
     browser.drop_file(BUNDLED / "espresso.jpg", "#drop")
     browser.wait_for("!document.getElementById('load').hidden")
@@ -146,7 +145,6 @@ def test_the_policy_stops_a_script_that_is_not_the_pages(
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in policy and "http" not in policy
     browser.open(url, 1200, 900)
-    browser.events.clear()
     browser.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=hacked=1>');"
         "document.head.append(Object.assign(document.createElement('script'),"

@@ -69,7 +69,7 @@ def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
 
 
 def test_only_the_demo_has_pages(place: DoorPlace) -> None:
-    assert "demo" not in make(place, DoorSettings())
+    assert "location /demo/" not in make(place, DoorSettings())
     assert "location /demo/" in make(place, DoorSettings(pages=(Path(__file__),)))
     assert [f.name for f in (place.run / "demo").iterdir()] == ["test_config.py"]
 

@@ -107,7 +107,9 @@ def test_the_only_model_is_found_with_a_token(
     door: FrontProcess, http: httpx.Client
 ) -> None:
     assert http.get("/models").json() == {"models": [{"modelName": "echo"}]}
-    assert http.get("/models", headers={"Authorization": ""}).status_code == 401
+    assert http.get("/openapi.json").json()["openapi"] == "3.1.0"
+    for path in ("/models", "/openapi.json"):
+        assert http.get(path, headers={"Authorization": ""}).status_code == 401
     token = {"Authorization": f"Bearer {OLD}"}
     with Client(door.url, headers=token, verify=False) as client:
         assert client.try_predict(BODY).status == 200

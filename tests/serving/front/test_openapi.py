@@ -1,0 +1,92 @@
+"""The description of the HTTP interface is valid, complete, and true of the running servers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import openapi_spec_validator
+import pytest
+
+from offpath.handler import errors
+from offpath.serving.front.nginx_config import ERRORS
+from offpath.serving.torchserve.server_settings import CONF_DIR
+from tests.support.granian import FRONTS
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT: dict[str, Any] = json.loads((CONF_DIR / "openapi.json").read_text("utf-8"))
+TOKEN = "a-token-of-the-tests"
+CONFIG = """
+hooks = "tests.support.request_bodies"
+[parameters]
+"path.model" = "near-free"
+"path.version" = "1.0"
+"""
+
+
+def test_the_description_is_valid_and_names_the_version() -> None:
+    openapi_spec_validator.validate(DOCUMENT)
+    assert DOCUMENT["openapi"].startswith("3.1.")
+    version = importlib.metadata.version("torchserve-offpath")
+    assert DOCUMENT["info"]["version"] == version
+
+
+def test_every_error_of_the_door_and_the_handler_is_described() -> None:
+    descriptions = {
+        int(status): DOCUMENT["components"]["responses"][
+            response["$ref"].rpartition("/")[2]
+        ]["description"]
+        for path in DOCUMENT["paths"].values()
+        for operation in path.values()
+        if "responses" in operation
+        for status, response in operation["responses"].items()
+        if "$ref" in response
+    }
+    items = [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, errors.ItemError)
+    ]
+    kinds = {one.__name__: one.status for one in items if one is not errors.ItemError}
+    for kind, status in kinds.items():
+        assert f"`{kind}`" in descriptions[status], kind
+    assert descriptions.keys() | {405} >= ERRORS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("run", FRONTS.values(), ids=FRONTS)
+def test_a_server_answers_as_described(
+    run: Any, model_store: Path, tmp_path: Path
+) -> None:
+    (store := tmp_path / "store").mkdir()
+    shutil.copy(model_store / "near-free.mar", store)
+    (tokens := tmp_path / "tokens").write_text(TOKEN)
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    options = ["--invocations", "--explanations", "--tokens", str(tokens)]
+    with run(store, tmp_path / "logs", *options) as door:
+        command = [str(Path(sys.executable).with_name("schemathesis"))]
+        command += ["--config-file", str(tmp_path / "schemathesis.toml")]
+        command += ["run", f"{door.url}/openapi.json", "--seed", "0"]
+        command += ["--header", f"Authorization: Bearer {TOKEN}"]
+        # A random text is no image, so the API may refuse what fits the schema.
+        command += ["--exclude-checks", "positive_data_acceptance"]
+        command += ["--max-examples", "50", "--continue-on-failure"]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    # Without the requests, which are whole photographs.
+    said = [line for line in done.stdout.splitlines() if "curl -X" not in line]
+    assert done.returncode == 0, "\n".join(line[:300] for line in said) + done.stderr
+    print("\n".join(said[-12:]))
