@@ -113,6 +113,9 @@ for engine in eager compiled onnxruntime tensorrt; do
   compare 4 "engine-$engine.json" --servers '' --workload photos-55k --workers 2 \
     --variant "$engine=offpath:handler.engine=$engine"
 done
+compare 4 folding.json --servers '' --workload photos-55k --workers 2 --rounds 3 \
+  --variant 'folded=offpath:handler.engine=eager' \
+  --variant 'batch norms kept=offpath:handler.engine=eager;env.OFFPATH_KEEP_BATCH_NORMS=1'
 
 [ -z "$try" ] || echo 1 >"$out/t4-repeats.txt"
 take 5 2 t4-repeats.txt python -m offpath.profiling.experiments.gpu_table repeats FILE

@@ -28,7 +28,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SHOWN = {
     "cuda.md": "tests.xml servers-55k.json servers-1200k.json splits.json splits-mps.json"
     " batches.json waiting.json engine-eager.json engine-compiled.json"
-    " engine-onnxruntime.json engine-tensorrt.json memory.json".split(),
+    " engine-onnxruntime.json engine-tensorrt.json folding.json memory.json".split(),
     "t4.md": ["t4.json"],
 }
 BLOCK = re.compile(r"(?<=<!-- scripts/gpu.sh --docs -->\n).*?(?=<!-- end -->)", re.S)

@@ -125,11 +125,14 @@ def test_torchscript_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "left"), [("cuda", "fp16", 1), ("cpu", "bf16", 2)]
+    ("device", "precision", "keep", "left"),
+    [("cuda", "fp16", "", 1), ("cuda", "fp16", "1", 2), ("cpu", "bf16", "", 2)],
 )
-def test_only_a_device_gets_a_folded_copy(
-    device: str, precision: str, left: int, monkeypatch: pytest.MonkeyPatch
+def test_only_a_device_gets_a_folded_copy_unless_norms_are_kept(
+    device: str, precision: str, keep: str, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if keep:
+        monkeypatch.setenv(eager.KEEP_NORMS_VARIABLE, keep)
     monkeypatch.setattr(eager, "Normaliser", lambda *_: None)  # would be on the device
     model = make_normed()
     engine = EagerEngine(model, CONFIG, torch.device(device), precision)
