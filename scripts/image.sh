@@ -6,7 +6,8 @@
 #   scripts/image.sh try [COMMAND...]    runs the image's command, or another one, in its own namespaces
 #
 # OPTIONs go to `buildah build`. If only PyPI is reachable, --build-arg TORCH= takes torch from there
-# (6 GB). SHM_MB is the size of /dev/shm in `try`; IMAGE_STORAGE is the folder where images are kept.
+# (6 GB). In `try`, SHM_MB is the size of /dev/shm, and OFFPATH_SERVER=granian chooses Granian.
+# IMAGE_STORAGE is the folder where images are kept.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,7 +69,8 @@ in_image() {
   local -a environment
   mapfile -t environment <<<"$ENVIRONMENT"
   "${PREFIX[@]}" chroot --userspec="$RUN_AS:$RUN_AS" "$ROOT" \
-    env -i HOME=/home/offpath "${environment[@]}" OFFPATH_MODEL_DIR=/models "$@"
+    env -i HOME=/home/offpath "${environment[@]}" OFFPATH_MODEL_DIR=/models \
+    ${OFFPATH_SERVER:+OFFPATH_SERVER=$OFFPATH_SERVER} "$@"
 }
 
 # Runs the command as a container runtime would: in its own network, with nothing writable but the
@@ -99,9 +101,9 @@ in-namespaces() {
   for path in "${PATHS[@]}"; do
     echo "$path: $(curl -sS -m 30 -w ' %{http_code}' -T "$PHOTOGRAPH" "http://127.0.0.1:8080$path")"
   done
-  kill_java "$server"
+  kill_server "$server"
   until in_image "${health[@]}" 2>/dev/null; do sleep 0.2; done
-  echo "Java was killed: healthy again, and $(count_zombies "$server") zombies"
+  echo "the server was killed: healthy again, and $(count_zombies "$server") zombies"
   ask_slowly "http://127.0.0.1:8080${PATHS[0]}"
   began=$(date +%s%N)
   kill -TERM "$server"
@@ -111,9 +113,10 @@ in-namespaces() {
   echo "the request in flight: $(cat "$ANSWER")"
 }
 
-# Kills TorchServe, as the kernel does when memory runs out, and returns when the front door knows.
-kill_java() {
-  kill -KILL "$(pgrep --ns "$1" --nslist pid -x java)"
+# Kills Java or Granian's supervisor, as the kernel does when memory runs out, and returns when the front
+# door knows.
+kill_server() {
+  kill -KILL "$(pgrep --ns "$1" --nslist pid -o -f 'bin/java|granian/supervisor.py')"
   until ! in_image "${health[@]}" 2>/dev/null; do sleep 0.1; done
 }
 
@@ -141,5 +144,5 @@ since() { echo "$((($(date +%s%N) - $1) / 1000000)) ms"; }
 PATHS=(/predictions/classifier /invocations)
 case ${1:-} in
   build | try | in-namespaces) "$@" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

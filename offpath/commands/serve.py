@@ -70,8 +70,10 @@ TORCHSERVE_ONLY = {
     "--server",
     type=click.Choice(["torchserve", "granian"]),
     default="torchserve",
+    envvar="OFFPATH_SERVER",
     show_default=True,
-    help="Server around the archives. granian needs no Java (docs/after-torchserve.md).",
+    help="Server around the archives; also OFFPATH_SERVER. granian needs no Java "
+    "(docs/after-torchserve.md).",
 )
 @add_options(LISTEN_OPTIONS)
 @click.option(

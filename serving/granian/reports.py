@@ -54,14 +54,20 @@ class Reports:
             self._series[key] = before + value
 
     def _fail(self, slot: int, why: str) -> None:
-        model = next(one for one in self._models if slot in one.slots)
+        models = [one for one in self._models if slot in one.slots]
+        who = "".join(f"{model.name}_{model.version}" for model in models)
         # The first failure is the cause; the end of its worker follows.
-        self.failure = self.failure or (f"{model.name}_{model.version}", [why])
+        self.failure = self.failure or (who, [why])
 
     def are_all_ready(self) -> bool:
         """Tells whether every slot has a READY worker."""
         with self._lock:
             return len(self._ready) == sum(len(model.slots) for model in self._models)
+
+    def list_pids(self) -> list[int]:
+        """Returns the process ids of the READY workers."""
+        with self._lock:
+            return [pid for _, (pid, _) in sorted(self._ready.items())]
 
     def list_models(self) -> dict[str, Any]:
         """Returns the answer to GET /models of TorchServe's management API."""

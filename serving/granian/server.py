@@ -8,12 +8,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.handler.errors import MissingPackage
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.granian.reports import Reports
@@ -61,8 +60,7 @@ class GranianServer(TorchServe):
         return links
 
     def worker_pids(self) -> list[int]:
-        children = psutil.Process(self.java_pid).children()
-        return [child.pid for child in sorted(children, key=lambda c: c.create_time())]
+        return self._reports.list_pids()
 
     def wait_until_ready(self, timeout_s: float = 300.0) -> None:
         """Waits until every worker is READY.
@@ -95,11 +93,6 @@ class GranianServer(TorchServe):
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
         self._models = plan_models(self.archives)
-        if not self.settings.unix_sockets and len(self._models) > 1:
-            raise WrongOption(
-                "without a front door Granian serves one model, because the kernel and not the "
-                "path chooses the worker; add --front, or name one archive"
-            )
         folder, _ = self._make_folders()
         self._ports = choose_ports(self.settings)
         reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,14 +135,15 @@ class GranianServer(TorchServe):
         """Unpacks the archives and returns what the supervisor has to know."""
         settings = self.settings
         properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
-        slots = []
+        slots: list[dict[str, Any]] = []
+        port = [settings.host, self.ports.inference]
+        # Without a door the path chooses the worker of one of several models in a process of ours.
+        is_routed = not settings.unix_sockets and len(self._models) > 1
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
             unpack_mar(read_mar(Path(model.archive)), unpacked)
             for number in model.slots:
-                address: object = str(folder / name_socket(number))
-                if not settings.unix_sockets:
-                    address = [settings.host, self.ports.inference]
+                has_socket = settings.unix_sockets or is_routed
                 slots.append(
                     {
                         "number": number,
@@ -158,12 +152,19 @@ class GranianServer(TorchServe):
                         "folder": str(unpacked),
                         "settings": model.settings,
                         "device": model.device,
-                        "listen": address,
+                        "device_ids": model.device_ids,
+                        "turn": number - model.first_slot,
+                        "listen": (
+                            str(folder / name_socket(number)) if has_socket else port
+                        ),
                         "queue": model.share_queue(int(properties["job_queue_size"])),
                     }
                 )
+        if is_routed:
+            slots.append({"number": len(slots), "name": "router", "listen": port})
         plan = {
             "slots": slots,
+            "has_door": settings.unix_sockets,
             "max_body_bytes": int(properties["max_request_size"]),
             "most_bytes": MOST_BODY_BYTES // max(1, len(slots)),
             "photograph": str(PHOTOGRAPH),

@@ -36,6 +36,7 @@ class ServedModel:
         archive: path of the .mar.
         settings: the settings in force, with the keys of `DEFAULTS`.
         device: `deviceType` of the archive.
+        device_ids: its `deviceIds`.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
     """
@@ -45,6 +46,7 @@ class ServedModel:
     archive: str
     settings: dict[str, int]
     device: str | None
+    device_ids: list[int]
     first_slot: int
     is_default: bool
 
@@ -90,10 +92,17 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
         settings["minWorkers"] = settings["maxWorkers"] = max(
             settings["minWorkers"], settings["maxWorkers"]
         )
-        device = config.get("deviceType")
-        path = str(archive.path.resolve())
         models.append(
-            ServedModel(name, version, path, settings, device, next_slot, not same)
+            ServedModel(
+                name,
+                version,
+                str(archive.path.resolve()),
+                settings,
+                config.get("deviceType"),
+                _read_device_ids(config),
+                next_slot,
+                not same,
+            )
         )
         next_slot = models[-1].slots.stop
     return models
@@ -102,3 +111,10 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
 def _read(config: dict[str, Any], key: str) -> int:
     value = config.get(key)
     return value if type(value) is int and value > 0 else DEFAULTS[key]
+
+
+def _read_device_ids(config: dict[str, Any]) -> list[int]:
+    ids = config.get("deviceIds")
+    if isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids):
+        return ids
+    return []

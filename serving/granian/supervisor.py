@@ -115,6 +115,8 @@ class Supervisor:
         pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
         if self._is_ending:
+            if is_router(slot):
+                self._end()
             return
         if pause_s and slot.listener is not None:
             # It is not coming back soon: its requests are refused, so that others get them.
@@ -134,12 +136,19 @@ class Supervisor:
 
     def _end(self, *_: object) -> None:
         self._is_ending = True
-        for slot in self._slots:
+        # What the router has is for the workers, which end after it.
+        routers = [slot for slot in self._slots if is_router(slot) and slot.pid]
+        for slot in routers or self._slots:
             if slot.listener is not None:
                 slot.listener.close()
             if slot.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(slot.pid, signal.SIGTERM)
+
+
+def is_router(slot: Slot) -> bool:
+    """Tells the place of the process that chooses a worker by the path (router.py)."""
+    return "folder" not in slot.plan
 
 
 def open_listener(address: str | list[Any]) -> socket.socket:
@@ -192,8 +201,13 @@ def main(reports: socket.socket) -> None:
     # Otherwise a garbage collection in a worker would write to, and so copy, every object's page.
     gc.freeze()
     slot = Supervisor(plan, reports).run()
-    if slot is not None:
-        run_worker(plan, slot.plan, slot.listener, reports)
+    if slot is None:
+        return
+    if is_router(slot):
+        from offpath.serving.granian.router import run_router
+
+        run_router(plan, slot.plan, slot.listener)
+    run_worker(plan, slot.plan, slot.listener, reports)
 
 
 if __name__ == "__main__":

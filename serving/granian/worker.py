@@ -62,7 +62,7 @@ class InheritedServer(Server):
     Granian would open its own, and then requests would be refused while a worker is replaced.
     """
 
-    def __init__(self, listener: socket.socket, app: App) -> None:
+    def __init__(self, listener: socket.socket, app: Any) -> None:
         super().__init__(
             app,
             log_enabled=False,
@@ -111,7 +111,7 @@ class App:
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
         self._most_requests, self._most_bytes = slot["queue"], plan["most_bytes"]
-        self._has_door = isinstance(slot["listen"], str)
+        self._has_door = plan["has_door"]
         self._labels = {"model_name": slot["name"], "model_version": version}
         self._requests = self._bytes = 0
         self.is_ending = False
@@ -284,7 +284,7 @@ def run_worker(
         handler = ArchivedHandler(
             Path(slot["folder"]),
             batch_size=slot["settings"]["batchSize"],
-            gpu=choose_gpu(slot["device"], slot["number"]),
+            gpu=choose_gpu(slot),
             make_metric=partial(Metric, series),
             name=slot["name"],
         )
@@ -333,14 +333,22 @@ async def serve(
     app.write_series()
 
 
-def choose_gpu(device: str | None, number: int) -> int | None:
-    """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
-    if device == "cpu":
+def choose_gpu(slot: dict[str, Any]) -> int | None:
+    """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU.
+
+    The workers of a model with `deviceIds` take those in turn. Like TorchServe, it ignores a list
+    that names a device which is not there.
+    """
+    if slot["device"] == "cpu":
         return None
     import torch
 
-    count = torch.cuda.device_count()
-    return number % count if count else None
+    count, ids = torch.cuda.device_count(), slot["device_ids"]
+    if ids and count and max(ids) < count:
+        return int(ids[slot["turn"] % len(ids)])
+    if ids:
+        logger.warning("deviceIds %s are ignored: this host has %d GPUs", ids, count)
+    return slot["number"] % count if count else None
 
 
 def warm_up(handler: ArchivedHandler, plan: dict[str, Any], batch_size: int) -> None:

@@ -61,12 +61,14 @@ EVERYTHING: dict[str, Any] = {
     "serviceAccount": {"name": "writer", "annotations": {"role": "arn"}},
 }
 GPU = yaml.safe_load((CHART / "values-gpu.yaml").read_text())
+GRANIAN = yaml.safe_load((CHART / "values-granian.yaml").read_text())
 # What `offpath serve` may take after the drain.
 SHUTDOWN_S = nginx.SHUTDOWN_SLACK_S + server.STOP_TIMEOUT_S + nginx.STOP_TIMEOUT_S
 VALUES = [
     pytest.param({}, id="as it comes"),
     pytest.param(EVERYTHING, id="everything"),
     pytest.param(GPU, id="gpu"),
+    pytest.param(GRANIAN, id="granian"),
     pytest.param(
         {
             "serviceAccount": {"create": False},
@@ -183,6 +185,7 @@ def test_the_commands_are_ones_that_offpath_takes(
     context = serve.make_context("serve", without_files(arguments))
     assert context.params["models"] == ("/models",)
     assert context.params["host"] == "0.0.0.0"
+    assert context.params["server"] == values.get("server", "torchserve")
     assert all(
         container["restartPolicy"] == "Always"
         for container in pod.get("initContainers", [])
@@ -201,10 +204,11 @@ def list_containers(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchserve", "granian"])
 def test_the_log_files_reach_kubectl_logs_also_those_of_a_later_server(
-    chart: helm.Chart, tmp_path: Path
+    chart: helm.Chart, kind: str, tmp_path: Path
 ) -> None:
-    command = list_containers(find_pod(chart, {}))["logs"]["args"]
+    command = list_containers(find_pod(chart, {"server": kind}))["logs"]["args"]
     with subprocess.Popen(
         [*command[:-1], command[-1].replace("/logs/", f"{tmp_path}/")],
         stdout=subprocess.PIPE,
@@ -213,12 +217,12 @@ def test_the_log_files_reach_kubectl_logs_also_those_of_a_later_server(
         assert shown.stdout is not None
         try:
             for number in (1, 2, 40):
-                log = tmp_path / f"torchserve-{number}" / "torchserve.log"
+                log = tmp_path / f"{kind}-{number}" / f"{kind}.log"
                 log.parent.mkdir()
                 log.write_text(f"from {number}\n")
                 assert shown.stdout.readline() == f"from {number}\n"
             # A rotated file is followed too.
-            log.rename(log.with_name("torchserve.1.log"))
+            log.rename(log.with_name(f"{kind}.1.log"))
             time.sleep(1.5)
             log.write_text("a new file\n")
             assert shown.stdout.readline() == "a new file\n"
@@ -297,6 +301,23 @@ def test_the_grace_period_holds_every_part_of_the_end(chart: helm.Chart) -> None
     (container,) = pod["containers"]
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
     assert "--drain-s=100" in container["args"]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_no_pod_is_killed_while_its_server_may_start_again(
+    chart: helm.Chart, values: dict[str, Any]
+) -> None:
+    (server,) = find_pod(chart, values)["containers"]
+    start_s, unhealthy_s = (
+        server[probe]["periodSeconds"] * server[probe]["failureThreshold"]
+        for probe in ("startupProbe", "livenessProbe")
+    )
+    timing = values.get("timing", {})
+    assert (start_s, unhealthy_s) == (
+        timing.get("startup", 300),
+        timing.get("unhealthy", 400),
+    )
+    assert start_s < unhealthy_s
 
 
 def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
@@ -481,6 +502,7 @@ def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
     ("values", "said"),
     [
         ({"queu": 1}, "'queu' not allowed"),
+        ({"server": "tomcat"}, "at '/server'"),
         ({"tls": {"secretname": "x"}}, "'secretname' not allowed"),
         ({"replicas": -1}, "at '/replicas': minimum"),
         ({"predictionLog": {"uri": "bucket"}}, "at '/predictionLog/uri'"),

@@ -1,4 +1,4 @@
-"""Loads an archive as TorchServe's worker does, in this process and without a server."""
+"""Loads an archive as TorchServe's or Granian's worker does, in this process, without a server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from ts.model_loader import ModelLoaderFactory
 from ts.service import Service
 
+from offpath.serving.granian.series import Metric, Series
+from offpath.serving.shell.archived_handler import ArchivedHandler, Request
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 BATCH_SIZE = 8
@@ -21,10 +24,7 @@ BATCH_SIZE = 8
 
 def load_service(mar: str, environ: dict[str, str] | None = None) -> Service:
     """Unzips the archive, puts its folder first on the path and loads it through ts."""
-    os.environ.update(environ or {})
-    folder = tempfile.mkdtemp(prefix="offpath-loaded-")
-    with zipfile.ZipFile(mar) as file:
-        file.extractall(folder)
+    folder = unzip(mar, environ)
     sys.path.insert(0, folder)
     metrics_yaml = Path(ts.__file__).parent / "configs" / "metrics.yaml"
     metrics = MetricsCacheYamlImpl(str(metrics_yaml))
@@ -34,6 +34,21 @@ def load_service(mar: str, environ: dict[str, str] | None = None) -> Service:
     )
     service.set_cl_socket(None)
     return service
+
+
+def unzip(mar: str, environ: dict[str, str] | None) -> str:
+    """Sets the environment, and unzips an archive to a new folder."""
+    os.environ.update(environ or {})
+    folder = tempfile.mkdtemp(prefix="offpath-loaded-")
+    with zipfile.ZipFile(mar) as file:
+        file.extractall(folder)
+    return folder
+
+
+def load_archived(mar: str, environ: dict[str, str] | None = None) -> ArchivedHandler:
+    """Unzips the archive and loads it as Granian's worker does."""
+    folder, make_metric = Path(unzip(mar, environ)), partial(Metric, Series())
+    return ArchivedHandler(folder, BATCH_SIZE, make_metric=make_metric)
 
 
 def make_rows() -> list[dict[str, Any]]:
@@ -64,3 +79,18 @@ def make_rows() -> list[dict[str, Any]]:
 def predict(service: Service, rows: list[dict[str, Any]]) -> bytes:
     """Sends one batch through ts/service.py; returns the encoded reply."""
     return bytes(service.predict(rows))
+
+
+def make_requests() -> list[Request]:
+    """Makes the same batch as Granian's worker passes it."""
+    return [
+        Request(bytes(row["parameters"][0]["value"]), row["requestId"].decode())
+        for row in make_rows()
+    ]
+
+
+# By server: what loads an archive, makes a batch and answers it.
+WORKERS = {
+    "torchserve": (load_service, make_rows, predict),
+    "granian": (load_archived, make_requests, ArchivedHandler.handle),
+}

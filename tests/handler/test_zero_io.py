@@ -7,13 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.handler.loaded_service import WORKERS
+
 # Runs in a separate process, because an audit hook cannot be removed.
 PROGRAM = """
 import json, sys, threading
-from tests.handler.loaded_service import load_service, make_rows, predict
+from tests.handler.loaded_service import WORKERS
 
-service = load_service({mar!r}, {environ!r})
-rows = make_rows()
+load, make_batch, predict = WORKERS[{server!r}]
+service = load({mar!r}, {environ!r})
+rows = make_batch()
 predict(service, rows)  # a first batch, for what `initialize` cannot warm up
 events = []
 watching = False
@@ -43,9 +48,11 @@ print(json.dumps([found, events]))
 """
 
 
-def watched_events(mar: Path, environ: dict[str, str] | None = None) -> list[str]:
+def watched_events(
+    server: str, mar: Path, environ: dict[str, str] | None = None
+) -> list[str]:
     """Returns the events of 200 requests, after checking that the watch sees a file opened."""
-    program = PROGRAM.format(mar=str(mar), environ=environ or {})
+    program = PROGRAM.format(server=server, mar=str(mar), environ=environ or {})
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -59,17 +66,21 @@ def watched_events(mar: Path, environ: dict[str, str] | None = None) -> list[str
     return list(found)
 
 
+@pytest.mark.parametrize(
+    "server", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)]
+)
 def test_200_requests_touch_no_file_no_socket_and_start_no_process(
-    model_store: Path,
+    model_store: Path, server: str
 ) -> None:
-    assert watched_events(model_store / "near-free.mar") == []
+    assert watched_events(server, model_store / "near-free.mar") == []
 
 
+@pytest.mark.parametrize("server", WORKERS)
 def test_with_the_prediction_log_on_the_only_write_goes_to_an_open_segment(
-    model_store: Path, tmp_path: Path
+    model_store: Path, tmp_path: Path, server: str
 ) -> None:
     environ = {
         "OFFPATH_PREDICTION_LOG": (tmp_path / "log").as_uri(),
         "OFFPATH_SPOOL_DIR": str(tmp_path / "spool"),
     }
-    assert watched_events(model_store / "near-free.mar", environ) == []
+    assert watched_events(server, model_store / "near-free.mar", environ) == []

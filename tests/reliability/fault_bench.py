@@ -21,12 +21,13 @@ from offpath.serving.log_tools.reading import compare
 from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg
-from tests.support.front import FrontProcess, Seen, front, load, wait_until
+from tests.support.front import FrontProcess, Seen, load, wait_until
+from tests.support.granian import FRONTS
 from tests.support.pictures import jpeg
 
 STAGE_S = float(os.environ.get("OFFPATH_FAULT_STAGE_S", "4"))
 CLIENTS = 4
-# One body passes through Java, one through a file.
+# One body is passed on in the request, one in a file.
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # A request that takes a worker about a second, so that it is in flight when a fault strikes.
 SLOW = progressive_jpeg(SIDE, 3)
@@ -68,11 +69,16 @@ class Stage:
 
 @dataclass
 class Bench:
-    """A front door whose log goes to S3 through a proxy, and its small disks."""
+    """A front door whose log goes to S3 through a proxy, and its small disks.
+
+    Attributes:
+        product: the server behind the door, `torchserve` or `granian`.
+    """
 
     door: FrontProcess
     trial: LogTrial
     folder: Path
+    product: str
     stages: list[Stage] = field(default_factory=list)
 
     @property
@@ -89,7 +95,7 @@ class Bench:
         counts = self.trial.bucket.event_counts()
         lost = {}
         print(
-            "\n| fault | 200 | other | refused | broken | in flight: 200, other |"
+            f"\n{self.product}\n| fault | 200 | other | refused | broken | in flight: 200, other |"
             " well again s | no record | given up |\n" + "|---" * 9 + "|"
         )
         for stage in self.stages:
@@ -114,7 +120,9 @@ def _others(seen: Seen) -> int:
 
 
 @contextmanager
-def open_bench(trial: LogTrial, folder: Path, **environ: str) -> Iterator[Bench]:
+def open_bench(
+    trial: LogTrial, folder: Path, product: str, **environ: str
+) -> Iterator[Bench]:
     """Opens a bench whose spool, logs, /tmp and bodies lie on separate, partly small disks."""
     env = {
         **trial.s3.environ,
@@ -122,11 +130,11 @@ def open_bench(trial: LogTrial, folder: Path, **environ: str) -> Iterator[Bench]
         "TMPDIR": str(folder / "tmp"),
         **environ,
     }
-    options = ["--front-memory", str(folder / "memory")]
+    options = [archives.NAME, "--front-memory", str(folder / "memory")]
+    run, store = FRONTS[product], trial.archive.parent
     with small_disks(folder, SMALL):
-        store = trial.archive.parent
-        with front(store, folder / "logs", archives.NAME, *options, **env) as door:
-            yield Bench(door, trial, folder)
+        with run(store, folder / "logs", *options, **env) as door:
+            yield Bench(door, trial, folder, product)
 
 
 @contextmanager

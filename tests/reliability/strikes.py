@@ -30,7 +30,7 @@ MANY_CLIENTS = 96
 
 
 def kill_fork_server(bench: Bench) -> None:
-    (java,) = bench.door.children("java")
+    (java,) = bench.door.servers()
     helpers = [psutil.Process(pid) for pid in find_fork_helpers(java)]
     (server,) = [p for p in helpers if "fork_server.py" in " ".join(p.cmdline())]
     server.kill()
@@ -113,7 +113,7 @@ def take_descriptors(find: Callable[[Bench], Iterable[int]]) -> Strike:
 
 def kill_second_server(bench: Bench) -> None:
     """Starts and kills a second server on the same spool; the first server ships its records."""
-    server = bench.trial.make_server("second")
+    server = bench.trial.make_server("second", bench.product)
     with server:
         url = f"{server.inference_url}/predictions/{archives.NAME}"
         replies = send_for(url, BODIES[:1], 2, STAGE_S / 2)
@@ -144,11 +144,12 @@ UNNOTICED: dict[str, Strike] = {
     "two servers, one spool": kill_second_server,
     f"{MANY_CLIENTS} clients": crowd,
 }
+FORK_SERVER = "SIGKILL fork server"
 KILLS: dict[str, Strike] = {
     "SIGKILL worker": lambda bench: kill_worker(bench.door),
     "SIGKILL worker, /tmp full": fill_disk("tmp", lambda b: kill_worker(b.door)),
-    "SIGKILL fork server": kill_fork_server,
-    "SIGKILL Java": lambda bench: kill_server(bench.door),
+    FORK_SERVER: kill_fork_server,
+    "SIGKILL Java or supervisor": lambda bench: kill_server(bench.door),
     "SIGKILL nginx's worker": lambda bench: kill_nginx_worker(bench.door),
     "SIGKILL nginx": lambda bench: kill_nginx(bench.door),
 }
@@ -157,6 +158,6 @@ COSTLY: dict[str, Strike] = {
     "disk full: spool": fill_disk("spool"),
     "disk full: bodies": fill_disk("memory"),
     "no descriptors: workers": take_descriptors(lambda b: b.door.python_workers()),
-    "no descriptors: Java": take_descriptors(lambda b: b.door.children("java")),
+    "no descriptors: Java or supervisor": take_descriptors(lambda b: b.door.servers()),
     "no descriptors: nginx": take_descriptors(lambda b: b.door.nginx_workers()),
 }

@@ -1,4 +1,4 @@
-"""24 good clients, alone and beside each attack, at the front door and at TorchServe's port."""
+"""24 good clients, alone and beside each attack, at the front door and at the server's own port."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ import pytest
 from PIL import Image
 
 from offpath.profiling.load.workload import load_workload
-from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import make_server
 from tests.conftest import build
 from tests.reliability.fault_bench import small_disks
 from tests.support.attacks import ATTACKS, send_and_leave
 from tests.support.clients import Reply, send_for
 from tests.support.costly import save
-from tests.support.front import FrontProcess, front
+from tests.support.front import FrontProcess
+from tests.support.granian import FRONTS
 
 CLIENTS = 24
 WINDOW_S = float(os.environ.get("OFFPATH_ATTACK_WINDOW_S", "4"))
@@ -58,26 +59,34 @@ class Seen:
         return cls(len(good) / WINDOW_S / windows, p99_ms, len(replies) - len(good))
 
 
+@pytest.fixture(scope="module", params=FRONTS)
+def product(request: pytest.FixtureRequest) -> str:
+    """Returns the server that is attacked."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module", params=["front", "direct"])
 def url(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    product: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("attacks")
     store = build(folder, "near-free", "near-free").parent
     if request.param == "front":
-        with front(store, folder / "logs", "near-free") as door:
+        with FRONTS[product](store, folder / "logs", "near-free") as door:
             yield f"{door.url}/predictions/near-free"
     else:
-        with direct(store) as address:
+        with direct(store, product) as address:
             yield address
 
 
 @contextmanager
-def direct(store: Path) -> Iterator[str]:
+def direct(store: Path, product: str) -> Iterator[str]:
     settings = ServerSettings(
-        store, ("near-free.mar",), inference_port=0, metrics_port=0
+        store, ("near-free.mar",), server=product, inference_port=0, metrics_port=0
     )
-    with TorchServe(settings) as server:
+    with make_server(settings) as server:
         yield f"{server.inference_url}/predictions/near-free"
 
 
@@ -93,10 +102,12 @@ def attacking(url: str, name: str) -> Iterator[None]:
             process.kill()
 
 
-def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path) -> None:
+def test_predictions_keep_their_rate_beside_explanations(
+    tmp_path: Path, product: str
+) -> None:
     store = build(tmp_path, "near-free", "near-free", explanations=True).parent
     bodies = load_workload("photos-55k").read()
-    with direct(store) as url:
+    with direct(store, product) as url:
         send_for(url, bodies, CLIENTS, 10)
         with attacking(url, "explanations"):
             send_for(url, bodies, CLIENTS, WINDOW_S)  # captum's import
@@ -129,11 +140,15 @@ def is_held(alone: Seen, beside: Seen, most_p99: float) -> bool:
     )
 
 
-def test_good_clients_beside_attacks(url: str, request: pytest.FixtureRequest) -> None:
+def test_good_clients_beside_attacks(
+    url: str, product: str, request: pytest.FixtureRequest
+) -> None:
     door = request.node.callspec.params["url"]
     send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
-    print(f"\n{door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed")
+    print(
+        f"\n{product}, {door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed"
+    )
     for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
         most_p99 = MOST_P99_DIRECT.get(name, MOST_P99) if door == "direct" else MOST_P99
         alone, beside = measure(url, name, most_p99)
@@ -147,13 +162,15 @@ def test_good_clients_beside_attacks(url: str, request: pytest.FixtureRequest) -
 
 
 @pytest.fixture(scope="module")
-def small_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
+def small_door(
+    product: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FrontProcess]:
     """A door whose memory the uploads of one attack could fill."""
     folder = tmp_path_factory.mktemp("small")
     store = build(folder, "near-free", "near-free").parent
     options = ["--front-memory", str(folder / "memory")]
     with small_disks(folder, {"memory": "640m"}):
-        with front(store, folder / "logs", "near-free", *options) as door:
+        with FRONTS[product](store, folder / "logs", "near-free", *options) as door:
             url = f"{door.url}/predictions/near-free"
             send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)
             yield door

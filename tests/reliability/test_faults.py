@@ -23,20 +23,27 @@ from tests.reliability.fault_bench import (
     statuses_of,
 )
 from tests.reliability.logged_server import LogTrial
-from tests.reliability.strikes import COSTLY, KILLS, UNNOTICED, Strike
+from tests.reliability.strikes import COSTLY, FORK_SERVER, KILLS, UNNOTICED, Strike
 from tests.support.front import is_alive, wait_until
+from tests.support.granian import FRONTS
 
 # Run only the faults whose names contain this text.
 CHOSEN = os.environ.get("OFFPATH_FAULTS", "")
-pytestmark = [pytest.mark.reliability, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.reliability,
+    pytest.mark.timeout(1200),
+    pytest.mark.parametrize("product", FRONTS),
+]
 
 
-def test_faults_under_load(trial: LogTrial, tmp_path: Path) -> None:
-    with open_bench(trial, tmp_path) as bench:
+def test_faults_under_load(trial: LogTrial, tmp_path: Path, product: str) -> None:
+    # Granian's workers are forked by its supervisor.
+    left_out = {"granian": FORK_SERVER}.get(product)
+    with open_bench(trial, tmp_path, product) as bench:
         for name, strike in (UNNOTICED | KILLS | COSTLY).items():
-            if CHOSEN in name:
+            if CHOSEN in name and name != left_out:
                 run_stage(bench, name, strike, is_kill=name in KILLS)
-        logs = (tmp_path / "logs").rglob("torchserve.log")
+        logs = (tmp_path / "logs").rglob(f"{product}.log")
         log = "".join(path.read_text(errors="replace") for path in logs)
         bench.door.terminate()
         trial.ship()
@@ -51,8 +58,10 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path) -> None:
     assert all(statuses_of(stages[name])[200] for name in stages)
 
 
-def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path) -> None:
-    """Shifts the clock of Java, fork server, workers and shipper; S3's clock stays."""
+def test_faults_a_clock_that_jumps(
+    trial: LogTrial, tmp_path: Path, product: str
+) -> None:
+    """Shifts the clock of the server, its workers and the shipper; S3's clock stays."""
     shift = tmp_path / "shift"
 
     def jump(hours: int) -> Strike:
@@ -65,7 +74,8 @@ def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path) -> None:
         return strike
 
     shift.write_bytes(bytes(8))
-    with open_bench(trial, tmp_path, **shifted_clock(tmp_path, shift)) as bench:
+    variables = shifted_clock(tmp_path, shift)
+    with open_bench(trial, tmp_path, product, **variables) as bench:
         for hours in (3, 0, -3, 0, 24 * 400, 0):
             run_stage(bench, f"clock set to {hours:+d} h", jump(hours))
         bench.door.terminate()
@@ -88,10 +98,12 @@ def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}
 
 
-def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial) -> None:
-    """Checks the direct door: Java, fork server and workers end with `offpath serve`."""
+def test_faults_sigkill_of_serve_leaves_no_process(
+    trial: LogTrial, product: str
+) -> None:
+    """Checks the direct door: the server and its workers end with `offpath serve`."""
     command = ["-m", "offpath", "serve", archives.NAME, "--json", "--port", "0"]
-    command += ["--management-port", "0", "--metrics-port", "0"]
+    command += ["--metrics-port", "0", "--server", product, "--no-front"]
     command += ["--model-store", str(trial.archive.parent)]
     with subprocess.Popen(
         [sys.executable, *command],

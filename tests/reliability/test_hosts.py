@@ -1,4 +1,4 @@
-"""Two TorchServe hosts, each in its own network namespace, behind one `offpath front`.
+"""Two hosts of one kind of server, each in its own network namespace, behind one `offpath front`.
 
 pytest -m reliability -s tests/reliability/test_hosts.py
 """
@@ -42,6 +42,7 @@ from tests.support.front import (
     read_event_ids,
     wait_until,
 )
+from tests.support.granian import FRONTS
 
 ROUNDS = int(os.environ.get("OFFPATH_HOST_ROUNDS", "10"))
 ROLLS = 2
@@ -69,8 +70,8 @@ def write_keys(folder: Path) -> list[str]:
 class Host:
     """`offpath serve --front` in a network namespace that is reachable by one loopback port."""
 
-    def __init__(self, store: Path, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, store: Path, folder: Path, product: str) -> None:
+        self.folder, self._product = folder, product
         folder.mkdir()
         self.port, self._inner = resolve_ports("127.0.0.1", [0, 0])
         self._store = store
@@ -86,6 +87,7 @@ class Host:
         options += write_keys(self.folder.parent)
         command = [sys.executable, "-m", "offpath", "serve", "near-free", "--front"]
         command += ["--model-store", str(self._store), "--port", str(self._inner)]
+        command += ["--server", self._product]
         with open(self.folder / "out", "ab") as out:
             self._process = subprocess.Popen(
                 confine(
@@ -158,18 +160,24 @@ def door_before(hosts: list[Host], folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def two_hosts(store: Path, folder: Path) -> Iterator[list[Host]]:
+def two_hosts(store: Path, folder: Path, product: str) -> Iterator[list[Host]]:
     with ExitStack() as stack:
-        hosts = [Host(store, folder / name) for name in ("first", "second")]
+        hosts = [Host(store, folder / name, product) for name in ("first", "second")]
         for host in hosts:
             stack.callback(host.stop)
             host.start()
         yield hosts
 
 
+@pytest.fixture(params=FRONTS)
+def product(request: pytest.FixtureRequest) -> str:
+    """Returns the server of the hosts."""
+    return str(request.param)
+
+
 @pytest.fixture
-def hosts(model_store: Path, tmp_path: Path) -> Iterator[list[Host]]:
-    with two_hosts(model_store, tmp_path) as hosts:
+def hosts(model_store: Path, tmp_path: Path, product: str) -> Iterator[list[Host]]:
+    with two_hosts(model_store, tmp_path, product) as hosts:
         yield hosts
 
 
@@ -285,9 +293,9 @@ def test_hosts_restarted_one_after_the_other_fail_no_request(
 
 
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="no iptables")
-def test_a_host_that_is_cut_off_fails_no_request() -> None:
+def test_a_host_that_is_cut_off_fails_no_request(product: str) -> None:
     """Runs the test in a namespace in which packets can be dropped."""
-    program = [sys.executable, "-m", "tests.reliability.test_hosts"]
+    program = [sys.executable, "-m", "tests.reliability.test_hosts", product]
     subprocess.run([*NAMESPACE, *program], check=True)
 
 
@@ -296,7 +304,7 @@ def main() -> None:
     raise_loopback()
     with TemporaryDirectory() as folder, ExitStack() as stack:
         store = build(Path(folder), "near-free", "near-free").parent
-        hosts = stack.enter_context(two_hosts(store, Path(folder)))
+        hosts = stack.enter_context(two_hosts(store, Path(folder), sys.argv[1]))
         turns = [hosts[number % 2] for number in range(HOLES)]
         strike_under_load(hosts, Path(folder), turns, cut_off)
 

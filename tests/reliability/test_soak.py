@@ -19,7 +19,8 @@ from offpath.serving.log_tools.reading import compare
 from offpath.serving.process.processes import find_fork_helpers
 from tests.reliability.logged_server import LogTrial
 from tests.support import costly
-from tests.support.front import FrontProcess, Seen, front, load
+from tests.support.front import FrontProcess, Seen, load
+from tests.support.granian import FRONTS
 from tests.support.pictures import rejected
 
 MINUTES = float(os.environ.get("OFFPATH_SOAK_MINUTES", "10"))
@@ -36,7 +37,7 @@ SHOWN_ROWS = 12
 # Unit, and the growth per hour that fails the test; noise and the traces of a reload are below it.
 LIMITS = {
     "workers MB": 60.0,
-    "Java MB": 120.0,
+    "server MB": 120.0,
     "door MB": 30.0,
     "descriptors": 60.0,
     "threads": 30.0,
@@ -82,11 +83,11 @@ class Samples:
 
     def _measure(self) -> dict[str, float]:
         door = self._door
-        javas = door.children("java")
-        helpers = [pid for java in javas for pid in find_fork_helpers(java)]
+        servers = door.servers()
+        helpers = [pid for server in servers for pid in find_fork_helpers(server)]
         groups = {
             "workers MB": door.python_workers() + helpers,
-            "Java MB": javas,
+            "server MB": servers,
             "door MB": [
                 door.process.pid,
                 *door.children("nginx"),
@@ -163,12 +164,13 @@ def run_minutes(door: FrontProcess, samples: Samples) -> Seen:
     return seen
 
 
+@pytest.mark.parametrize("product", FRONTS)
 def test_minutes_of_good_bad_and_hostile_items_grow_nothing_and_lose_nothing(
-    trial: LogTrial, tmp_path: Path
+    trial: LogTrial, tmp_path: Path, product: str
 ) -> None:
     env = {**trial.s3.environ, "OFFPATH_SPOOL_DIR": str(trial.spool)}
     store = trial.archive.parent
-    with front(store, tmp_path / "logs", archives.NAME, **env) as door:
+    with FRONTS[product](store, tmp_path / "logs", archives.NAME, **env) as door:
         samples = Samples(door, trial)
         seen = run_minutes(door, samples)
         door.terminate()
@@ -176,7 +178,7 @@ def test_minutes_of_good_bad_and_hostile_items_grow_nothing_and_lose_nothing(
     answered = set(seen.answered)
     verdict = compare(trial.bucket.event_counts().elements(), answered)
     print(
-        f"\n{MINUTES:g} minutes, {CLIENTS} clients pausing {PAUSE_S:g} s: {seen};"
+        f"\n{product}, {MINUTES:g} minutes, {CLIENTS} clients pausing {PAUSE_S:g} s: {seen};"
         f" {verdict.records:,} records, {len(verdict.missing)} lost,"
         f" {len(verdict.double)} double"
     )

@@ -6,42 +6,17 @@ import base64
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
 
 from offpath.serving.client import Client
-from offpath.serving.granian.server import GranianServer
 from offpath.serving.torchserve.server import TorchServe
-from offpath.serving.torchserve.server_settings import ServerSettings
 from tests.support.pictures import jpeg, rejected
 
 pytestmark = pytest.mark.server
 BASE64 = base64.b64encode(jpeg()).decode()
 PATH = "/predictions/classifier"
-
-
-@pytest.fixture(
-    scope="module",
-    params=["torchserve", pytest.param("granian", marks=pytest.mark.slow)],
-)
-def either(
-    request: pytest.FixtureRequest, server: TorchServe, model_store: Path
-) -> Iterator[TorchServe]:
-    """Returns the shared TorchServe, or a Granian, which serves one model without a door."""
-    if request.param == "torchserve":
-        yield server
-        return
-    settings = ServerSettings(
-        model_store=model_store,
-        models=("classifier.mar",),
-        server="granian",
-        inference_port=0,
-        metrics_port=0,
-    )
-    with GranianServer(settings) as running:
-        yield running
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import warm_up
+from offpath.serving.torchserve.session import make_server, start_checked
 from tests.support.front import wait_until
 from tests.support.pictures import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
@@ -39,22 +39,22 @@ def send_many(server: TorchServe, model: str, requests: int, clients: int) -> No
     assert {answer.status_code for answer in answers} == {200}
 
 
-def test_32_clients_make_batches_above_4(server: TorchServe) -> None:
-    before = read_metrics(server, "classifier")
-    send_many(server, "classifier", requests=160, clients=32)
+def test_32_clients_make_batches_above_4(either: TorchServe) -> None:
+    before = read_metrics(either, "classifier")
+    send_many(either, "classifier", requests=160, clients=32)
     items_before = before["offpath_items_total"][""]
-    after = wait_for_items(server, "classifier", items_before + 160)
+    after = wait_for_items(either, "classifier", items_before + 160)
     items = after["offpath_items_total"][""] - items_before
     batches = after["offpath_batches_total"][""] - before["offpath_batches_total"][""]
     assert items == 160
     assert items / batches > 4
 
 
-def test_stage_metrics_count_batches_sizes_and_errors(server: TorchServe) -> None:
-    before = read_metrics(server, "near-free")
-    send_many(server, "near-free", requests=40, clients=1)
-    httpx.post(f"{server.inference_url}/predictions/near-free", content=b"junk " * 9)
-    after = wait_for_items(server, "near-free", before["offpath_items_total"][""] + 41)
+def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> None:
+    before = read_metrics(either, "near-free")
+    send_many(either, "near-free", requests=40, clients=1)
+    httpx.post(f"{either.inference_url}/predictions/near-free", content=b"junk " * 9)
+    after = wait_for_items(either, "near-free", before["offpath_items_total"][""] + 41)
 
     def grown(name: str, key: str = "") -> float:
         return after[name][key] - before[name][key]
@@ -66,14 +66,14 @@ def test_stage_metrics_count_batches_sizes_and_errors(server: TorchServe) -> Non
         assert grown("offpath_stage_seconds_total", stage) > 0, stage
 
 
-def test_requests_and_stages_are_counted_by_their_time(server: TorchServe) -> None:
+def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> None:
     def read(name: str) -> list[float]:
-        page = httpx.get(f"{server.metrics_url}/metrics").text
+        page = httpx.get(f"{either.metrics_url}/metrics").text
         counts = rf'^offpath_{name},le="[^"]*",.*}} (.*)$'
         return [float(count) for count in re.findall(counts, page, re.MULTILINE)]
 
     request = 'request_seconds_bucket_total{ModelName="near-free",status="2xx"'
-    send_many(server, "near-free", requests=40, clients=4)
+    send_many(either, "near-free", requests=40, clients=4)
     stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
     # A batch has at least one request and at most the clients'.
     wait_until(lambda: max(read(request), default=0) >= 40, 10)
@@ -81,14 +81,14 @@ def test_requests_and_stages_are_counted_by_their_time(server: TorchServe) -> No
     assert len(read(request)) <= 16 and len(read(stage)) <= 16
 
 
-def test_requests_write_no_log_line(server: TorchServe) -> None:
-    before = count_log_lines(server)
-    send_many(server, "near-free", requests=100, clients=4)
-    assert count_log_lines(server) == before
+def test_requests_write_no_log_line(either: TorchServe) -> None:
+    before = count_log_lines(either)
+    send_many(either, "near-free", requests=100, clients=4)
+    assert count_log_lines(either) == before
 
 
-def test_a_reply_names_its_stages_and_they_add_up(server: TorchServe) -> None:
-    with Client(server.inference_url, "classifier") as client:
+def test_a_reply_names_its_stages_and_they_add_up(either: TorchServe) -> None:
+    with Client(either.inference_url, "classifier") as client:
         prediction = client.predict(jpeg())
     timing = dict(prediction.server_timing)
     total = timing.pop("total")
@@ -98,21 +98,25 @@ def test_a_reply_names_its_stages_and_they_add_up(server: TorchServe) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("product", ["torchserve", "granian"])
 def test_the_first_request_after_ready_is_as_quick_as_the_next_50(
-    model_store: Path,
+    model_store: Path, product: str
 ) -> None:
     settings = ServerSettings(
         model_store=model_store,
         models=("classifier.mar",),
+        server=product,
         inference_port=0,
-        management_port=0,
         metrics_port=0,
     )
-    with TorchServe(settings) as server:
+    server = make_server(settings)
+    try:
         # What `offpath serve` does before it says READY.
-        warm_up(server.inference_url, "classifier", workers=2)
+        start_checked(server)
         with Client(server.inference_url) as client:
             latencies = [client.predict(jpeg()).latency_ms for _ in range(51)]
+    finally:
+        server.stop()
     median = statistics.median(latencies[1:])
     print(f"first {latencies[0]:.1f} ms, median of the next 50 {median:.1f} ms")
     assert latencies[0] <= 1.5 * median
@@ -156,11 +160,11 @@ def traced(pids: list[int]) -> Iterator[Path]:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_under_strace_200_requests_open_connect_and_start_nothing(
-    server: TorchServe,
+    either: TorchServe,
 ) -> None:
-    send_many(server, "near-free", requests=64, clients=8)
-    with traced(server.worker_pids()) as calls:
-        send_many(server, "near-free", requests=200, clients=8)
+    send_many(either, "near-free", requests=64, clients=8)
+    with traced(either.worker_pids()) as calls:
+        send_many(either, "near-free", requests=200, clients=8)
         time.sleep(0.5)
         seen = calls.read_text()
     lines = [line for line in seen.splitlines() if "(" in line]

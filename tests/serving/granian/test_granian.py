@@ -22,6 +22,8 @@ import pytest
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
+from offpath.cli import run
+from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.front import load, log_variables, read_event_ids, wait_until
 from tests.support.granian import GranianProcess, granian
@@ -100,12 +102,18 @@ def flag(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def door(model_store: Path, flag: Path) -> Iterator[GranianProcess]:
+def store(model_store: Path, flag: Path) -> Path:
+    """Returns a folder with two versions of the model, and another model."""
     store = flag.parent / "store"
     store.mkdir()
     build(store, flag, "2.0", workers=1).rename(store / "tricky2.mar")
     build(store, flag)
     shutil.copy(model_store / "near-free.mar", store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def door(store: Path, flag: Path) -> Iterator[GranianProcess]:
     options = ("--explanations", "--client-timeout-s", "3")
     variables = log_variables(flag.parent)
     with granian(store, flag.parent / "logs", *options, **variables) as running:
@@ -292,21 +300,22 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(
 
 
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    door: GranianProcess, flag: Path, say
+    door: GranianProcess, store: Path, say
 ) -> None:
     url = f"{door.url}/predictions/tricky"
     with load(url, [jpeg()], clients=4) as seen:
+        # Another number of models and workers.
+        for name in ("tricky2.mar", "near-free.mar"):
+            (store / name).unlink()
         say("no load")
         failed = door.reload()
         assert failed.returncode == 1
         assert re.search(WHY, failed.stderr)
-        # Another model and another number of workers.
-        (flag.parent / "store" / "tricky2.mar").unlink()
         workers = door.python_workers()
         assert door.reload().returncode == 0
         wait_until(lambda: len(door.supervisors()) == 1)
         assert not set(workers) & set(door.python_workers())
-        assert len(door.python_workers()) == len(workers) - 1
+        assert len(door.python_workers()) == WORKERS < len(workers)
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
     gone = httpx.post(f"{door.url}/predictions/tricky/2.0", content=jpeg())
     assert gone.status_code == 404
@@ -324,33 +333,49 @@ def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
     assert {*ANSWERED, *seen.answered} <= set(logged) and set(logged.values()) == {1}
 
 
-def run_direct(*arguments: str) -> subprocess.Popen[str]:
-    """Starts a Granian without a front door."""
-    command = [sys.executable, "-m", "offpath", "serve", "--server", "granian"]
-    return subprocess.Popen(
-        [*command, "--no-front", "--port", "0", "--metrics-port", "0", *arguments],
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["tricky"], id="one-model"),
+        pytest.param(["tricky", "near-free"], id="several", marks=pytest.mark.slow),
+    ],
+)
+def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
+    store: Path, model_store: Path, flag: Path, say, names: list[str]
+) -> None:
+    is_routed = len(names) > 1
+    archives = {
+        "tricky": store / "tricky.mar",
+        "near-free": model_store / "near-free.mar",
+    }
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
+            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
+            *(str(archives[name]) for name in names),
+        ],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
-    flag: Path, say, tmp_path: Path
-) -> None:
-    process = run_direct(str(build(tmp_path, flag)), "--json")
     try:
         ready = json.loads(process.stdout.readline())
         url = f"{ready['inference']}/predictions/tricky"
-        (status,) = ready["models"]
+        status = ready["models"][0]
         with load(url, [jpeg()], clients=8) as seen:
             wait_until(lambda: len(seen.answered) > 50)
             os.kill(status["worker_pids"][0], signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
             count = len(seen.answered)
             wait_until(lambda: len(seen.answered) > count + 100)
-        assert sum(seen.broken.values()) <= 8 and not seen.refused, seen
-        assert set(seen.statuses) == {200}, seen
+        assert not seen.refused, seen
+        if is_routed:
+            # The process that has the connections tells the client.
+            assert not seen.broken and set(seen.statuses) == {200, 503}, seen
+            assert seen.statuses[503] <= 2 * BATCH, seen
+            for name in names:
+                check_paths(ready["inference"], name)
+        else:
+            assert sum(seen.broken.values()) <= 8 and set(seen.statuses) == {200}, seen
         say("slow")
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=30)
@@ -362,13 +387,60 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         process.kill()
 
 
+def check_paths(url: str, name: str) -> None:
+    """Asks one of several models on one port."""
+    path, body = f"{url}/predictions/{name}", jpeg()
+    for end in ("", "/1.0"):
+        answer = httpx.post(path + end, files={"data": body}, timeout=30)
+        assert answer.status_code == 200 and answer.headers["x-request-id"]
+        assert "decode;dur=" in answer.headers["server-timing"]
+    too_large = [bytes(1 << 20)] * 33
+    refused = {
+        404: httpx.post(f"{path}/3.0", content=body),
+        405: httpx.get(path),
+        413: httpx.post(path, content=b"".join(too_large)),
+        415: httpx.post(path, content=b"no picture"),
+    }
+    for status, answer in refused.items():
+        assert (answer.status_code, answer.json()["code"]) == (status, status)
+    assert httpx.post(path, content=iter(too_large)).status_code == 413
+    assert httpx.get(f"{url}/ping").json() == {"status": "Healthy"}
+
+
 def test_a_model_that_cannot_load_ends_the_start_with_its_own_error(
-    flag: Path, say, tmp_path: Path
+    store: Path, say, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive = build(tmp_path, flag)
     say("no load")
-    process = run_direct(str(archive))
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and not output
+    options = ["--server", "granian", "--no-front", "--port", "0"]
+    with pytest.raises(SystemExit) as ended:
+        run(["serve", *options, "--metrics-port", "0", f"{store}/tricky.mar"])
+    output, errors = capsys.readouterr()
+    assert ended.value.code == 1 and not output
     assert re.search(WHY, errors)
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("ids", "numbers", "count", "gpus"),
+    [
+        pytest.param([], [4, 5, 6], 2, [0, 1, 0], id="in-turn"),
+        pytest.param([2, 0], [4, 5, 6], 3, [2, 0, 2], id="those-of-the-archive"),
+        pytest.param([2, 0], [4, 5], 2, [0, 1], id="one-is-not-there"),
+        pytest.param([0], [4], 0, [None], id="no-gpu"),
+    ],
+)
+def test_workers_take_gpus_as_torchserves_do(
+    monkeypatch: pytest.MonkeyPatch,
+    ids: list[int],
+    numbers: list[int],
+    count: int,
+    gpus: list[int | None],
+) -> None:
+    """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    slots = [
+        {"device": "gpu", "device_ids": ids, "number": number, "turn": turn}
+        for turn, number in enumerate(numbers)
+    ]
+    assert [choose_gpu(slot) for slot in slots] == gpus
+    assert choose_gpu({**slots[0], "device": "cpu"}) is None

@@ -1,0 +1,158 @@
+"""One port before several models where no front door chooses by the path.
+
+A process of its own passes each request on, as it is, to the worker of its model that has the
+fewest. Workers listen on Unix sockets, as behind the front door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import uvloop
+from yarl import URL
+
+from offpath.serving.granian.supervisor import open_listener
+from offpath.serving.granian.worker import InheritedServer
+from offpath.serving.shell.torchserve_http import (
+    JSON_TYPE,
+    METHODS,
+    MODEL_GONE,
+    ModelPaths,
+    Refusal,
+)
+
+# Seconds for which a worker that does not listen is asked last.
+ALONE_S = 1.0
+# Headers of one connection, which the next one has its own of.
+HOP = frozenset(("connection", "transfer-encoding", "expect", "host", "keep-alive"))
+OWN = HOP | {"content-length", "date", "server"}
+# aiohttp would add these.
+UNASKED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+@dataclass
+class Upstream:
+    """A worker, and the requests that it has of this process."""
+
+    session: aiohttp.ClientSession
+    requests: int = 0
+    alone_until_s: float = 0.0
+
+
+class Router:
+    """Granian's RSGI application; must be made in a running event loop."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._most_bytes = plan["max_body_bytes"]
+        self._too_large = ModelPaths("", None, self._most_bytes).too_large
+        self._upstreams: list[Upstream] = []
+        # Path -> the workers of its model. Paths without a version lead to the first one.
+        self._routes: dict[str, list[Upstream]] = {}
+        default: dict[str, str] = {}
+        for slot in plan["slots"]:
+            if "folder" in slot:
+                name, version = slot["name"], slot["version"]
+                ends = [f"{name}/{version}"]
+                if default.setdefault(name, version) == version:
+                    ends.append(name)
+                self._add(slot["listen"], ends)
+
+    def _add(self, path: str, ends: list[str]) -> None:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path, limit=0),
+            timeout=aiohttp.ClientTimeout(),  # the worker has its own
+            auto_decompress=False,
+            skip_auto_headers=UNASKED,
+        )
+        self._upstreams.append(Upstream(session))
+        for word in ("predictions", "explanations"):
+            for end in ends:
+                found = self._routes.setdefault(f"/{word}/{end}", [])
+                found.append(self._upstreams[-1])
+
+    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+        """Answers one HTTP request with a worker's answer."""
+        if int(scope.headers.get("content-length") or 0) > self._most_bytes:
+            refuse(proto, self._too_large)
+            return
+        now_s = time.monotonic()
+        # Any worker answers /ping, and refuses what is no path.
+        upstreams = self._routes.get(scope.path, self._upstreams)
+        for upstream in sorted(
+            upstreams, key=lambda one: (one.alone_until_s > now_s, one.requests)
+        ):
+            upstream.requests += 1
+            try:
+                proto.response_bytes(*await self._ask(upstream, scope, proto))
+                return
+            except aiohttp.ClientConnectorError:
+                # Nothing was sent, so another worker may be asked.
+                upstream.alone_until_s = now_s + ALONE_S
+            except aiohttp.ClientError:
+                break
+            finally:
+                upstream.requests -= 1
+        refuse(proto, MODEL_GONE)
+
+    async def _ask(
+        self, upstream: Upstream, scope: Any, proto: Any
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Returns the status, headers and body of a worker's answer."""
+        path, query = scope.path, scope.query_string
+        url = URL.build(scheme="http", host="worker", path=path, query_string=query)
+        async with upstream.session.request(
+            scope.method,
+            url,
+            headers=[(k, v) for k, v in scope.headers.items() if k not in HOP],
+            data=self._read(proto) if scope.method in METHODS else None,
+        ) as reply:
+            headers = [(k, v) for k, v in reply.headers.items() if k.lower() not in OWN]
+            return reply.status, headers, await reply.read()
+
+    async def _read(self, proto: Any) -> AsyncIterator[bytes]:
+        """Yields the parts of a body; after too many bytes the worker refuses it."""
+        size = 0
+        async for part in proto:
+            yield part
+            size += len(part)
+            if size > self._most_bytes:
+                break
+
+    async def close(self) -> None:
+        """Closes the connections to the workers."""
+        for upstream in self._upstreams:
+            await upstream.session.close()
+
+
+def refuse(proto: Any, refusal: Refusal) -> None:
+    """Answers a request that no worker can answer."""
+    headers = [("content-type", JSON_TYPE)]
+    if refusal.status == 503:
+        headers.append(("Retry-After", "1"))
+    proto.response_bytes(refusal.status, headers, refusal.body)
+
+
+def run_router(
+    plan: dict[str, Any], slot: dict[str, Any], listener: socket.socket | None
+) -> None:
+    """Passes requests on until SIGTERM, then answers those in flight; never returns."""
+    uvloop.run(serve(plan, listener or open_listener(slot["listen"])))
+    os._exit(0)
+
+
+async def serve(plan: dict[str, Any], listener: socket.socket) -> None:
+    """Runs Granian on the listener."""
+    router = Router(plan)
+    server = InheritedServer(listener, router)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+    # Granian answers the requests in flight before this returns.
+    await server.serve()
+    await router.close()

@@ -1,0 +1,34 @@
+"""A server for each test that any server must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.serving.torchserve.server import TorchServe
+from offpath.serving.torchserve.server_settings import ServerSettings
+from offpath.serving.torchserve.session import make_server
+
+
+@pytest.fixture(
+    scope="session",
+    params=["torchserve", pytest.param("granian", marks=pytest.mark.slow)],
+)
+def either(
+    request: pytest.FixtureRequest, server: TorchServe, model_store: Path
+) -> Iterator[TorchServe]:
+    """Returns the shared TorchServe, or a Granian with the same models; neither has a door."""
+    if request.param == "torchserve":
+        yield server
+        return
+    settings = ServerSettings(
+        model_store=model_store,
+        models=("classifier.mar", "near-free.mar"),
+        server="granian",
+        inference_port=0,
+        metrics_port=0,
+    )
+    with make_server(settings) as running:
+        yield running
