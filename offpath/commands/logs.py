@@ -1,4 +1,4 @@
-"""`offpath logs`: ships the spool, shows its state, reads records, and checks that none is lost."""
+"""`offpath logs`: ships the spool, shows its state, reads and compares records, finds lost ones."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpath.commands.bar import counting_bar
+from offpath.commands.logs_report import report
 from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
@@ -43,7 +44,7 @@ STATUS_ROWS = {
 
 @click.group()
 def command() -> None:
-    """Inspect, ship, read and verify the prediction log.
+    """Inspect, ship, read, verify and compare the prediction log.
 
     Workers append each answered request to a spool on disk and ship it themselves. These commands
     are for times without a worker, and for reading.
@@ -55,7 +56,11 @@ def command() -> None:
       offpath logs read s3://bucket/predictions --since 2h --json | jq .status
       offpath predict photos/ --json > answered.jsonl
       offpath logs verify s3://bucket/predictions --ids answered.jsonl
+      offpath logs report --a s3://bucket/predictions,since=14d,until=7d --b since=7d
     """
+
+
+command.add_command(report)
 
 
 def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -313,12 +318,10 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
 
 
 def _check_damage(damage: list[str]) -> None:
+    from offpath.serving.log_tools.reading import describe_damage
+
     if damage:
-        listed = "\n  ".join(printable(text) for text in damage[:LISTED_IDS])
-        raise ExpectedError(
-            f"{len(damage)} objects or lines of the log cannot be read, all others were:"
-            f"\n  {listed}"
-        )
+        raise ExpectedError(describe_damage(damage))
 
 
 def _list_ids(what: str, ids: list[str]) -> None:

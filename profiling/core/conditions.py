@@ -7,9 +7,7 @@ cell of each variant.
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from offpath.profiling.core.figures import format_clients, format_figure
@@ -17,18 +15,8 @@ from offpath.profiling.core.limits import is_limit
 from offpath.profiling.core.metrics import METRICS
 from offpath.profiling.core.run import Cell
 from offpath.profiling.core.statistics import LATENCY, PERCENTILES, Summary
+from offpath.profiling.core.threshold import Threshold, parse_threshold
 
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-FORM = re.compile(
-    r"(?:(?P<variant>.+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*"
-)
 # Name in a condition -> name in the summary.
 NAMES = {
     **{f"p{percent:g}_ms": f"{LATENCY}.p{percent:g}" for percent in PERCENTILES},
@@ -38,19 +26,8 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A parsed condition.
-
-    Attributes:
-        text: the condition as it was written.
-        variant: the only variant that it applies to; None for all but the limits.
-    """
-
-    text: str
-    variant: str | None
-    metric: str
-    sign: str
-    bound: float
+class Condition(Threshold):
+    """A threshold for the figures of a run; without a variant, of all variants but the limits."""
 
     def find_met(self, summary: Summary) -> Iterator[str]:
         """Describes each place where the condition holds, or where its figure is missing.
@@ -81,8 +58,7 @@ class Condition:
             where += f", {format_clients(cell.clients)}"
         if value is None:
             return f"not measured ({where})"
-        is_met = COMPARISONS[self.sign](value, self.bound)
-        return f"{format_figure(value)} ({where})" if is_met else None
+        return f"{format_figure(value)} ({where})" if self.is_met(value) else None
 
 
 def parse_condition(text: str) -> Condition:
@@ -91,20 +67,5 @@ def parse_condition(text: str) -> Condition:
     Raises:
         ValueError: the text has another form; the message says what was expected.
     """
-    found = FORM.fullmatch(text)
-    if found is None or found["sign"] not in COMPARISONS:
-        raise ValueError(
-            f"{text!r}: expected METRIC, one of {' '.join(COMPARISONS)}, and a number, as in"
-            " 'p99_ms>100'"
-        )
-    if found["metric"] not in NAMES:
-        raise ValueError(
-            f"{text!r}: no metric {found['metric']!r}; there are: {', '.join(NAMES)}"
-        )
-    try:
-        bound = float(found["bound"])
-    except ValueError:
-        raise ValueError(f"{text!r}: {found['bound']!r} is not a number") from None
-    return Condition(
-        text, found["variant"], NAMES[found["metric"]], found["sign"], bound
-    )
+    found = parse_threshold(text, NAMES, "p99_ms>100")
+    return Condition(text, found.variant, NAMES[found.metric], found.sign, found.bound)

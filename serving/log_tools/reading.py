@@ -13,6 +13,7 @@ from typing import Any
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.serving.log_tools.objects import LogStore, explain, get_all
+from offpath.serving.printable import printable
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -20,6 +21,7 @@ _PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl(\.gz|\.zst)
 # A record lies in the partition of the hour in which its segment was opened. A delayed append or a
 # corrected clock may put it into a neighbouring hour.
 SLACK = timedelta(hours=1)
+LISTED_DAMAGE = 20
 
 Progress = Callable[[int, int], None]
 
@@ -150,6 +152,24 @@ def _parse_record(line: bytes) -> dict[str, Any]:
             raise ValueError(f"{name} is not a text")
     _parse_iso(record["inference_time"])
     return record
+
+
+def describe_damage(damage: list[str]) -> str:
+    """Returns the message about objects and lines that cannot be read."""
+    listed = "\n  ".join(printable(text) for text in damage[:LISTED_DAMAGE])
+    return (
+        f"{len(damage)} objects or lines of the log cannot be read, all others were:"
+        f"\n  {listed}"
+    )
+
+
+def find_damage(line: bytes) -> str:
+    """Returns the reason why a line is no record."""
+    try:
+        _parse_record(line)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return "its values have other types than a record's"
 
 
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,67 @@
+"""A figure's bound as users write it: `p99_ms>100`, `offpath:rate<200`, `label_psi>0.2`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+FORM = re.compile(
+    r"(?:(?P<variant>.+):)?\s*(?P<metric>[\w.]+)\s*(?P<sign>[<>=!]=?)\s*(?P<bound>\S+)\s*"
+)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A metric, a comparison and a number.
+
+    Attributes:
+        text: the threshold as it was written.
+        variant: what stood before a colon; None without one.
+    """
+
+    text: str
+    variant: str | None
+    metric: str
+    sign: str
+    bound: float
+
+    def is_met(self, value: float) -> bool:
+        """Tells whether the comparison holds for a figure."""
+        return COMPARISONS[self.sign](value, self.bound)
+
+
+def parse_threshold(text: str, metrics: Collection[str], example: str) -> Threshold:
+    """Parses `[VARIANT:]METRIC SIGN NUMBER`.
+
+    Args:
+        metrics: the names that METRIC may have.
+        example: a threshold for the message.
+
+    Raises:
+        ValueError: the text has another form; the message says what was expected.
+    """
+    found = FORM.fullmatch(text)
+    if found is None or found["sign"] not in COMPARISONS:
+        raise ValueError(
+            f"{text!r}: expected METRIC, one of {' '.join(COMPARISONS)}, and a number, as in"
+            f" {example!r}"
+        )
+    if found["metric"] not in metrics:
+        raise ValueError(
+            f"{text!r}: no metric {found['metric']!r}; there are: {', '.join(metrics)}"
+        )
+    try:
+        bound = float(found["bound"])
+    except ValueError:
+        raise ValueError(f"{text!r}: {found['bound']!r} is not a number") from None
+    return Threshold(text, found["variant"], found["metric"], found["sign"], bound)

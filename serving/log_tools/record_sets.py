@@ -1,0 +1,184 @@
+"""Names two sets of records on the command line and loads them into a temporary DuckDB database."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.handler.prediction_log.packing import DamagedObject
+from offpath.handler.stages import Stage
+from offpath.serving.log_tools.objects import DOWNLOADS_AT_ONCE, LogStore, explain
+from offpath.serving.log_tools.reading import (
+    Period,
+    Progress,
+    find_damage,
+    parse_time,
+)
+
+FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
+FILTERS = ("since", "until", "model", "version")
+# More than this, DuckDB writes to the database's folder.
+MEMORY_LIMIT = "1GB"
+STAGES = [stage.value for stage in Stage]
+_VALUES = ", ".join(f"r.stage_ms.{name} AS {name}_ms" for name in STAGES)
+_SUM = " + ".join(f"coalesce(r.stage_ms.{name}, 0)" for name in STAGES)
+_TYPES = f"""{{"event_id": "VARCHAR", "inference_time": "VARCHAR", "model": "VARCHAR",
+    "version": "VARCHAR", "status": "INTEGER", "error": "VARCHAR", "payload_bytes": "DOUBLE",
+    "predictions": [{{"label": "VARCHAR", "probability": "DOUBLE"}}],
+    "stage_ms": {{{', '.join(f'"{name}": "DOUBLE"' for name in STAGES)}}}}}"""
+# A line that is no record has neither an event id nor a time.
+_PARSE = f"""CREATE OR REPLACE TEMP TABLE part AS
+    SELECT number, r.event_id, try_cast(r.inference_time AS TIMESTAMP) AS moment, r.model,
+        r.version, coalesce(r.status, 200) = 200 AS is_good,
+        CASE WHEN is_good THEN coalesce(r.predictions[1].label, '(no label)')
+            ELSE coalesce(r.error, 'status ' || r.status) END AS answer,
+        CASE WHEN is_good THEN r.predictions[1].probability END AS score,
+        r.payload_bytes, {_VALUES}, {_SUM} AS total_ms
+    FROM (SELECT number, CASE WHEN json_valid(line) THEN json_transform(line, '{_TYPES}') END AS r
+        FROM (SELECT unnest(lines) AS line, unnest(range(1, len(lines) + 1)) AS number
+            FROM (SELECT string_split($1, chr(10)) AS lines)))"""
+_IS_RECORD = "event_id IS NOT NULL AND moment IS NOT NULL"
+_KEEP = f"""SELECT $side AS side, * EXCLUDE number FROM part WHERE {_IS_RECORD}
+    AND ($since IS NULL OR moment >= $since) AND ($until IS NULL OR moment < $until)
+    AND ($model IS NULL OR model = $model) AND ($version IS NULL OR version = $version)"""
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """Records under a URI, restricted by inference time, model and version."""
+
+    uri: str
+    period: Period = Period()
+    model: str | None = None
+    version: str | None = None
+
+
+def parse_set(text: str, uri: str = "") -> RecordSet:
+    """Parses `URI,since=TIME,until=TIME,model=NAME,version=VERSION`; each part may be missing.
+
+    Args:
+        text: The set, as the user wrote it.
+        uri: The URI of a text without one.
+
+    Raises:
+        WrongOption: The text has another form, or there is no URI.
+    """
+    parts = text.split(",")
+    if "://" in parts[0]:
+        uri = parts.pop(0)
+    chosen = dict(part.partition("=")[::2] for part in parts)
+    wrong = [name for name, value in chosen.items() if name not in FILTERS or not value]
+    if wrong or not uri:
+        why = f"{wrong[0]!r} is no filter with a value" if wrong else "no URI"
+        raise WrongOption(f"{text!r}: {why}; expected {FORM}")
+    ends = [chosen.get(end) for end in ("since", "until")]
+    period = Period(*(parse_time(end) if end else None for end in ends))
+    return RecordSet(uri, period, chosen.get("model"), chosen.get("version"))
+
+
+@contextlib.contextmanager
+def load_sets(
+    sets: Mapping[str, RecordSet],
+    open_store: Callable[[str], LogStore],
+    progress: Progress,
+    on_damage: Callable[[str], None],
+) -> Iterator[Any]:
+    """Yields a DuckDB connection with the table `records`, whose column `side` is a set's name.
+
+    Memory is bounded: the table is in a temporary folder, and an object is read once for all sets.
+
+    Args:
+        sets: The sets by name.
+        open_store: Opens the store at a URI.
+        progress: Called with (objects read, objects in all).
+        on_damage: Called with the place of each object or line that is no record, and the reason.
+
+    Raises:
+        ExpectedError: DuckDB is not installed, or a store cannot be read.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingPackage("duckdb", "report") from error
+    with tempfile.TemporaryDirectory(prefix="offpath-report-") as folder:
+        with duckdb.connect(f"{folder}/records.db") as database:
+            database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+            database.execute("SET preserve_insertion_order = false")
+            # An empty table with the right columns.
+            database.execute(_PARSE, [""])
+            database.execute(
+                f"CREATE TABLE records AS FROM ({_KEEP}) LIMIT 0",
+                _bind("", RecordSet("")),
+            )
+            stores = {one.uri: open_store(one.uri) for one in sets.values()}
+            for store in stores.values():
+                here = {name: one for name, one in sets.items() if one.uri == store.uri}
+                try:
+                    _load_store(database, store, here, progress, on_damage)
+                except Exception as error:
+                    raise explain(error, store.uri) from error
+            yield database
+
+
+def _load_store(
+    database: Any,
+    store: LogStore,
+    sets: Mapping[str, RecordSet],
+    progress: Progress,
+    on_damage: Callable[[str], None],
+) -> None:
+    names_of: dict[str, list[str]] = {}
+    for name, one in sets.items():
+        for below in one.period.days():
+            for key in filter(one.period.may_hold, store.list_keys(below)):
+                names_of.setdefault(key, []).append(name)
+
+    def load(key: str) -> list[str]:
+        """Inserts an object's records and returns its damage."""
+        try:
+            data = store.get(key)
+        except DamagedObject as error:
+            return [f"{key}: {error}"]
+        # Bytes that are no UTF-8 become \xNN, which is not JSON either.
+        text = data.removesuffix(b"\n").decode(errors="backslashreplace")
+        with database.cursor() as cursor:
+            cursor.execute(_PARSE, [text])
+            for name in names_of[key]:
+                filters = _bind(name, sets[name])
+                cursor.execute(f"INSERT INTO records {_KEEP}", filters)
+            bad = cursor.execute(f"SELECT number FROM part WHERE NOT ({_IS_RECORD})")
+            lines = data.splitlines() if (numbers := sorted(bad.fetchall())) else []
+        return [
+            f"{key} line {number}: {find_damage(lines[number - 1])}"
+            for (number,) in numbers
+        ]
+
+    pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE)
+    try:
+        for done, damage in enumerate(pool.map(load, names_of), start=1):
+            progress(done, len(names_of))
+            for one in damage:
+                on_damage(one)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _bind(name: str, one: RecordSet) -> dict[str, Any]:
+    """Returns the parameters of `_KEEP`; DuckDB's timestamps are in UTC and have no zone."""
+    ends = {"since": one.period.since, "until": one.period.until}
+    return {
+        "side": name,
+        "model": one.model,
+        "version": one.version,
+        **{key: end and _drop_zone(end) for key, end in ends.items()},
+    }
+
+
+def _drop_zone(moment: datetime) -> datetime:
+    return moment.astimezone(timezone.utc).replace(tzinfo=None)
