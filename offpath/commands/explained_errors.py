@@ -21,6 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
     "int8": ("nncf",),
     "otel": ("opentelemetry",),
+    "report": ("duckdb",),
     "bench": (
         *("polars", "msgspec", "locust", "matplotlib", "jinja2", "optuna"),
         *("line_profiler", "pyinstrument", "prometheus_client", "skimage", "sklearn"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ import click
 from rich.console import Console
 
 from offpath.commands.bar import counting_bar
-from offpath.commands.run_outputs import can_be_made, command_line
+from offpath.commands.run_outputs import FILE, check_output, command_line
 from offpath.commands.shared_options import json_option
-from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure
 from offpath.serving.log_tools.comparing import FIGURES
 from offpath.serving.printable import printable
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--html",
     "html_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Write one self-contained page with charts.",
 )
 @click.option(
@@ -101,7 +100,7 @@ def report(
             raise WrongOption(f"--fail-if {one.text!r}: expected no {one.variant!r}:")
     first = parse_set(text_a)
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
-    _check_page(html_path)
+    check_output(html_path, "jinja2", "report")
     damage: list[str] = []
     open_store = partial(open_store_at, endpoint_url=endpoint_url, region=region)
     with counting_bar("reading objects", not as_json) as progress:
@@ -113,19 +112,6 @@ def report(
     problems += [describe_damage(damage)] if damage else []
     if problems:
         raise ExpectedError("\n".join(problems))
-
-
-def _check_page(path: Path | None) -> None:
-    """Refuses a page that cannot be written, before minutes of reading."""
-    if path is None:
-        return
-    if not can_be_made(path, with_folder=False):
-        raise WrongOption(
-            f"{str(path)!r} cannot be written: expected a file's name in an existing folder"
-        )
-    for package in ("matplotlib", "jinja2"):
-        if find_spec(package) is None:
-            raise MissingPackage(package, "report")
 
 
 def _show(

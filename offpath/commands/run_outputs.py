@@ -57,15 +57,11 @@ def output_options(command: Command) -> Command:
             raise WrongOption(
                 f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
             )
-        for file in filter(None, (json_path, csv_path, html_path, plot_path)):
-            # The folder of the raw values is created.
-            if not can_be_made(file, with_folder=file is json_path):
-                raise WrongOption(
-                    f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
-                )
-        for path, package in ((plot_path, "matplotlib"), (html_path, "jinja2")):
-            if path is not None and find_spec(package) is None:
-                raise MissingPackage(package, "bench")
+        # The folder of the raw values is created.
+        check_output(json_path, with_folder=True)
+        check_output(csv_path)
+        check_output(html_path, "jinja2")
+        check_output(plot_path, "matplotlib")
         outputs = Outputs(json_path, csv_path, html_path, plot_path, markdown)
         return command(outputs=outputs, **others)
 
@@ -75,6 +71,30 @@ def output_options(command: Command) -> Command:
     for option in reversed(OPTIONS):
         option(collect)
     return collect  # type: ignore[return-value]
+
+
+def check_output(
+    file: Path | None,
+    package: str = "",
+    extra: str = "bench",
+    with_folder: bool = False,
+) -> None:
+    """Refuses an output that could not be written at the end.
+
+    Args:
+        file: the file; None for no output.
+        package: the package that writes it, and `extra`, which installs that.
+        with_folder: the file's folder can be created.
+
+    Raises:
+        ExpectedError: the file cannot be written, or the package is not installed.
+    """
+    if file is not None and not can_be_made(file, with_folder):
+        raise WrongOption(
+            f"{str(file)!r} cannot be written: expected a file's name in an existing folder"
+        )
+    if file is not None and package and find_spec(package) is None:
+        raise MissingPackage(package, extra)
 
 
 def can_be_made(file: Path, with_folder: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -107,9 +108,17 @@ def render(charts: Sequence[Chart], kind: str) -> bytes:
         figure.set_layout_engine("constrained")
         buffer = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(
-            buffer, format=kind, transparent=kind == "svg", dpi=200, metadata=metadata
-        )
+        with warnings.catch_warnings():
+            if kind == "svg":
+                # The reader's browser has fonts for the letters that matplotlib lacks.
+                warnings.filterwarnings("ignore", "Glyph")
+            figure.savefig(
+                buffer,
+                format=kind,
+                transparent=kind == "svg",
+                dpi=200,
+                metadata=metadata,
+            )
         pyplot.close(figure)
     return buffer.getvalue()
 

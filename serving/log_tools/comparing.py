@@ -9,15 +9,14 @@ from typing import Any
 
 from offpath.serving.log_tools.record_sets import STAGES
 
-# A record that lies in both sets is no pair. The text after the ~ of an event id names the attempt
-# at a request or the copy of a request.
+# A record that lies in both sets is no pair. The text after the ~ of an event id names the attempt.
 _PAIRS = """CREATE TABLE pairs AS
     SELECT split_part(a.event_id, '~', 1) AS request, a.event_id AS event_id_a,
         b.event_id AS event_id_b, a.answer AS answer_a, a.score AS score_a, b.answer AS answer_b,
         b.score AS score_b, a.answer IS DISTINCT FROM b.answer AS differs
     FROM (FROM records WHERE side = 'a') AS a JOIN (FROM records WHERE side = 'b') AS b
     ON split_part(a.event_id, '~', 1) = split_part(b.event_id, '~', 1)
-    WHERE a.event_id <> b.event_id OR a.version IS DISTINCT FROM b.version"""
+    WHERE (a.event_id, a.model, a.version) IS DISTINCT FROM (b.event_id, b.model, b.version)"""
 PAIR = (
     "request",
     "event_id_a",
@@ -34,6 +33,7 @@ _MOST_DIFFERENT = f"""SELECT {', '.join(PAIR)} FROM pairs ORDER BY CASE
 _DISAGREEMENTS = """SELECT answer_a, answer_b, count(*) AS pairs FROM pairs WHERE differs
     GROUP BY ALL ORDER BY pairs DESC, answer_a, answer_b LIMIT 10"""
 SCORE_BINS = 20
+_LOW = f"least(floor(score * {SCORE_BINS}), {SCORE_BINS - 1}) / {SCORE_BINS}"
 # Ten bins that hold equal shares of A.
 EDGES = [share / 10 for share in range(1, 10)]
 # A bin with fewer expected records makes the chi-squared approximation of `measure_psi` wrong.
@@ -41,6 +41,11 @@ LEAST_EXPECTED = 5
 # Column -> quantity.
 SPREADS = {"score": "best score", "payload_bytes": "payload bytes"}
 SPREADS |= {f"{name}_ms": f"{name} ms" for name in [*STAGES, "total"]}
+FIGURES = (
+    *("requests_a", "requests_b", "error_share_a", "error_share_b"),
+    *("label_psi", "score_psi", "payload_psi", "p95_ms_a", "p95_ms_b", "p95_ms_ratio"),
+    *("pairs", "disagreement"),
+)
 
 Count = tuple[Any, int, int]
 
@@ -53,33 +58,30 @@ class Distance:
         psi: Sum over the bins of (share in B - share in A) * ln(share in B / share in A).
         noise: Value that 95 % of samples of these sizes stay below if nothing has changed.
         bins: Number of bins.
-        records_a, records_b: Numbers of values.
+        values_a, values_b: Sizes of the samples.
     """
 
     psi: float
     noise: float
     bins: int
-    records_a: int
-    records_b: int
+    values_a: int
+    values_b: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that a report shows, as plain data.
+    """Everything that a report shows, as plain data. A count is (name, number in A, number in B).
 
     Attributes:
-        sets: Of each set: number of records, first and last inference time, records by model and
-            version.
-        errors: (error type, number in A, number in B), the most frequent first.
-        labels: (best label of a prediction, number in A, number in B), the most frequent first.
-        scores: (lower end of the best label's probability, number in A, number in B), in
-            `SCORE_BINS` equal bins.
-        spreads: By quantity, for A and for B: mean, median, 95th percentile and maximum. The
-            percentiles are approximate (t-digest).
+        sets: Of each set: number of records, first and last inference time, records by version.
+        errors: Records by error type, the most frequent first.
+        labels: Predictions by best label, the most frequent first.
+        scores: Predictions by the best label's probability: lower ends of `SCORE_BINS` equal bins.
+        spreads: By quantity, for A and B: mean, p50, p95 and maximum; percentiles are approximate.
         distances: Of label, score and payload; None where a set has no values.
-        figures: By the names that conditions use; None where a figure is not known.
+        figures: By the names in `FIGURES`; None where a figure is not known.
         disagreements: (answer of A, answer of B, number of pairs), the most frequent first.
-        most_different: The pairs whose answers differ most, with both ids, answers and scores.
+        most_different: The pairs whose answers differ most, by the names in `PAIR`.
     """
 
     sets: dict[str, dict[str, Any]]
@@ -93,46 +95,32 @@ class Comparison:
     most_different: list[dict[str, Any]]
 
 
-FIGURES = (
-    *("requests_a", "requests_b", "error_share_a", "error_share_b"),
-    *("label_psi", "score_psi", "payload_psi", "p95_ms_a", "p95_ms_b", "p95_ms_ratio"),
-    *("pairs", "disagreement"),
-)
-
-
 def compare_sets(database: Any) -> Comparison:
     """Compares the sides `a` and `b` of the table that `record_sets.load_sets` has made."""
+    sets = {side: _describe(database, side) for side in "ab"}
     errors = _count(database, "answer", "NOT is_good")
     labels = _count(database, "answer", "is_good")
-    low = f"least(floor(score * {SCORE_BINS}), {SCORE_BINS - 1}) / {SCORE_BINS}"
-    spreads = {
-        name: {side: _spread(database, column, side) for side in "ab"}
-        for column, name in SPREADS.items()
-    }
+    spreads = _measure_spreads(database)
     distances = {"label": measure_psi(merge_rare(labels))}
     for name, column in (("score", "score"), ("payload", "payload_bytes")):
         distances[name] = measure_psi(_count_deciles(database, column))
     database.execute(_PAIRS)
-    ((pairs, differing),) = _fetch(
-        database, "SELECT count(*), count(*) FILTER (differs) FROM pairs"
-    )
-    sets = {side: _describe(database, side) for side in "ab"}
-    failed = {"a": sum(a for _, a, _ in errors), "b": sum(b for _, _, b in errors)}
-    total = spreads["total ms"]
-    slow = {side: total[side][2] for side in "ab"}
-    psi = {name: found and found.psi for name, found in distances.items()}
+    query = "SELECT count(*), count(*) FILTER (differs) FROM pairs"
+    ((pairs, differing),) = _fetch(database, query)
+    records = [one["records"] for one in sets.values()]
+    slow_a, slow_b = (values[2] for values in spreads["total ms"].values())
     values = (
-        *(sets[side]["records"] for side in "ab"),
-        *(_divide(failed[side], sets[side]["records"]) for side in "ab"),
-        *psi.values(),
-        *(slow["a"], slow["b"], _divide(slow["b"], slow["a"])),
+        *records,
+        *map(_divide, sum_counts(errors), records),
+        *(found and found.psi for found in distances.values()),
+        *(slow_a, slow_b, _divide(slow_b, slow_a)),
         *(pairs, _divide(differing, pairs)),
     )
     return Comparison(
         sets=sets,
         errors=errors,
         labels=labels,
-        scores=sorted(_count(database, low, "score IS NOT NULL")),
+        scores=sorted(_count(database, _LOW, "score IS NOT NULL")),
         spreads=spreads,
         distances=distances,
         figures=dict(zip(FIGURES, values)),
@@ -157,24 +145,29 @@ def measure_psi(counts: Sequence[tuple[int, int]]) -> Distance | None:
     if not n_a or not n_b:
         return None
     bins = len(counts)
-    shares = [
-        ((a + 0.5) / (n_a + bins / 2), (b + 0.5) / (n_b + bins / 2)) for a, b in counts
-    ]
+    wholes = n_a + bins / 2, n_b + bins / 2
+    shares = [((a + 0.5) / wholes[0], (b + 0.5) / wholes[1]) for a, b in counts]
     psi = sum((b - a) * math.log(b / a) for a, b in shares)
-    freedom = max(bins - 1, 1)
     # Wilson and Hilferty's approximation of the 95 % point of chi-squared.
-    spread = 2 / (9 * freedom)
-    bound = freedom * (1 - spread + 1.6449 * math.sqrt(spread)) ** 3
+    spread = 2 / (9 * max(bins - 1, 1))
+    bound = (bins - 1) * (1 - spread + 1.6449 * math.sqrt(spread)) ** 3
     return Distance(psi, bound * (1 / n_a + 1 / n_b), bins, n_a, n_b)
 
 
 def merge_rare(counts: Sequence[Count]) -> list[tuple[int, int]]:
     """Returns the counts of `measure_psi`, with all bins that are too rare for it in one."""
-    n_a, n_b = sum(a for _, a, _ in counts), sum(b for _, _, b in counts)
+    n_a, n_b = sum_counts(counts)
     share = min(n_a, n_b) / max(n_a + n_b, 1)
-    often = [(a, b) for _, a, b in counts if (a + b) * share >= LEAST_EXPECTED]
-    rest = n_a - sum(a for a, _ in often), n_b - sum(b for _, b in often)
-    return [*often, rest] if any(rest) else often
+    often = [one for one in counts if (one[1] + one[2]) * share >= LEAST_EXPECTED]
+    often_a, often_b = sum_counts(often)
+    merged = [(a, b) for _, a, b in often]
+    rest = n_a - often_a, n_b - often_b
+    return [*merged, rest] if any(rest) else merged
+
+
+def sum_counts(counts: Sequence[Count]) -> tuple[int, int]:
+    """Returns the numbers in A and in B of all counts together."""
+    return sum(a for _, a, _ in counts), sum(b for _, _, b in counts)
 
 
 def _fetch(database: Any, query: str) -> list[Any]:
@@ -198,23 +191,33 @@ def _count_deciles(database: Any, column: str) -> list[tuple[int, int]]:
     return [(a, b) for _, a, b in counts]
 
 
-def _spread(database: Any, column: str, side: str) -> list[float | None]:
-    query = f"""SELECT avg({column}), approx_quantile({column}, 0.5),
-        approx_quantile({column}, 0.95), max({column}) FROM records WHERE side = '{side}'"""
-    return list(*_fetch(database, query))
+def _measure_spreads(database: Any) -> dict[str, dict[str, list[float | None]]]:
+    def measure(column: str) -> str:
+        percentiles = (f"approx_quantile({column}, {share})" for share in (0.5, 0.95))
+        return f"[avg({column}), {', '.join(percentiles)}, max({column})]"
+
+    query = ", ".join(map(measure, SPREADS))
+    rows = {
+        side: _fetch(database, f"SELECT {query} FROM records WHERE side = '{side}'")[0]
+        for side in "ab"
+    }
+    return {
+        name: {side: row[index] for side, row in rows.items()}
+        for index, name in enumerate(SPREADS.values())
+    }
 
 
 def _describe(database: Any, side: str) -> dict[str, Any]:
-    query = f"""SELECT count(*), strftime(min(moment), '%Y-%m-%dT%H:%M:%SZ'),
-        strftime(max(moment), '%Y-%m-%dT%H:%M:%SZ') FROM records WHERE side = '{side}'"""
-    ((records, first, last),) = _fetch(database, query)
-    query = f"""SELECT concat_ws(' ', model, version) AS name, count(*) AS n FROM records
-        WHERE side = '{side}' GROUP BY name ORDER BY n DESC, name"""
+    form = "'%Y-%m-%dT%H:%M:%SZ'"
+    query = f"""SELECT concat_ws(' ', model, version) AS name, count(*) AS n,
+        strftime(min(moment), {form}), strftime(max(moment), {form})
+        FROM records WHERE side = '{side}' GROUP BY name ORDER BY n DESC, name"""
+    rows = _fetch(database, query)
     return {
-        "records": records,
-        "first": first,
-        "last": last,
-        "versions": dict(_fetch(database, query)),
+        "records": sum(row[1] for row in rows),
+        "first": min((row[2] for row in rows), default=None),
+        "last": max((row[3] for row in rows), default=None),
+        "versions": {row[0]: row[1] for row in rows},
     }
 
 

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any
 
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.handler.stages import Stage
 from offpath.serving.log_tools.objects import DOWNLOADS_AT_ONCE, LogStore, explain
@@ -73,6 +73,8 @@ def parse_set(text: str, uri: str = "") -> RecordSet:
     if "://" in parts[0]:
         uri = parts.pop(0)
     chosen = dict(part.partition("=")[::2] for part in parts)
+    if len(chosen) < len(parts):
+        raise WrongOption(f"{text!r}: a filter is given twice; expected {FORM}")
     wrong = [name for name, value in chosen.items() if name not in FILTERS or not value]
     if wrong or not uri:
         why = f"{wrong[0]!r} is no filter with a value" if wrong else "no URI"
@@ -100,12 +102,10 @@ def load_sets(
         on_damage: Called with the place of each object or line that is no record, and the reason.
 
     Raises:
-        ExpectedError: DuckDB is not installed, or a store cannot be read.
+        ExpectedError: A store cannot be read.
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingPackage("duckdb", "report") from error
+    import duckdb
+
     with tempfile.TemporaryDirectory(prefix="offpath-report-") as folder:
         with duckdb.connect(f"{folder}/records.db") as database:
             database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
@@ -171,14 +171,9 @@ def _load_store(
 
 def _bind(name: str, one: RecordSet) -> dict[str, Any]:
     """Returns the parameters of `_KEEP`; DuckDB's timestamps are in UTC and have no zone."""
-    ends = {"since": one.period.since, "until": one.period.until}
-    return {
-        "side": name,
-        "model": one.model,
-        "version": one.version,
-        **{key: end and _drop_zone(end) for key, end in ends.items()},
-    }
-
-
-def _drop_zone(moment: datetime) -> datetime:
-    return moment.astimezone(timezone.utc).replace(tzinfo=None)
+    ends = [one.period.since, one.period.until]
+    since, until = (
+        end and end.astimezone(timezone.utc).replace(tzinfo=None) for end in ends
+    )
+    filters = {"model": one.model, "version": one.version}
+    return {"side": name, "since": since, "until": until, **filters}

