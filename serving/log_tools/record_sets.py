@@ -163,8 +163,8 @@ def _load_store(
     try:
         for done, damage in enumerate(pool.map(load, names_of), start=1):
             progress(done, len(names_of))
-            for one in damage:
-                on_damage(one)
+            for place in damage:
+                on_damage(place)
     finally:
         pool.shutdown(cancel_futures=True)
 
