@@ -22,15 +22,17 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
 )
 from offpath.archive.labels import check_label_count, format_index_to_name
+from offpath.archive.load_alone import check_loads_alone
 from offpath.archive.mar_file import MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
-from offpath.archive.model_probe import choose_activation, count_classes
+from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.handler.custom_handler import MARK_FILE
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.model.engines.engine import FOLDER
+from offpath.handler.model.outputs import OneOutput, keep_one_output
 
 PACKAGE_DIR = Path(__file__).parent.parent
 HANDLER_DIR = PACKAGE_DIR / "handler"
@@ -101,6 +103,7 @@ def build_archive(
             or the archiver failed.
     """
     target = find_target(spec.name, output, force)
+    spec = _take_output(spec, say)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
     if spec.labels is not None:
         check_label_count(spec.labels, classes, spec.labels_source)
@@ -114,6 +117,8 @@ def build_archive(
             config = _check_answers(spec, scratch / "stage" / FOLDER, say)
             spec = replace(spec, config=config)
         built = _run_archiver(spec, scratch)
+        if spec.checks_answers and spec.source.users_file is not None:
+            check_loads_alone(built, spec.source.users_file, WEIGHTS_FILE)
         partial = scratch / "normalised.mar"
         normalise_archive(built, partial)
         try:
@@ -121,6 +126,19 @@ def build_archive(
         except OSError as error:
             raise WrongOption(f"{target} cannot be written: {error}") from error
     return BuiltArchive(target, spec.config)
+
+
+def _take_output(spec: ArchiveSpec, say: Say) -> ArchiveSpec:
+    """Settles the setting `output`; the source's module then returns the scores alone."""
+    module, handler = spec.source.module, spec.config.handler
+    if isinstance(module, OneOutput):
+        return spec
+    output = find_output(module, handler.input_geometry, handler.output, say)
+    return replace(
+        spec,
+        source=replace(spec.source, module=keep_one_output(module, output)),
+        config=spec.config.with_handler(output=output),
+    )
 
 
 def find_target(name: str, output: Path, force: bool) -> Path:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from offpath.handler.errors import WrongOption
 
 
 def read_labels(path: Path) -> list[str]:
-    """Reads a file with one label per line, or TorchServe's index_to_name.json.
+    """Reads a file with one label per line, TorchServe's index_to_name.json, or a config.json.
 
     A value of the JSON is a label, or a list that ends with one: {"0": "cat"},
-    {"0": ["n02123045", "cat"]}.
+    {"0": ["n02123045", "cat"]}. The config.json of a Hugging Face model has labels under
+    `id2label`.
 
     Returns:
         Labels by class index.
@@ -45,6 +48,15 @@ def read_labels(path: Path) -> list[str]:
     return labels
 
 
+def tell_apart(named: Mapping[Any, str]) -> dict[Any, str]:
+    """Adds the index to labels that several classes share, because replies are keyed by label."""
+    counts = Counter(named.values())
+    return {
+        index: f"{label} ({index})" if counts[label] > 1 else label
+        for index, label in named.items()
+    }
+
+
 def check_label_count(labels: list[str], classes: int, source: str) -> None:
     """Raises WrongOption if there are not as many labels as classes."""
     if len(labels) != classes:
@@ -65,6 +77,8 @@ def _from_json(path: Path, text: str) -> list[str]:
         mapping = json.loads(text)
     except ValueError as error:
         raise WrongOption(f"{path.name} is not JSON: {error}") from error
+    if isinstance(mapping, dict) and isinstance(mapping.get("id2label"), dict):
+        mapping = tell_apart(mapping["id2label"])
     if isinstance(mapping, list) and all(isinstance(label, str) for label in mapping):
         return mapping
     if not isinstance(mapping, dict):

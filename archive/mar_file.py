@@ -195,7 +195,12 @@ def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
             raise ValueError(
                 f"its file {info.filename!r:.80} has a compression that TorchServe cannot read"
             )
-    unpacked_bytes = sum(info.file_size for info in members)
+    check_unpacked_size(archive, packed_bytes)
+
+
+def check_unpacked_size(archive: zipfile.ZipFile, packed_bytes: int) -> None:
+    """Raises ValueError for a zip bomb."""
+    unpacked_bytes = sum(info.file_size for info in archive.infolist())
     if unpacked_bytes > MAX_RATIO * packed_bytes + SMALL_BYTES:
         raise ValueError(f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}")
 

@@ -6,7 +6,9 @@ nothing fails. So photographs decide `activation: auto`, and a doubtful activati
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -16,6 +18,7 @@ from offpath.handler.errors import WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import CHANNELS, InputGeometry
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import Output, take_output
 
 # A batch of 1 would hide a model that accepts nothing else.
 BATCH = 2
@@ -26,6 +29,8 @@ USUAL_SIZES = (
 )
 # A softmax or a sigmoid shows on any image, so a few are enough.
 PICTURES = 6
+# The output that is taken where a model returns several. Models of transformers have it.
+USUAL_OUTPUT = "logits"
 # How far the sum of a softmax may be from 1; a model may compute in half precision inside.
 SUM_TOLERANCE = 1e-2
 
@@ -58,6 +63,58 @@ def count_classes(module: torch.nn.Module, geometry: InputGeometry) -> int:
             "(class indices?)"
         )
     return int(output.shape[1])
+
+
+def find_output(
+    module: torch.nn.Module, geometry: InputGeometry, wanted: Output | None, say: Say
+) -> Output | None:
+    """Finds the scores in what the model returns; None if it returns only them.
+
+    Args:
+        wanted: the setting `output`.
+        say: told what was taken of what, in one line.
+
+    Raises:
+        WrongOption: the outputs have no `wanted`, or without it no `logits` and no first tensor.
+    """
+    try:
+        outputs = _run(module.eval(), geometry)
+    except Exception:
+        return wanted  # count_classes explains why the model refuses its input
+    if isinstance(outputs, torch.Tensor):
+        if wanted is None:
+            return None
+        raise WrongOption(
+            f"handler.output is {wanted!r}, and the model returns one tensor; leave it out"
+        )
+    found = _list_outputs(outputs)
+    listed = ", ".join(
+        f"{name} {list(value.shape) if torch.is_tensor(value) else type(value).__name__}"
+        for name, value in found.items()
+    )
+    what = f"the model returns {type(outputs).__name__}({listed})"
+    if wanted is not None:
+        taken = wanted
+    else:
+        taken = 0 if 0 in found else USUAL_OUTPUT
+    try:
+        take_output(outputs, taken)
+    except (LookupError, AttributeError, TypeError) as error:
+        raise WrongOption(
+            f"{what}, which has no {taken!r}; name the scores, [batch, classes], with "
+            "--set output=..."
+        ) from error
+    if wanted is None:
+        say(f"{what}: taking {taken} (--set output=... takes another)")
+    return taken
+
+
+def _list_outputs(outputs: Any) -> dict[Any, Any]:
+    """Returns what a model returned by the names or positions that `output` accepts."""
+    if isinstance(outputs, (tuple, list)):
+        return dict(enumerate(outputs))
+    is_mapping = isinstance(outputs, Mapping)
+    return dict(outputs if is_mapping else getattr(outputs, "__dict__", {}))
 
 
 def format_error(error: BaseException) -> str:

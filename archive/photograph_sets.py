@@ -119,18 +119,18 @@ def _load_windows(
             source = file.convert("RGB")
         for _ in range(WINDOWS):
             window = cut_window(source, WINDOW_SHAPE, rng)
-            yield path, _decode(encode_jpeg(window, JPEG_QUALITY), config)
+            yield path, decode_photograph(encode_jpeg(window, JPEG_QUALITY), config)
 
 
 def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
     """Returns None for a file that is no image: folders hold notes and label files too."""
     try:
-        return _decode(payload, config)
+        return decode_photograph(payload, config)
     except ItemError:
         return None
 
 
-def _decode(payload: bytes, config: HandlerConfig) -> Pixels:
+def decode_photograph(payload: bytes, config: HandlerConfig) -> Pixels:
     """Decodes and resizes as the handler's pipeline does."""
     exact = config.decode == "exact"
     transform = transform_image if exact else transform_with_torch

@@ -25,6 +25,7 @@ from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.engine import FOLDER
 from offpath.handler.model.explanations import Explainer, is_explanation, make_attribute
+from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
@@ -281,11 +282,16 @@ class OffpathClassifier(ImageClassifier):
             )
             return model
 
-        return (
+        model = (
             make_with_weights(make_model, model_pt_path)
             if model_pt_path
             else make_model()
         )
+        return keep_one_output(model, self.config.output)
+
+    def _load_torchscript_model(self, model_pt_path: str) -> torch.nn.Module:
+        model = super()._load_torchscript_model(model_pt_path)
+        return keep_one_output(model, self.config.output)
 
     def _choose_engine(self, context: Context, threads: int) -> Choice:
         folder = Path(context.system_properties["model_dir"]) / FOLDER

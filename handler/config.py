@@ -58,6 +58,11 @@ MOST_PIXELS = 178_956_970
 EXPLANATION_NUMBER_BYTES = 25
 
 
+def is_output(value: object) -> bool:
+    """Returns True for a name of an output, or its position."""
+    return value != "" if isinstance(value, str) else type(value) is int and value >= 0
+
+
 @dataclass(frozen=True)
 class HandlerConfig:
     """All settings of the request path; lengths in pixels, sizes in bytes."""
@@ -90,6 +95,11 @@ class HandlerConfig:
     fill: tuple[int, ...] = setting(
         (0, 0, 0),
         per_channel("one integer per channel, from 0 to 255", integer(0, 255)),
+    )
+    # Name or position of the scores in what the model returns; None for a model that returns only
+    # them. The archive builder finds it (archive/model_probe.py).
+    output: str | int | None = setting(
+        None, optional(one_that("a name, or a position from 0", is_output))
     )
     activation: str = setting("softmax", choice(ACTIVATIONS))
     # For several labels per picture: return all classes that reach it, instead of the best `top_k`.

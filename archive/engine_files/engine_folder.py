@@ -99,7 +99,7 @@ def _choose_engine(
         device_type == "cpu"
         and config.precision in ("auto", *PRECISIONS["openvino"])
         and importlib.util.find_spec("openvino") is not None
-        and not isinstance(model, torch.jit.ScriptModule)
+        and not has_torchscript(model)
         and count_flop(model, config.input_geometry) >= HEAVY_FLOP
     )
     return "openvino" if gains else "eager"
@@ -121,6 +121,11 @@ def _check_engine(engine: str, precision: str, device_type: str) -> None:
             f"--engine tensorrt needs a CUDA device, and deviceType is {device_type!r}; "
             "use --preset t4"
         )
+
+
+def has_torchscript(model: torch.nn.Module) -> bool:
+    """Returns True for TorchScript, also inside another module; it cannot be exported."""
+    return any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
 
 
 def count_flop(model: torch.nn.Module, geometry: InputGeometry) -> int:
@@ -191,7 +196,7 @@ class _EngineFolder:
         return torch.device("cuda" if on_gpu else "cpu")
 
     def _export(self, path: Path) -> None:
-        if isinstance(self.model, torch.jit.ScriptModule):
+        if has_torchscript(self.model):
             raise WrongOption(
                 f"--engine {self.plan.engine} cannot be made from TorchScript; pass the model's "
                 "Python file with --weights, or use --engine eager"

@@ -7,6 +7,7 @@ user is told what was removed.
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import torch
 
 from offpath.archive import Say, say_nothing
+from offpath.archive.mar_file import check_unpacked_size
+from offpath.archive.sources.stand_ins import load_with_stand_ins
 from offpath.handler.errors import MissingPackage, WrongOption
 
 # Keys under which checkpoints hold weights, in order of preference: the trained weights, then their
@@ -25,8 +28,11 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "backbone.")
 COUNTERS = frozenset({"n_averaged"})
 
 
-def load_checkpoint(path: Path) -> object:
+def load_checkpoint(path: Path, say: Say = say_nothing) -> object:
     """Loads a file of torch.save, or .safetensors; runs no code of the file.
+
+    Args:
+        say: told which objects of the file were left out.
 
     Raises:
         WrongOption: there is no such file, or it is of another kind.
@@ -37,7 +43,7 @@ def load_checkpoint(path: Path) -> object:
         )
     if path.suffix == ".safetensors":
         return _load_safetensors(path)
-    return _load_torch(path)
+    return _load_torch(path, say)
 
 
 def find_state_dict(
@@ -74,18 +80,30 @@ def is_torchscript(path: Path) -> bool:
         return False
 
 
-def _load_torch(path: Path) -> object:
+def _load_torch(path: Path, say: Say) -> object:
     if is_torchscript(path):
         raise WrongOption(
             f"{path.name} is TorchScript: pass it as --model, without --weights"
         )
     try:
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
+            check_unpacked_size(file, path.stat().st_size)
+    except ValueError as error:
+        raise WrongOption(f"{path.name} is refused: {error}") from error
+    try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise WrongOption(
-            f"{path.name} cannot be loaded with weights_only=True ({type(error).__name__}); save "
-            "only the state dict: torch.save(model.state_dict(), FILE)"
-        ) from error
+        refusal = error
+    with contextlib.suppress(Exception):
+        loaded, names = load_with_stand_ins(path)
+        # A pickled model has no state dict for us to find.
+        if isinstance(loaded, Mapping):
+            say(f"{path.name}: left out its objects of {names}; no code of them ran")
+            return loaded
+    raise WrongOption(
+        f"{path.name} cannot be loaded with weights_only=True ({type(refusal).__name__}); save "
+        "only the state dict: torch.save(model.state_dict(), FILE)"
+    ) from refusal
 
 
 def _load_safetensors(path: Path) -> Mapping[str, torch.Tensor]:

@@ -60,6 +60,15 @@ class ModelSource:
     definition: str | None = None
     files: dict[str, Path] = field(default_factory=dict)
 
+    @property
+    def users_file(self) -> str | None:
+        """Name of the definition where code of the user makes the model; None for other sources."""
+        if self.model_file is None or self.weights is None:
+            return None
+        is_ours = self.model_file.parent == MODELS_DIR
+        is_written = self.definition is not None and not self.files
+        return None if is_ours or is_written else self.model_file.name
+
 
 @dataclass(frozen=True)
 class _Wanted:
@@ -72,7 +81,7 @@ class _Wanted:
     def load(self) -> Callable[[torch.nn.Module], StateDict]:
         """Loads the file and returns what finds a model's weights in it."""
         path = Path(self.weights or "")
-        loaded = load_checkpoint(path)
+        loaded = load_checkpoint(path, self.say)
         return lambda model: find_state_dict(
             loaded, path, frozenset(model.state_dict()), self.say, self.key
         )

@@ -7,11 +7,11 @@ unpickled that could run. The user is told what will differ from the stock handl
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from offpath.archive.labels import tell_apart
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
 from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS
 from offpath.handler.errors import WrongOption
@@ -140,27 +140,24 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
 
 
 def _tell_apart(labels: Path) -> list[str]:
-    """Adds the index to labels that several classes share, because replies are keyed by label."""
+    """Writes the labels with the index where several classes share one; returns what to say."""
     try:
         mapping = json.loads(labels.read_text("utf-8-sig"))
         named = {
             index: value[-1] if isinstance(value, list) else value
             for index, value in mapping.items()
         }
-        counts = Counter(named.values())
+        told_apart = tell_apart(named)
     except (ValueError, AttributeError, IndexError, TypeError):
         return []  # read_labels explains what is wrong
-    twice = [label for label, count in counts.items() if count > 1]
+    twice = [index for index, label in named.items() if told_apart[index] != label]
     if not twice:
         return []
-    told_apart = {
-        index: f"{label} ({index})" if label in twice else label
-        for index, label in named.items()
-    }
     labels.write_text(json.dumps(told_apart), encoding="utf-8")
+    shared = list(dict.fromkeys(named[index] for index in twice))
     return [
-        f"labels: several classes share {', '.join(twice[:3])}; their labels get the index, as in "
-        f"{next(v for i, v in told_apart.items() if named[i] in twice)!r}"
+        f"labels: several classes share {', '.join(shared[:3])}; their labels get the index, as in "
+        f"{told_apart[twice[0]]!r}"
     ]
 
 

@@ -25,12 +25,13 @@ from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import both_sides
 from offpath.handler.model.activation import activate
+from offpath.handler.model.outputs import keep_one_output
 from offpath.profiling.core.workplace import cache_folder
 
 LABELS = "index_to_name.json"
 # The settings of `handler:` that belong to the model; the others say how our server runs it.
 NOT_COMPARED = {"resize": "letterbox", "channel_order": "bgr", "pixel_scale": 255}
-PREPROCESSING = (*INPUT_SETTINGS, "activation")
+PREPROCESSING = (*INPUT_SETTINGS, "activation", "output")
 # Digits of a checksum that tell archives apart.
 DIGITS = 12
 
@@ -176,10 +177,11 @@ def load_archived_model(path: Path) -> ModelSource:
     source = load_model_source(str(model_file), str(weights))
     handler = {key: section[key] for key in PREPROCESSING if key in section}
     labels = read_labels(labels_file)
-    geometry = HandlerConfig.from_mapping(handler, environ={}).input_geometry
-    classes = count_classes(source.module, geometry)
+    config = HandlerConfig.from_mapping(handler, environ={})
+    module = keep_one_output(source.module, config.output)
+    classes = count_classes(module, config.input_geometry)
     check_label_count(labels, classes, f"{path.name}: {LABELS}")
-    return replace(source, labels=labels, handler=handler)
+    return replace(source, module=module, labels=labels, handler=handler)
 
 
 def is_models_own(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from offpath.archive import model_probe
+from offpath.archive import model_probe, say_nothing
 from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_folder
-from offpath.archive.model_probe import choose_activation, count_classes
+from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.near_free import NearFree
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
+from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS
 
@@ -106,6 +108,61 @@ def test_model_that_is_no_classifier_is_refused(
 ) -> None:
     with pytest.raises(ExpectedError, match=message):
         count_classes(Returns(make), InputGeometry())
+
+
+@dataclass
+class Answer:
+    """An object that a model returns; `logits` is [batch, 3]."""
+
+    logits: torch.Tensor
+    features: torch.Tensor
+
+
+OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], object], int | str, str]] = {
+    "dict": (lambda t: {"features": t[:, :1], "logits": t}, "logits", "dict(features"),
+    "object": (lambda t: Answer(t, t[:, :1]), "logits", "Answer(logits [2, 3], fea"),
+    "tuple": (lambda t: (t, t[:, :1]), 0, "tuple(0 [2, 3], 1 [2, 1])"),
+    "list": (lambda t: [t], 0, "list(0 [2, 3])"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_scores_are_taken_out_of_what_the_model_returns(name: str) -> None:
+    make, expected, line = OUTPUTS[name]
+    model = Returns(lambda pictures: make(pictures.mean((2, 3))))
+    said: list[str] = []
+    output = find_output(model, InputGeometry(), None, said.append)
+    assert output == expected and len(said) == 1 and line in said[0]
+    assert count_classes(keep_one_output(model, output), InputGeometry()) == 3
+
+
+def test_another_output_is_taken_when_asked_for() -> None:
+    model = Returns(lambda pictures: Answer(pictures, pictures.mean((2, 3))[:, :1]))
+    output = find_output(model, InputGeometry(), "features", pytest.fail)
+    assert output == "features"
+    assert count_classes(keep_one_output(model, output), InputGeometry()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted", "message"),
+    [
+        (lambda t: t, "logits", "the model returns one tensor; leave it out"),
+        (
+            lambda t: {"scores": t},
+            None,
+            r"dict\(scores .* no 'logits'; name the scores",
+        ),
+        (lambda t: (t,), 1, r"tuple\(0 .* no 1; name"),
+        (lambda t: (), None, r"tuple\(\), which has no 'logits'"),
+        (lambda t: 5, None, r"int\(\), which has no 'logits'"),
+        (lambda t: None, "logits", "NoneType"),
+    ],
+)
+def test_output_that_is_not_there_is_refused(
+    make: Callable[[torch.Tensor], object], wanted: int | str | None, message: str
+) -> None:
+    with pytest.raises(WrongOption, match=message):
+        find_output(Returns(make), InputGeometry(), wanted, say_nothing)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

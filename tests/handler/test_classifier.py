@@ -97,6 +97,38 @@ def classifier(
     loaded._metrics.stop()
 
 
+PAIR = """
+from near_free import NearFree
+
+
+class Pair(NearFree):
+    def forward(self, pictures):
+        logits = super().forward(pictures)
+        return logits.flip(1), logits
+"""
+
+
+@pytest.mark.usefixtures("unpaused")
+def test_chosen_output_is_predicted_and_explained(
+    classifier: OffpathClassifier,
+    context: Context,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(model_dir))
+    (model_dir / "pair.py").write_text(PAIR)
+    settings = {"threads": 1, "metrics_interval_s": 3600, "explanations": True}
+    of_pair = make_context(model_dir, output=1, **settings)
+    of_pair.manifest["model"]["modelFile"] = "pair.py"
+    pair = OffpathClassifier()
+    pair.initialize(of_pair)
+    pair._metrics.stop()
+    rows: list[dict[str, Any]] = [{"body": JPEG}, {"body": JPEG, "target": "7"}]
+    headers: list[dict[str, str]] = [{}, {"explain": "True"}]
+    expected = classifier.handle(rows, request(context, *headers))
+    assert pair.handle(rows, request(of_pair, *headers)) == expected
+
+
 def status(context: Context, idx: int) -> int:
     return int(context.get_response_status(idx)[0])
 

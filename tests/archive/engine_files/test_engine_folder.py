@@ -29,6 +29,7 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
+from offpath.handler.model.outputs import keep_one_output
 from offpath.handler.model.parity import load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -62,15 +63,16 @@ class Tiny(torch.nn.Module):
         self.head = torch.nn.Linear(8, 3)
         torch.nn.init.orthogonal_(self.head.weight, gain=12)
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, pictures: torch.Tensor) -> dict[str, torch.Tensor]:
         planes = torch.relu(self.body(torch.relu(self.stem(pictures))))
-        return self.head(planes.mean(dim=(2, 3)))
+        features = planes.mean(dim=(2, 3))
+        return {"features": features, "logits": self.head(features)}
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return Tiny().eval()
+    return keep_one_output(Tiny(), "logits").eval()
 
 
 @pytest.fixture(scope="module")
