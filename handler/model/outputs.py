@@ -35,7 +35,7 @@ def keep_one_output(model: torch.nn.Module, output: Output | None) -> torch.nn.M
 
 
 def take_output(outputs: Any, output: Output) -> Any:
-    """Takes one of a model's outputs.
+    """Takes the named output out of all that the model returned.
 
     Raises:
         LookupError, AttributeError or TypeError: there is no such output.

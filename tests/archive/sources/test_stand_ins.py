@@ -31,7 +31,7 @@ class Optimizer:
 
 
 class Attributes(dict[str, Any]):
-    """As Lightning's AttributeDict."""
+    """A dict with attributes, like that of Lightning."""
 
 
 class Steps(list[int]):
