@@ -186,8 +186,8 @@ class OffpathClassifier(ImageClassifier):
         self._metrics.count_batch(batch.timer.read(), len(data), errors)
         self._metrics.count(DECODED_BY_CPU, batch.without_memory)
         total_s = batch.timer.elapsed_s()
-        is_late = [isinstance(item.error, DeadlineExceeded) for item in batch.items]
-        self._deadlines.learn(total_s, not all(is_late))
+        if not all(isinstance(item.error, DeadlineExceeded) for item in batch.items):
+            self._deadlines.learn(total_s)
         if self._door is None and getattr(context, "cl_socket", None) is not None:
             # Under TorchServe this is the first that we see of a request.
             for item in batch.items:

@@ -15,16 +15,24 @@ from typing import Any
 
 from offpath.handler.errors import DeadlineExceeded
 
-# The second is Envoy's.
-TIMEOUT_HEADERS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
-# From the front door (nginx.conf), from our own servers without one (archived_handler.py), and from
-# other proxies.
-START_HEADERS = ("x-offpath-arrived", "x-offpath-received", "x-request-start")
+# True: milliseconds that are left; the second is Envoy's. False: when the request began, from the front
+# door (nginx.conf), from our own servers without one (archived_handler.py) and from other proxies.
+HEADERS = {
+    "x-request-timeout-ms": True,
+    "x-envoy-expected-rq-timeout-ms": True,
+    "x-offpath-arrived": False,
+    "x-offpath-received": False,
+    "x-request-start": False,
+}
 TIMEOUT = re.compile(r"[0-9]{1,9}")
 # Seconds with a fraction, or milliseconds.
 START = re.compile(r"(?:t=)?(?:([0-9]{10}\.[0-9]{1,6})|([0-9]{13}))")
-# As for TCP's retransmission timer: https://www.rfc-editor.org/rfc/rfc6298
-MEAN_SHARE, DEVIATION_SHARE, DEVIATIONS = 1 / 8, 1 / 4, 2
+# Share of the difference by which a shorter batch lowers the expected time; a longer one raises it at
+# once. Under 3 times the load that could be answered, a mean would be too low for half of the batches.
+FORGOTTEN = 1 / 32
+# A request that has waited for less than the rest of its time is always tried. Otherwise one slow
+# batch could make all later ones look hopeless, and nothing would show that they are not.
+MOST_EXPECTED = 0.9
 
 
 class Deadlines:
@@ -36,7 +44,7 @@ class Deadlines:
     Args:
         default_ms: for requests without a header; 0 is no limit.
         most_ms: the most that a header may ask for; 0 stands for `default_ms`.
-        clock: seconds since 1970, as in START_HEADERS.
+        clock: seconds since 1970, as in the headers.
     """
 
     def __init__(
@@ -45,7 +53,7 @@ class Deadlines:
         self._default_ms = default_ms or math.inf
         self._most_ms = most_ms or self._default_ms
         self._clock = clock
-        self._mean_s = self._deviation_s = 0.0
+        self._expected_ms = 0.0
 
     def refuse_late(
         self,
@@ -57,43 +65,33 @@ class Deadlines:
         refused = [self._judge(one, now_s) for one in headers]
         return [{"body": error} if error else row for error, row in zip(refused, rows)]
 
-    def learn(self, took_s: float, is_answered: bool) -> None:
-        """Takes the seconds of a batch.
-
-        Args:
-            is_answered: False if every request was refused. That shrinks the expected time, because
-                after one slow batch nothing else would.
-        """
-        if not is_answered:
-            self._mean_s *= 1 - MEAN_SHARE
-            self._deviation_s *= 1 - DEVIATION_SHARE
-            return
-        error_s = took_s - self._mean_s
-        self._mean_s += MEAN_SHARE * error_s
-        self._deviation_s += DEVIATION_SHARE * (abs(error_s) - self._deviation_s)
+    def learn(self, took_s: float) -> None:
+        """Takes the seconds of a batch of which something was decoded."""
+        less_ms = self._expected_ms - 1e3 * took_s
+        self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)
 
     def _judge(
         self, headers: Mapping[str, Any], now_s: float
     ) -> DeadlineExceeded | None:
-        allowed_ms, began_s = math.inf, now_s
+        asked_ms, began_s = math.inf, now_s
         for name, value in headers.items():
-            lower = name.lower()
-            if lower in TIMEOUT_HEADERS:
-                if isinstance(value, str) and TIMEOUT.fullmatch(value):
-                    allowed_ms = min(allowed_ms, int(value))
-            elif lower in START_HEADERS and isinstance(value, str):
+            is_timeout = HEADERS.get(name.lower())
+            if is_timeout is None or not isinstance(value, str):
+                continue
+            if not is_timeout:
                 began_s = min(began_s, read_start(value))
-        if allowed_ms == math.inf:
-            allowed_ms = self._default_ms
-        else:
-            allowed_ms = min(allowed_ms, self._most_ms)
+            elif TIMEOUT.fullmatch(value):
+                asked_ms = min(asked_ms, int(value))
+        allowed_ms = self._default_ms
+        if asked_ms < math.inf:
+            allowed_ms = min(asked_ms, self._most_ms)
         waited_ms = 1e3 * (now_s - began_s)
-        expected_ms = 1e3 * (self._mean_s + DEVIATIONS * self._deviation_s)
+        expected_ms = min(self._expected_ms, MOST_EXPECTED * allowed_ms)
         if waited_ms + expected_ms < allowed_ms:
             return None
         return DeadlineExceeded(
-            f"the request had {allowed_ms} ms and has waited {waited_ms:.0f}; an answer takes"
-            f" another {expected_ms:.0f}"
+            f"the request has {allowed_ms} ms and has waited for {waited_ms:.0f}; batches take"
+            f" {self._expected_ms:.0f}"
         )
 
 

@@ -94,12 +94,13 @@ def test_the_time_begins_when_a_proxy_says(start: str, late: bool) -> None:
 
 
 def test_what_recent_batches_took_has_to_fit_in_and_is_forgotten() -> None:
-    deadlines, headers = make(600), HALF_A_SECOND_AGO
-    assert not is_late(deadlines, headers)
-    for _ in range(30):
-        deadlines.learn(0.2, is_answered=True)
-    assert is_late(deadlines, headers)
-    # Nothing is learned from batches that were refused, but they do not go on for ever.
-    for _ in range(10):
-        deadlines.learn(0.0, is_answered=False)
-    assert not is_late(deadlines, headers)
+    deadlines = make(600)
+    assert not is_late(deadlines, HALF_A_SECOND_AGO)
+    deadlines.learn(0.2)
+    assert is_late(deadlines, HALF_A_SECOND_AGO)
+    # A request that has just come is always tried, so that a slow batch is forgotten.
+    deadlines.learn(60)
+    assert not is_late(deadlines, {"x-request-start": f"t={NOW_S - 0.05}"})
+    for _ in range(300):
+        deadlines.learn(0.05)
+    assert not is_late(deadlines, HALF_A_SECOND_AGO)
