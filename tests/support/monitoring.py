@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import time
@@ -106,6 +107,8 @@ def draw_dashboard(prometheus: Prometheus, path: Path, seconds: float) -> None:
             name = legend
             for label, value in found["metric"].items():
                 name = name.replace(f"{{{{{label}}}}}", value)
+            # Prometheus leaves out empty labels.
+            name = re.sub(r" ?{{\w+}}", "", name)
             points = [(at - begin_s, float(value)) for at, value in found["values"]]
             numbers = [(at, value) for at, value in points if math.isfinite(value)]
             if numbers:
