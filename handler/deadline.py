@@ -15,8 +15,8 @@ from typing import Any
 
 from offpath.handler.errors import DeadlineExceeded
 
-# True: milliseconds that are left; the second is Envoy's. False: when the request began, from the front
-# door (nginx.conf), from our own servers without one (archived_handler.py) and from other proxies.
+# True: milliseconds that are left; the second is Envoy's. False: when the request began, from the
+# front door (nginx.conf), from our servers without one (archived_handler.py) or from other proxies.
 HEADERS = {
     "x-request-timeout-ms": True,
     "x-envoy-expected-rq-timeout-ms": True,
@@ -27,8 +27,8 @@ HEADERS = {
 TIMEOUT = re.compile(r"[0-9]{1,9}")
 # Seconds with a fraction, or milliseconds.
 START = re.compile(r"(?:t=)?(?:([0-9]{10}\.[0-9]{1,6})|([0-9]{13}))")
-# Share of the difference by which a shorter batch lowers the expected time; a longer one raises it at
-# once. Under 3 times the load that could be answered, a mean would be too low for half of the batches.
+# Share of the difference by which a shorter batch lowers the expected time; a longer one raises it
+# at once. A mean would be too low for half of the batches.
 FORGOTTEN = 1 / 32
 # A request that has waited for less than the rest of its time is always tried. Otherwise one slow
 # batch could make all later ones look hopeless, and nothing would show that they are not.
