@@ -24,6 +24,7 @@ FAILED, WRONG_USAGE = 1, 2
 COMMANDS = {
     "archive": "offpath.commands.archive",
     "bench": "offpath.commands.bench",
+    "canary": "offpath.commands.canary",
     "check": "offpath.commands.check",
     "cost": "offpath.commands.cost",
     "demo": "offpath.commands.demo",

@@ -120,12 +120,12 @@ class SpooledPredictionLog(PredictionLog):
         recent = self._recent
         if recent is None:
             return records
-        return [record for record in records if not recent.has(record.event_id)]
+        return [record for record in records if not recent.has(_name(record))]
 
     def _note_recorded(self, records: Sequence[Record]) -> None:
         if self._recent is not None:
             for record in records:
-                self._recent.add(record.event_id)
+                self._recent.add(_name(record))
 
     def counters(self) -> LogCounters:
         return LogCounters(
@@ -144,6 +144,11 @@ class SpooledPredictionLog(PredictionLog):
     def abandon(self) -> None:
         """Closes the spool in a forked child, where the shipper's thread does not exist."""
         self._spool.abandon()
+
+
+def _name(record: Record) -> str:
+    """Returns the text that is the same if a request runs twice; its copy to a shadow differs."""
+    return record.event_id and f"{record.event_id} {record.model} {record.version}"
 
 
 _open_logs: weakref.WeakSet[SpooledPredictionLog] = weakref.WeakSet()

@@ -293,13 +293,17 @@ def verify(ids: IO[str], as_json: bool, **where: Any) -> None:
     and exits with 1 if there are any. A worker delivers a record at the latest after
     segment_max_age_s: wait that long, or run `offpath logs ship` after the server has stopped.
     """
-    from offpath.serving.log_tools.reading import compare, parse_request_ids
+    from offpath.serving.log_tools.reading import (
+        compare,
+        name_answer,
+        parse_request_ids,
+    )
 
     asked = parse_request_ids(ids)
     damage: list[str] = []
     with counting_bar("reading objects", not as_json) as progress:
         records = _records(progress, damage, **where)
-        verdict = compare((str(record["event_id"]) for record in records), asked)
+        verdict = compare(map(name_answer, records), asked)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(verdict)))
     else:

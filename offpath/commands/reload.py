@@ -6,23 +6,16 @@ from pathlib import Path
 
 import click
 
-from offpath.commands.serve_options import DEFAULT_LOG_DIR
+from offpath.commands.serve_options import (
+    DEFAULT_LOG_DIR,
+    RUNNING_OPTIONS,
+    add_options,
+)
 from offpath.serving.front.reload_requests import request_reload
 
 
 @click.command(name="reload")
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8080,
-    show_default=True,
-    help="The --port of the running `offpath serve --front`.",
-)
-@click.option(
-    "--log-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"The --log-dir of that server [default: {DEFAULT_LOG_DIR}/PORT].",
-)
+@add_options(RUNNING_OPTIONS)
 @click.option(
     "--timeout-s",
     type=click.FloatRange(0, min_open=True),

@@ -173,6 +173,7 @@ def command(
       offpath serve                                  all of .offpath/model-store
       offpath serve defects.mar faces=/models/f2.mar
       offpath serve /models                          all archives of a folder
+      offpath serve v1.mar v2.mar --front --canary defects=2.0:5%
     """
     own = {name: options.pop(name) for name in SERVER_OPTIONS}
     listening = {name: own[name] for name in ("host", "port", "metrics_port")}
@@ -185,6 +186,11 @@ def command(
     if is_granian:
         check_granian(own)
     check_host(own["host"], own["token_auth"], front, behind_proxy)
+    if front is not None and front.canary and behind_proxy and not front.canary_by:
+        raise WrongOption(
+            "--canary tells clients apart by their address, and behind a proxy all have the same; "
+            "add --canary-by HEADER, such as x-user-id"
+        )
     if front is not None and own["management_port"] is not None:
         raise WrongOption(
             "--management-port has no effect with --front, where management is a private Unix "

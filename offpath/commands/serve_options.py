@@ -13,6 +13,7 @@ from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
+from offpath.serving.front.splits import parse_split
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -60,6 +61,21 @@ RUN_OPTIONS = [
         help="Seconds to wait for requests in flight at SIGTERM, Ctrl-C or a reload.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON."),
+]
+# How a command finds a running front door.
+RUNNING_OPTIONS = [
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        default=DEFAULTS.port,
+        show_default=True,
+        help="The --port of the running `offpath serve --front`.",
+    ),
+    click.option(
+        "--log-dir",
+        type=FOLDER,
+        help=f"The --log-dir of that server [default: {DEFAULT_LOG_DIR}/PORT].",
+    ),
 ]
 METRICS_PORT = click.option(
     "--metrics-port",
@@ -138,6 +154,19 @@ DOOR_OPTIONS = [
         "later gets 503.",
     ),
 ]
+
+
+def split_option(name: str, text: str) -> Callable[[Command], Command]:
+    """Returns an option that takes canaries or shadows."""
+    return click.option(
+        f"--{name}",
+        multiple=True,
+        metavar="MODEL=VERSION:SHARE%",
+        callback=lambda _, __, texts: tuple(map(parse_split, texts)),
+        help=f"{text} Can be repeated.",
+    )
+
+
 FRONT_OPTIONS = [
     click.option(
         "--front/--no-front",
@@ -158,6 +187,22 @@ FRONT_OPTIONS = [
         default=DEFAULTS.queue,
         show_default=True,
         help="Requests that may wait in TorchServe; more get 503.",
+    ),
+    split_option(
+        "canary",
+        "Let another version of a model answer a share of its requests, such as defects=2.0:5% "
+        "(docs/canary.md).",
+    ),
+    click.option(
+        "--canary-by",
+        metavar="HEADER",
+        help="Header whose value decides which version answers, such as x-user-id [default: the "
+        "client's address].",
+    ),
+    split_option(
+        "shadow",
+        "Send copies of a share of a model's requests to another version, such as "
+        "defects=2.0:10%. Nobody waits for its answers.",
     ),
 ]
 

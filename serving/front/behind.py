@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.splits import Split, check_splits
 from offpath.serving.granian.slots import ServedModel, plan_models
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
@@ -76,9 +78,10 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
 
     Raises:
         ExpectedError: an archive or the configuration cannot be read, or /invocations is asked for
-            and there is not exactly one model.
+            and there is not exactly one model, or a canary or shadow fits no archive.
     """
     named = read_archives(settings.model_store, settings.models)
+    check_splits(front.splits, named)
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     hand_over = not settings.enable_model_api and all(a.takes_names for a in archives)
@@ -115,12 +118,17 @@ def settings_behind(
     )
 
 
-def has_ready_workers(server: TorchServe) -> bool:
-    """Tells whether every model has a READY worker."""
+def has_ready_workers(server: TorchServe, shadows: Collection[Split] = ()) -> bool:
+    """Tells whether every model has a READY worker; those of shadows do not count."""
+    ignored = {(shadow.model, shadow.version) for shadow in shadows}
     try:
         with server.management() as management:
             return all(
-                sum(status.ready_workers for status in management.describe(name)) > 0
+                any(
+                    status.ready_workers > 0
+                    for status in management.describe(name)
+                    if (name, status.model_version) not in ignored
+                )
                 for name in server.model_names()
             )
     except ExpectedError:
@@ -171,7 +179,7 @@ def _only_model(names: list[str], front: DoorSettings) -> str | None:
     """Returns the model that /invocations leads to; None if it stays closed."""
     if not front.invocations:
         return None
-    if len(names) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
+    if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:
         raise ExpectedError(
             f"--invocations needs exactly one model, named with letters, digits and ._-; the "
             f"models here are {', '.join(names)}; choose one with `offpath serve NAME`"

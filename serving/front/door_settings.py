@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from offpath.handler.errors import WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, SHM
+from offpath.serving.front.splits import HEADER, Split
 from offpath.serving.torchserve.server_settings import LOOPBACK
 
 # RFC 6750, section 2.1. Shorter tokens could be guessed.
@@ -41,6 +43,9 @@ class DoorSettings:
         explanations: opens /explanations too.
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; more get 503.
+        canary: versions that answer a share of their model's requests.
+        canary_by: header whose value decides who answers; None takes the client's address.
+        shadow: versions that get copies of a share of their model's requests.
         memory: folder on the tmpfs that holds the bodies.
         front_bodies: number of the largest bodies that must fit there at the start.
         buffer_bytes: a body is written to its file in pieces of this size. Only measurements change
@@ -65,6 +70,9 @@ class DoorSettings:
     explanations: bool = False
     invocations: bool = False
     queue: int = QUEUE
+    canary: tuple[Split, ...] = ()
+    canary_by: str | None = None
+    shadow: tuple[Split, ...] = ()
     memory: Path = SHM
     front_bodies: int = LEAST_BODIES
     buffer_bytes: int = BUFFER_BYTES
@@ -77,6 +85,43 @@ class DoorSettings:
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise WrongOption(f"there is no file {path}")
+        if self.canary_by is not None and HEADER.fullmatch(self.canary_by) is None:
+            raise WrongOption(
+                f"--canary-by {self.canary_by!r} is not the name of a header, such as x-user-id"
+            )
+        models = [split.model for split in self.splits]
+        for model in models:
+            if models.count(model) > 1:
+                raise WrongOption(
+                    f"{model!r} has two canaries or shadows; name it once with --canary or --shadow"
+                )
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The canaries and shadows."""
+        return (*self.canary, *self.shadow)
+
+    def change_splits(
+        self, canary: Iterable[Split], shadow: Iterable[Split], stop: Iterable[str]
+    ) -> DoorSettings:
+        """Returns settings in which these splits replace those of their models.
+
+        Args:
+            canary: canaries to begin or change.
+            shadow: shadows to begin or change.
+            stop: models whose canary or shadow ends.
+
+        Raises:
+            WrongOption: a model is named twice, or one to stop has no canary and no shadow.
+        """
+        for model in set(stop) - {split.model for split in self.splits}:
+            raise WrongOption(f"{model!r} has no canary and no shadow that could stop")
+        new = {split.model for split in (*canary, *shadow)} | set(stop)
+        return replace(
+            self,
+            canary=(*(s for s in self.canary if s.model not in new), *canary),
+            shadow=(*(s for s in self.shadow if s.model not in new), *shadow),
+        )
 
 
 @dataclass(frozen=True)

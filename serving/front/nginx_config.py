@@ -17,6 +17,12 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import NginxBinary
+from offpath.serving.front.splits import (
+    Split,
+    format_canaries,
+    format_shadows,
+    name_shadow,
+)
 from offpath.serving.granian.slots import name_socket
 from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
@@ -110,6 +116,31 @@ WORKERS = """\
 least_conn;
 {servers}
 {times}"""
+# The copies that one shadow may hold at a time, and with them their bodies: 64 MB of medium ones.
+COPIES = 16
+# A copy may delay the next request on its client's connection by this time.
+COPY_TIMEOUT_S = 1
+# After a copy that was not answered in time, no others are sent for ten seconds. nginx does that
+# only if there is a second server.
+COPY_SERVER = "server unix:{run}/{socket} max_conns={most} fail_timeout=10s;\n"
+SECOND_SERVER = "server unix:{run}/none down;\n"
+MIRROR = """\
+# Chooses the copy's path while the request still has its own.
+set $offpath_copied $offpath_copy;
+mirror /_offpath/shadow;"""
+SHADOW = """\
+# Sends a copy of a request to a shadow. The request's body is kept until the copy has ended.
+location = /_offpath/shadow {
+    internal;
+    if ($offpath_shadow = "") {
+        return 204;
+    }
+    rewrite ^ $offpath_copy break;
+    # Otherwise a copy's error would set the type of the request's error.
+    error_page 418 = /_offpath/400;
+    @{body}
+    @{to_shadow}
+}"""
 HOSTS = """\
 # Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
 # compiled, then gets only as many as it answers.
@@ -185,7 +216,7 @@ def fill(template: str, values: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
+def _upstream_values(behind: Behind, run: Path, canary: str) -> dict[str, str]:
     """Returns the values that differ between a server on this host and several hosts."""
     times = TIMES.format(keepalive_s=KEEPALIVE_S)
     one = {
@@ -195,7 +226,7 @@ def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
         "upstream": "torchserve",
     }
     if behind.routes:
-        return {**one, **_route_values(behind, run, times)}
+        return {**one, **_route_values(behind, run, times, canary)}
     if not behind.hosts:
         servers = OWN.format(run=run, queue=behind.queue, times=times)
         return {**one, "upstreams": _format_upstream("torchserve", servers)}
@@ -215,7 +246,51 @@ def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
     }
 
 
-def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
+def _split_values(
+    settings: DoorSettings, behind: Behind, values: dict[str, str]
+) -> dict[str, str]:
+    """Returns the values of canaries and shadows."""
+    shadows = [
+        _shadow_upstream(number, split, behind, values["run"])
+        for number, split in enumerate(settings.shadow)
+    ]
+    to_shadow = {
+        **values,
+        "upstream": "$offpath_shadow",
+        "answer_timeout_s": str(COPY_TIMEOUT_S),
+    }
+    parts = {**values, "to_shadow": _fill_part(OWN_TEMPLATE, to_shadow)}
+    return {
+        "took": "$offpath_took" if shadows else "$request_time",
+        "note": "add_header x-noted $offpath_noted always;" if shadows else "",
+        "splits": "\n".join(
+            [
+                *shadows,
+                format_canaries(settings.canary, settings.canary_by),
+                format_shadows(settings.shadow),
+            ]
+        ).strip(),
+        "mirror": MIRROR if shadows else "",
+        "shadow": fill(SHADOW, parts).rstrip() if shadows else "",
+    }
+
+
+def _shadow_upstream(number: int, split: Split, behind: Behind, run: str) -> str:
+    sockets = [
+        name_socket(slot)
+        for model in behind.routes
+        if (model.name, model.version) == (split.model, split.version)
+        for slot in model.slots
+    ] or ["inference.sock"]
+    most = -(-COPIES // len(sockets))
+    servers = "".join(
+        COPY_SERVER.format(run=run, socket=socket, most=most) for socket in sockets
+    )
+    servers += SECOND_SERVER.format(run=run) + TIMES.format(keepalive_s=KEEPALIVE_S)
+    return _format_upstream(name_shadow(number), f"least_conn;\n{servers}")
+
+
+def _route_values(behind: Behind, run: Path, times: str, canary: str) -> dict[str, str]:
     """Returns the values for Granian: an upstream for each model, which the path chooses."""
     upstreams, paths = [], []
     for model in behind.routes:
@@ -233,7 +308,7 @@ def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
     return {
         "upstreams": "\n".join(upstreams),
         "upstream": "$offpath_model",
-        "routes": f"map $uri $offpath_model {{\n    {listed}\n}}",
+        "routes": f"map $uri{canary} $offpath_model {{\n    {listed}\n}}",
         "unknown_model": 'if ($offpath_model = "") {\n    return 404;\n}',
     }
 
@@ -249,6 +324,7 @@ def _values(
     binary: NginxBinary,
 ) -> dict[str, str]:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    canary = "$offpath_canary" if settings.canary else ""
     access_log = f"access_log {_quote(place.log / ACCESS_LOG)};"
     values = {
         "run": _check_plain(place.run),
@@ -267,6 +343,7 @@ def _values(
         "header_timeout_s": str(min(HEADER_TIMEOUT_S, settings.client_timeout_s)),
         "keepalive_min_timeout": _keepalive_line(binary),
         "body": _body_lines(behind),
+        "canary": canary,
         "client_ids": _asked_id_lines(settings, behind),
         "front_key": settings.front_keys[0] if settings.front_keys else "",
         "type_to_torchserve": (
@@ -284,8 +361,9 @@ def _values(
         "errors": _error_lines(behind),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
-        **_upstream_values(behind, place.run),
+        **_upstream_values(behind, place.run, canary),
     }
+    values |= _split_values(settings, behind, values)
     passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE
     values["to_torchserve"] = _fill_part(passing, values)
     alias = f"alias {values['run']}/{MODELS};"
@@ -375,22 +453,26 @@ def count_bodies(
 ) -> dict[str, tuple[int, int]]:
     """Returns for each size how many bodies one client and all clients may have at a time.
 
-    One client gets as large a share of the memory as `client_connections` is of the queue.
+    One client gets as large a share of the memory as `client_connections` is of the queue. Requests
+    that wait for their copy come on top, except with large bodies, which are not copied.
     """
+    copies = COPIES * len(settings.shadow)
     queue = behind.queue * max(1, len(behind.hosts))
     share = min(1.0, settings.client_connections / queue)
     counts = {}
     for size, largest in SIZES.items():
         bytes_each = min(largest or behind.max_body_bytes, behind.max_body_bytes)
         in_all = max(1, room_bytes // (len(SIZES) + 1) // bytes_each)
-        counts[size] = max(1, int(in_all * share)), in_all
+        extra = copies if largest is not None else 0
+        counts[size] = max(1, int(in_all * share)) + extra, in_all + extra
     return counts
 
 
 def _limit_lines(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
     counts = count_bodies(place.room_bytes, settings, behind)
+    connections = settings.client_connections + COPIES * len(settings.shadow)
     lines = [
-        f"limit_conn clients {settings.client_connections};",
+        f"limit_conn clients {connections};",
         *(f"limit_conn {size}_of_one {one};" for size, (one, _) in counts.items()),
         *(f"limit_conn {size}_of_all {all_};" for size, (_, all_) in counts.items()),
     ]

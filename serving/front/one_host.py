@@ -22,6 +22,7 @@ from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
+from offpath.serving.front.splits import check_splits, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.server_log import LogFollower
@@ -144,6 +145,7 @@ class OneHostSession:
             self.door.look_after()
             self._replace_where_dead()
             self._follow_reload(hangup)
+            self._follow_changes()
             self.rotation.end_retired()
             self._tell_ready()
             with self._shown("the door keeps its old files"):
@@ -192,6 +194,37 @@ class OneHostSession:
             if self.rotation.has_turned():
                 self._end_reload(None)
 
+    def _follow_changes(self) -> None:
+        """Changes canaries and shadows as `offpath canary` asks."""
+        for connection, change in self._reloads.take_changes():
+            failure = None
+            try:
+                self._change_splits(**change)
+            except ExpectedError as error:
+                failure = str(error)
+            settings = self.door.settings
+            self._reloads.answer(
+                connection,
+                failure=failure,
+                canary=list(map(str, settings.canary)),
+                shadow=list(map(str, settings.shadow)),
+            )
+
+    def _change_splits(
+        self, canary: list[str], shadow: list[str], stop: list[str]
+    ) -> None:
+        settings = self.door.settings.change_splits(
+            list(map(parse_split, canary)), list(map(parse_split, shadow)), stop
+        )
+        if settings == self.door.settings:
+            return
+        if not self._may_begin_reload():
+            raise ExpectedError("a new server is starting; try again when it serves")
+        check_splits(settings.splits, self.rotation.current.archives)
+        self.door.change_settings(settings)
+        for kind, splits in (("canary", settings.canary), ("shadow", settings.shadow)):
+            self._view.show_problem(f"{kind}: {', '.join(map(str, splits)) or 'none'}")
+
     def _may_begin_reload(self) -> bool:
         return not self._is_reload and self.rotation.starting is None
 
@@ -236,7 +269,9 @@ class OneHostSession:
         if time.monotonic() < self._next_ready_check:
             return
         server = self.rotation.current
-        is_ready = server.is_running() and has_ready_workers(server)
+        is_ready = server.is_running() and has_ready_workers(
+            server, self.door.settings.shadow
+        )
         self.door.set_ready(is_ready and not self._is_sick())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
@@ -255,10 +290,11 @@ class OneHostSession:
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:
+        shadows = {shadow.worker_name for shadow in self.door.settings.shadow}
         for line in self._follower.read_new() if self._follower else []:
             if line.is_shown:
                 self._view.show_log_line(line)
-            if line.is_of_sick_worker:
+            if line.is_of_sick_worker and line.model not in shadows:
                 self._sick_ends.append(time.monotonic())
                 if self._is_sick():
                     self._view.show_problem(

@@ -1,6 +1,7 @@
-"""The Unix socket by which `offpath reload` asks a front door for a reload and learns its outcome.
+"""The Unix socket by which `offpath reload` and `offpath canary` reach a front door.
 
-Each connection is one request. Its answer is the outcome of a reload that began after the request.
+Each connection is one request. An empty one asks for a reload, and its answer is the outcome of a
+reload that began after the request. Any other one is a change of canaries and shadows, in JSON.
 The socket names no process: once the door has ended, nobody is reached.
 """
 
@@ -12,12 +13,16 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from offpath.handler.errors import ExpectedError
 
 # In the folder of the door's logs.
 SOCKET = "reload.sock"
 BACKLOG = 64
+# A command sends its request as soon as it has connected.
+READ_TIMEOUT_S = 1.0
+CHANGE_TIMEOUT_S = 30.0
 
 
 class ReloadRequests:
@@ -28,6 +33,7 @@ class ReloadRequests:
         self._listener.setblocking(False)
         self._waiting: list[socket.socket] = []
         self._begun: list[socket.socket] = []
+        self._changes: list[tuple[socket.socket, dict[str, Any]]] = []
         self._path: Path | None = None
         self._file = (0, 0)
 
@@ -52,11 +58,20 @@ class ReloadRequests:
 
     def are_waiting(self) -> bool:
         """Accepts new requests and tells whether any waits for a reload to begin."""
-        # No more are there, the socket is not open, or no descriptor is left.
-        with contextlib.suppress(OSError):
-            while True:
-                self._waiting.append(self._listener.accept()[0])
+        self._accept()
         return bool(self._waiting)
+
+    def take_changes(self) -> list[tuple[socket.socket, dict[str, Any]]]:
+        """Returns the changes that are asked for; each needs an `answer`."""
+        self._accept()
+        changes, self._changes = self._changes, []
+        return changes
+
+    def answer(self, connection: socket.socket, **content: Any) -> None:
+        """Answers a request."""
+        # A command that was interrupted does not wait for its answer.
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(json.dumps(content).encode())
 
     def begin(self) -> None:
         """Assigns the requests that wait to the reload that begins now."""
@@ -65,9 +80,7 @@ class ReloadRequests:
     def end(self, failure: str | None) -> None:
         """Answers the requests of the reload that has ended; `failure` is None on success."""
         for connection in self._begun:
-            # A command that was interrupted does not wait for its answer.
-            with connection, contextlib.suppress(OSError):
-                connection.sendall(json.dumps({"failure": failure}).encode())
+            self.answer(connection, failure=failure)
         self._begun = []
 
     def close(self) -> None:
@@ -79,6 +92,22 @@ class ReloadRequests:
             if self._path is not None and _identify(self._path) == self._file:
                 self._path.unlink()
 
+    def _accept(self) -> None:
+        # No more are there, the socket is not open, or no descriptor is left.
+        with contextlib.suppress(OSError):
+            while True:
+                connection = self._listener.accept()[0]
+                connection.settimeout(READ_TIMEOUT_S)
+                try:
+                    request = _read_all(connection)
+                except OSError:
+                    connection.close()
+                    continue
+                if request:
+                    self._changes.append((connection, json.loads(request)))
+                else:
+                    self._waiting.append(connection)
+
 
 def request_reload(folder: Path, timeout_s: float) -> None:
     """Has a running front door replace its server, and waits until it has.
@@ -86,6 +115,35 @@ def request_reload(folder: Path, timeout_s: float) -> None:
     Raises:
         ExpectedError: no door runs, the new server was not let in, or the time is up.
     """
+    failure = _ask(folder, b"", timeout_s, "reload")["failure"]
+    if failure is not None:
+        raise ExpectedError(
+            f"the new server did not start, the old server continues: {failure}"
+        )
+
+
+def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Has a running front door change its canaries and shadows.
+
+    Args:
+        folder: the door's folder of logs.
+        change: the arguments of `DoorSettings.change_splits`, as texts.
+
+    Returns:
+        what is in force then: `canary` and `shadow`, as texts.
+
+    Raises:
+        ExpectedError: no door runs, or it refuses the change.
+    """
+    answer = _ask(folder, json.dumps(change).encode(), CHANGE_TIMEOUT_S, "change")
+    failure = answer.pop("failure")
+    if failure is not None:
+        raise ExpectedError(failure)
+    return answer
+
+
+def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str, Any]:
+    """Sends a request and returns its answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -97,20 +155,23 @@ def request_reload(folder: Path, timeout_s: float) -> None:
                 f"{folder / SOCKET} ({error.strerror}); name the server's --port or --log-dir"
             ) from error
         try:
-            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            answer = _read_all(connection)
         except TimeoutError as error:
             raise ExpectedError(
-                f"the reload has not ended after {timeout_s:.0f} s; it goes on without this command"
+                f"the {what} has not ended after {timeout_s:.0f} s; it goes on without this command"
             ) from error
-        except ConnectionError:
+        except OSError:
             answer = b""
     if not answer:
-        raise ExpectedError("`offpath serve` ended during the reload")
-    failure = json.loads(answer)["failure"]
-    if failure is not None:
-        raise ExpectedError(
-            f"the new server did not start, the old server continues: {failure}"
-        )
+        raise ExpectedError(f"`offpath serve` ended during the {what}")
+    content: dict[str, Any] = json.loads(answer)
+    return content
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 def _identify(path: Path) -> tuple[int, int]:

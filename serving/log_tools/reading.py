@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -181,7 +181,8 @@ def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
     """
     seen: set[str] = set()
     for record in records:
-        request, is_attempt, _ = str(record["event_id"]).partition("~")
+        event_id, is_attempt, _ = str(record["event_id"]).partition("~")
+        request = name_answer({**record, "event_id": event_id})
         if is_attempt and request in seen:
             continue
         seen |= {request} if is_attempt else set()
@@ -209,14 +210,26 @@ class Verdict:
         return not self.missing and not self.double
 
 
-def compare(event_ids: Iterable[str], asked: set[str]) -> Verdict:
-    """Compares the bucket's event ids with the request ids that a client was answered with."""
-    counts = Counter(event_ids)
+def name_answer(record: Mapping[str, Any]) -> str:
+    """Returns model, version and event id: a request and its copy to a shadow share the id."""
+    return f"{record.get('model')} {record.get('version')} {record['event_id']}"
+
+
+def compare(answers: Iterable[str], asked: set[str]) -> Verdict:
+    """Compares a bucket with the request ids that a client was answered with.
+
+    Args:
+        answers: `name_answer` of each record, or its event id.
+        asked: the request ids.
+    """
+    counts = Counter(answers)
+    found = {answer.rpartition(" ")[2] for answer in counts}
+    double = {answer.rpartition(" ")[2] for answer, n in counts.items() if n > 1}
     return Verdict(
         asked=len(asked),
         records=sum(counts.values()),
-        missing=sorted(asked - counts.keys()),
-        double=sorted(event_id for event_id, count in counts.items() if count > 1),
+        missing=sorted(asked - found),
+        double=sorted(double),
     )
 
 

@@ -256,7 +256,8 @@ class TorchServe:
 
     def model_names(self) -> list[str]:
         """Returns the names under which the models are served."""
-        return [name for name, _ in self.archives]
+        # A name may have several versions.
+        return list(dict.fromkeys(name for name, _ in self.archives))
 
     @property
     def _key_file(self) -> Path:

@@ -62,6 +62,11 @@ class LogLine:
         return self.thread.removesuffix("-stdout").removesuffix("-stderr")
 
     @property
+    def model(self) -> str:
+        """NAME_VERSION of the worker's model; empty without a worker."""
+        return WORKER_THREAD.sub("", self.worker or "")
+
+    @property
     def is_of_sick_worker(self) -> bool:
         """True if a worker says that it ends because its model is broken."""
         return self.worker is not None and SICK_WORKER in self.message
@@ -104,8 +109,7 @@ def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
     """
     for index, line in enumerate(lines):
         if line.worker is not None and WORKER_FAILURE.search(line.message):
-            who = WORKER_THREAD.sub("", line.worker)
-            return who, _worker_story(lines, index, line.worker)
+            return line.model, _worker_story(lines, index, line.worker)
         if line.worker is None and MODEL_REFUSED.search(line.message):
             who = MODEL_REFUSED.sub("", line.message)
             return who, [entry.message for entry in lines[index : index + MAX_LINES]]

@@ -146,7 +146,7 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
         if archive.has_our_handler:
             warm_up(
                 server.inference_url,
-                name,
+                f"{name}/{archive.model_version}",
                 status.min_workers,
                 token,
                 server.socket("inference"),

@@ -25,7 +25,8 @@ RECORD = {"event_id": "a", "inference_time": "2026-01-01T00:00:00Z"}
 ARCHIVE = (
     "archive --model tiny.py --weights tiny.pt --engine eager --output store --json"
 )
-# None: tested in another way. `logs read` prints records; test_record.py checks those.
+# None: tested in another way. `logs read` prints records, which test_record.py checks;
+# test_splits.py runs `canary`.
 RUNS = {
     "archive": ARCHIVE,
     "check": "check store/classifier.mar --json",
@@ -36,6 +37,7 @@ RUNS = {
     "logs verify": "logs verify file://{folder}/log --ids ids.txt --json",
     "predict": "predict photo.jpg --url {url} --json",
     "serve": None,
+    "canary": None,
     "bench compare": None,
 }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.behind import check_successor, look_behind
+from offpath.serving.front.behind import check_successor, has_ready_workers, look_behind
 from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.splits import parse_split
 from tests.support.echo_archive import MakeMar, make_settings
 
 INVOCATIONS = DoorSettings(invocations=True)
@@ -48,3 +50,23 @@ def test_a_successor_whose_model_has_another_name_is_refused(
     check_successor(old, old)
     with pytest.raises(ExpectedError, match="'echo', but the model store now has 'x'"):
         check_successor(old, new)
+
+
+@pytest.mark.parametrize(
+    ("ready", "is_ready"),
+    [
+        pytest.param({"1.0": 1, "2.0": 0}, True, id="shadow-down"),
+        pytest.param({"1.0": 0, "2.0": 1}, False, id="only-the-shadow"),
+    ],
+)
+def test_a_shadow_neither_makes_nor_spoils_a_ready_server(
+    ready: dict[str, int], is_ready: bool
+) -> None:
+    server = MagicMock()
+    server.model_names.return_value = ["defects"]
+    management = server.management.return_value.__enter__.return_value
+    management.describe.return_value = [
+        MagicMock(model_version=version, ready_workers=workers)
+        for version, workers in ready.items()
+    ]
+    assert has_ready_workers(server, [parse_split("defects=2.0:5%")]) is is_ready

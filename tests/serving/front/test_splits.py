@@ -1,0 +1,316 @@
+"""Canaries and shadows: options, nginx's configuration, and real doors with two versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from offpath.archive.mar_file import MarFile
+from offpath.handler.errors import WrongOption
+from offpath.serving.front.behind import Behind
+from offpath.serving.front.door_settings import DoorPlace, DoorSettings
+from offpath.serving.front.nginx import Nginx, find_nginx
+from offpath.serving.front.nginx_config import COPIES, count_bodies, write_config
+from offpath.serving.front.splits import Split, check_splits, keep_served, parse_split
+from offpath.serving.granian.slots import ServedModel
+from offpath.serving.log_tools.reading import compare, keep_one_attempt, name_answer
+from offpath.serving.torchserve.management import ManagementClient
+from tests.conftest import build
+from tests.support.front import (
+    FrontProcess,
+    Seen,
+    is_alive,
+    load,
+    log_variables,
+    read_counts,
+    wait_until,
+)
+from tests.support.granian import FRONTS
+from tests.support.pictures import jpeg
+
+FIVE = Split("defects", "2.0", "5")
+TEN = replace(FIVE, share="10")
+BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
+# Number of labels in an answer, by the version that gives it.
+LABELS = {"1.0": 3, "2.0": 2}
+BOTH = {"1.0": 200, "2.0": 200}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["defects=2.0:5%", "defects=2.0:0.25%", "a.b_c-d=v1:100%"],
+)
+def test_split_is_read_and_written_alike(text: str) -> None:
+    assert str(parse_split(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("defects=2.0:0%", "defects=2.0:101%", "defects=2.0:abc", "defects=2.0:5"),
+        *("defects:5%", "=2.0:5%", "defects=2.0:-5%", "defects=2.0:0.001%"),
+        "defects=2.0;} return 200:5%",
+    ],
+)
+def test_text_that_is_no_split_is_refused(text: str) -> None:
+    with pytest.raises(WrongOption, match="share above 0 and at most 100"):
+        parse_split(text)
+
+
+def test_split_must_name_a_served_version_other_than_the_default() -> None:
+    archives = [
+        ("defects", MarFile(Path(f"{version}.mar"), "x", version, "", None))
+        for version in ("1.0", "2.0")
+    ]
+    check_splits([FIVE], archives)
+    assert keep_served([FIVE, replace(FIVE, version="3.0")], archives) == (FIVE,)
+    for wrong, said in (
+        (replace(FIVE, model="defcts"), "the models are defects 1.0, defects 2.0"),
+        (replace(FIVE, version="3.0"), "defects 3.0 is not served"),
+        (replace(FIVE, version="1.0"), "its archive comes first"),
+    ):
+        with pytest.raises(WrongOption, match=said):
+            check_splits([wrong], archives)
+
+
+def test_a_model_has_one_canary_or_one_shadow() -> None:
+    with pytest.raises(WrongOption, match="'defects' has two"):
+        DoorSettings(canary=(FIVE,), shadow=(FIVE,))
+    settings = DoorSettings(canary=(FIVE,)).change_splits([], [TEN], [])
+    assert (settings.canary, settings.shadow) == ((), (TEN,))
+    assert settings.change_splits([], [], ["defects"]) == DoorSettings()
+    with pytest.raises(WrongOption, match="no canary and no shadow"):
+        settings.change_splits([], [], ["defcts"])
+
+
+@pytest.mark.parametrize("is_granian", [False, True])
+@pytest.mark.parametrize("canary_by", [None, "X-User-Id"])
+def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
+    tmp_path: Path, is_granian: bool, canary_by: str | None
+) -> None:
+    place = DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "key")
+    routes = [
+        ServedModel("defects", v, "", {"maxWorkers": 2, "batchSize": 8}, None, n, not n)
+        for n, v in ((0, "1.0"), (2, "2.0"))
+    ]
+    behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
+    for kind in ("canary", "shadow"):
+        settings = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
+        path = write_config(place, settings, behind, find_nginx())
+        Nginx(find_nginx(), path, tmp_path / "front.log", ()).check()
+    plain = count_bodies(place.room_bytes, DoorSettings(), behind)
+    counts = count_bodies(place.room_bytes, settings, behind)
+    assert counts["large"] == plain["large"]
+    assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
+
+
+def test_log_tools_tell_a_request_from_its_copy() -> None:
+    a, b = [{"event_id": "7~1", "model": "x", "version": v} for v in ("1.0", "2.0")]
+    assert list(keep_one_attempt([a, b, {**a, "event_id": "7~2"}])) == [a, b]
+    assert compare(map(name_answer, [a, b]), {"7~1"}).is_clean
+    assert compare(map(name_answer, [a, b, b]), {"7~1"}).double == ["7~1"]
+
+
+def count_slow(metrics_url: str) -> int:
+    """Returns the number of answers that took more than half a second."""
+    text = httpx.get(metrics_url, trust_env=False).text
+    counts = dict(re.findall(r'^offpath_request_.*"2xx",le="(.*)"} (\d+)', text, re.M))
+    return int(counts["+Inf"]) - int(counts["0.5"])
+
+
+class SplitDoor:
+    """A door with two versions of the model `defects`, and a prediction log."""
+
+    def __init__(self, door: FrontProcess, folder: Path) -> None:
+        self.door, self._folder = door, folder
+        self.url = f"{door.url}/predictions/defects"
+        self.answered: list[str] = []
+
+    def predict(self, body: bytes = BODIES[0], path: str = "", user: str = "") -> str:
+        """Returns the version that has answered; each request has its own connection."""
+        headers = {"x-user-id": user} if user else {}
+        reply = httpx.post(self.url + path, content=body, headers=headers, timeout=30)
+        assert reply.status_code == 200, reply.text
+        self.answered.append(reply.headers["x-request-id"])
+        return next(v for v, labels in LABELS.items() if labels == len(reply.json()))
+
+    def change(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs `offpath canary`, and waits until kept connections follow too."""
+        command = [sys.executable, "-m", "offpath", "canary", *arguments]
+        command += ["--log-dir", str(self.door.log_dir)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        time.sleep(1.5)
+        return done
+
+    def records(self, *ids: str) -> dict[str, dict[str, int]]:
+        """Returns the statuses of the records in the spool, by id and version."""
+        found: dict[str, dict[str, int]] = {}
+        for path in (self._folder / "spool").rglob("*.spool"):
+            for line in path.read_bytes().splitlines():
+                record = json.loads(line)
+                if not ids or record["event_id"] in ids:
+                    versions = found.setdefault(record["event_id"], {})
+                    assert record["version"] not in versions, "recorded twice"
+                    versions[record["version"]] = record["status"]
+        return found
+
+    def shadow_workers(self) -> list[int]:
+        """Returns the process ids of the running workers of version 2.0."""
+        management = f"unix:{self.door.run}/management.sock"
+        with ManagementClient(management, None) as client:
+            statuses = client.describe("defects")
+        (shadow,) = (one for one in statuses if one.model_version == "2.0")
+        return list(filter(is_alive, shadow.worker_pids))
+
+    @contextmanager
+    def stopped_shadow(self) -> Iterator[None]:
+        """Stops the workers of version 2.0 for a while."""
+        pids = self.shadow_workers()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def check_load(self, seen: Seen) -> None:
+        """Checks that nobody noticed anything, and that each request has its own record."""
+        print(f"{seen}, slowest {max(took for _, took in seen.took):.2f} s")
+        assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
+        records = self.records()
+        assert all(records[one]["1.0"] == 200 for one in seen.answered)
+        # A copy's error is not taken for the request's.
+        assert set(read_counts(self.door.metrics_url)) == {("200", "")}
+        wait_until(lambda: not list(self.door.bodies.iterdir()), 5)
+
+
+@pytest.fixture(scope="module", params=FRONTS)
+def split(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SplitDoor]:
+    folder = tmp_path_factory.mktemp("splits")
+    for version, top_k in LABELS.items():
+        made = build(folder, "near-free", "defects", version, top_k=top_k)
+        made.rename(folder / f"v{version}.mar")
+    options = ["v1.0", "v2.0", "--canary", "defects=2.0:40%"]
+    options += ["--canary-by", "x-user-id"]
+    run = FRONTS[request.param]
+    with run(folder, folder / "logs", *options, **log_variables(folder)) as door:
+        yield SplitDoor(door, folder)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+class TestDoor:
+    """The tests share a door for each server, and run in this order."""
+
+    def test_a_user_keeps_the_version_and_the_canary_while_its_share_grows(
+        self, split: SplitDoor
+    ) -> None:
+        users = [f"user-{n}" for n in range(60)]
+        first = {user: split.predict(user=user) for user in users}
+        assert {user: split.predict(user=user) for user in users} == first
+        canary = {user for user in users if first[user] == "2.0"}
+        assert 10 <= len(canary) <= 38  # 24 of 60, four standard deviations
+        assert split.predict(path="/1.0", user=min(canary)) == "1.0"
+        assert split.predict(path="/2.0", user=min(set(users) - canary)) == "2.0"
+        assert split.change("defects=2.0:70%").stdout.startswith(
+            "canary: defects=2.0:70%"
+        )
+        more = {user for user in users if split.predict(user=user) == "2.0"}
+        assert canary < more < set(users)
+        # Without the header, the address decides.
+        assert len({split.predict() for _ in range(10)}) == 1
+        wait_until(lambda: set(split.records()) >= set(split.answered), 10)
+
+    def test_wrong_changes_are_refused_and_change_nothing(
+        self, split: SplitDoor
+    ) -> None:
+        for arguments, said in (
+            (["defects=3.0:5%"], "defects 3.0 is not served"),
+            (["defects=1.0:5%"], "its archive comes first"),
+            (["--stop", "defcts"], "no canary and no shadow"),
+            (["defects=2.0:1%", "--shadow", "defects=2.0:1%"], "has two"),
+        ):
+            done = split.change(*arguments)
+            assert done.returncode == 1 and said in done.stderr, done.stderr
+        in_force = json.loads(split.change("--json").stdout)
+        assert in_force == {"canary": ["defects=2.0:70%"], "shadow": []}
+
+    def test_a_copy_finds_its_body_after_the_answer_and_the_body_goes_then(
+        self, split: SplitDoor
+    ) -> None:
+        assert split.change("--shadow", "defects=2.0:100%").returncode == 0
+        with split.stopped_shadow():
+            assert [split.predict(body) for body in BODIES] == ["1.0", "1.0"]
+            ids = split.answered[-2:]
+            # The clients have left, and the shadow has not begun.
+            assert split.records(*ids) == dict.fromkeys(ids, {"1.0": 200})
+            assert len(list(split.door.bodies.iterdir())) == 2
+        wait_until(lambda: split.records(*ids) == dict.fromkeys(ids, BOTH), 10)
+        wait_until(lambda: not list(split.door.bodies.iterdir()), 5)
+
+    def test_a_reload_keeps_the_shadow(self, split: SplitDoor) -> None:
+        done = split.door.reload()
+        assert done.returncode == 0, done.stderr
+        split.predict()
+        one = split.answered[-1]
+        wait_until(lambda: split.records(one)[one] == BOTH, 10)
+
+    def test_a_shadow_that_hangs_and_is_full_holds_no_answer(
+        self, split: SplitDoor
+    ) -> None:
+        """More clients than copies may wait; each delay is shorter than the copies' time-out."""
+        before = count_slow(split.door.metrics_url)
+        with split.stopped_shadow():
+            assert split.predict() == "1.0"
+            time.sleep(2.5)  # the copy is given up, and both are counted
+        # The time of the copy is not the request's.
+        assert count_slow(split.door.metrics_url) == before
+        time.sleep(10)  # the shadow gets copies again
+        clients = load(split.url, BODIES[:1], clients=COPIES + 8)
+        with split.stopped_shadow(), clients as seen:
+            time.sleep(6)
+            assert split.door.is_healthy()
+        held = [took for _, took in seen.took if took > 0.8]
+        print(f"{len(held)} of {len(seen.took)} requests were held: {held}")
+        assert len(held) <= COPIES + 4 and max(held, default=0) < 2
+        split.check_load(seen)
+
+    def test_killed_shadows_are_not_noticed_and_come_back(
+        self, split: SplitDoor
+    ) -> None:
+        with load(split.url, BODIES, clients=4, pause_s=0.02) as seen:
+            for _ in range(3):
+                for pid in split.shadow_workers():
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(2)
+                assert split.door.is_healthy()
+        split.check_load(seen)
+
+        def is_back() -> bool:
+            split.predict()
+            time.sleep(0.5)
+            return split.records(split.answered[-1])[split.answered[-1]] == BOTH
+
+        wait_until(is_back, 60)
+
+    def test_sigterm_ends_with_a_shadow(self, split: SplitDoor) -> None:
+        with load(split.url, BODIES, clients=4) as seen:
+            time.sleep(1)
+            assert split.door.terminate() == 0
+        assert set(seen.statuses) == {200} and not seen.broken
+        assert not split.door.bodies.exists()
