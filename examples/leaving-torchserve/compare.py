@@ -57,21 +57,21 @@ def main(reference: str) -> None:
     bodies = {file.name: file.read_bytes() for file in sorted(BUNDLED.glob("*.jpg"))}
     bodies["damaged.jpg"] = bodies["espresso.jpg"][:1000]
     asked: dict[str, dict[str, Answer]] = {}
+    worst = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for server in make_servers(SERVERS, load_model(reference), cores=1):
             reason = server.why_not()
             if reason is not None:
-                print(f"{server.name}: left out, {reason}")
+                print(f"{server.name}: left out, {reason}", flush=True)
                 continue
-            asked[server.name] = ask_all(server, Path(folder) / server.name, bodies)
-    first = next(iter(asked.values()))
-    worst = 0.0
-    for server_name, answers in asked.items():
-        print(server_name)
-        for name, answer in answers.items():
-            (label, probability), *_ = answer.items()
-            print(f"  {name:<14} {probability:.6f}  {label}")
-            worst = max(worst, compare(first[name], answer))
+            print(f"{server.name}: starting ...", flush=True)
+            answers = ask_all(server, Path(folder) / server.name, bodies)
+            asked[server.name] = answers
+            first = next(iter(asked.values()))
+            for name, answer in answers.items():
+                (label, probability), *_ = answer.items()
+                print(f"  {name:<14} {probability:.6f}  {label}", flush=True)
+                worst = max(worst, compare(first[name], answer))
     print(f"largest difference of any probability: {worst:.1e}")
     if worst > MOST_DIFFERENCE or len(asked) < 2:
         sys.exit(1)

@@ -18,7 +18,7 @@ function make(tag, text, className) {
 }
 
 function formatMs(ms) {
-  return `${ms < 10 ? ms.toFixed(2) : ms.toFixed(1)} ms`;
+  return `${ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)} ms`;
 }
 
 // "decode;dur=11.2, total;dur=15" -> [["decode", 11.2], ["total", 15]]
