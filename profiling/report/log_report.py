@@ -21,7 +21,6 @@ from offpath.serving.log_tools.comparing import (
     sum_counts,
 )
 from offpath.serving.log_tools.record_sets import STAGES
-from offpath.serving.printable import printable
 
 LISTED_LABELS = 15
 CHART_LABELS = 7
@@ -125,7 +124,7 @@ def _show_labels(compared: Comparison) -> Iterable[Table | Chart]:
         StackedBar(
             side.upper(),
             [
-                *((printable(one[0]), one[at + 1]) for one in first),
+                *((one[0], one[at + 1]) for one in first),
                 ("other labels", others[at]),
             ],
             f"{totals[at]:,}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.handler.stages import Stage
 from offpath.serving.log_tools.objects import DOWNLOADS_AT_ONCE, LogStore, explain
@@ -102,28 +102,28 @@ def load_sets(
         on_damage: Called with the place of each object or line that is no record, and the reason.
 
     Raises:
-        ExpectedError: A store cannot be read.
+        ExpectedError: A store cannot be read, or the temporary folder is full.
     """
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="offpath-report-") as folder:
-        with duckdb.connect(f"{folder}/records.db") as database:
-            database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-            database.execute("SET preserve_insertion_order = false")
-            # An empty table with the right columns.
-            database.execute(_PARSE, [""])
-            database.execute(
-                f"CREATE TABLE records AS FROM ({_KEEP}) LIMIT 0",
-                _bind("", RecordSet("")),
-            )
-            stores = {one.uri: open_store(one.uri) for one in sets.values()}
-            for store in stores.values():
-                here = {name: one for name, one in sets.items() if one.uri == store.uri}
-                try:
-                    _load_store(database, store, here, progress, on_damage)
-                except Exception as error:
-                    raise explain(error, store.uri) from error
-            yield database
+        try:
+            stores = [open_store(uri) for uri in {it.uri: 0 for it in sets.values()}]
+            with duckdb.connect(f"{folder}/records.db") as database:
+                database.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+                database.execute("SET preserve_insertion_order = false")
+                # An empty table with the right columns.
+                database.execute(_PARSE, [""])
+                table = f"CREATE TABLE records AS FROM ({_KEEP}) LIMIT 0"
+                database.execute(table, _bind("", RecordSet("")))
+                for store in stores:
+                    of_store = {n: it for n, it in sets.items() if it.uri == store.uri}
+                    _load_store(database, store, of_store, progress, on_damage)
+                yield database
+        except duckdb.OperationalError as error:
+            # The disk is full, or a single value needs more than the memory's limit.
+            why = str(error).strip().splitlines()[0]
+            raise ExpectedError(f"{why}; set TMPDIR to a disk with room") from error
 
 
 def _load_store(
@@ -134,10 +134,6 @@ def _load_store(
     on_damage: Callable[[str], None],
 ) -> None:
     names_of: dict[str, list[str]] = {}
-    for name, one in sets.items():
-        for below in one.period.days():
-            for key in filter(one.period.may_hold, store.list_keys(below)):
-                names_of.setdefault(key, []).append(name)
 
     def load(key: str) -> list[str]:
         """Inserts an object's records and returns its damage."""
@@ -145,6 +141,8 @@ def _load_store(
             data = store.get(key)
         except DamagedObject as error:
             return [f"{key}: {error}"]
+        if not data:
+            return []
         # Bytes that are no UTF-8 become \xNN, which is not JSON either.
         text = data.removesuffix(b"\n").decode(errors="backslashreplace")
         with database.cursor() as cursor:
@@ -153,18 +151,22 @@ def _load_store(
                 filters = _bind(name, sets[name])
                 cursor.execute(f"INSERT INTO records {_KEEP}", filters)
             bad = cursor.execute(f"SELECT number FROM part WHERE NOT ({_IS_RECORD})")
-            lines = data.splitlines() if (numbers := sorted(bad.fetchall())) else []
-        return [
-            f"{key} line {number}: {find_damage(lines[number - 1])}"
-            for (number,) in numbers
-        ]
+            numbers = sorted(number for (number,) in bad.fetchall())
+        lines = data.split(b"\n") if numbers else []
+        return [f"{key} line {n}: {find_damage(lines[n - 1])}" for n in numbers]
 
     pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE)
     try:
+        for name, one in sets.items():
+            for below in one.period.days():
+                for key in filter(one.period.may_hold, store.list_keys(below)):
+                    names_of.setdefault(key, []).append(name)
         for done, damage in enumerate(pool.map(load, names_of), start=1):
             progress(done, len(names_of))
             for place in damage:
                 on_damage(place)
+    except Exception as error:
+        raise explain(error, store.uri) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,7 +146,7 @@ def test_few_records_raise_no_alarm_and_the_report_says_so(
     [
         pytest.param(lambda data: b"{\n" + data, id="torn-line"),
         pytest.param(lambda data: b"[]\n7\n\n" + data, id="no-records"),
-        pytest.param(lambda data: data.replace(b"a2", b"\xff\x00"), id="not-text"),
+        pytest.param(lambda data: data.replace(b"a2", b"\xff"), id="not-text"),
         pytest.param(lambda data: b"[" * 100_000 + b"\n" + data, id="nested"),
         pytest.param(
             lambda data: b'{"event_id": "a", "inference_time": "soon"}\n' + data,
@@ -176,6 +179,7 @@ def test_a_truncated_object_is_named_and_the_rest_is_compared(
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
     first = path.with_name(f"0{path.name}")
     first.write_bytes(path.read_bytes()[:30])
+    path.with_name("empty.jsonl").touch()
     arguments = ("--a", uri, "--b", uri, "--fail-if", "pairs<1")
     done = run("logs", "report", *arguments)
     assert done.code == 1 and "--fail-if pairs<1: 0" in done.err
@@ -183,6 +187,23 @@ def test_a_truncated_object_is_named_and_the_rest_is_compared(
         run("logs", "read", uri).err.removeprefix("offpath: ").splitlines()
     )
     assert "1 objects or lines cannot be read" in done.out
+
+
+@pytest.mark.slow
+def test_a_full_temporary_folder_is_named_with_its_cure(tmp_path: Path) -> None:
+    records = [record(f"{n}" * 100, user_id="x" * 200) for n in range(5000)]
+    uri = write_log(tmp_path / "out", records)
+    # A file's largest size stands for a full disk: the next write fails.
+    limited = ["bash", "-c", 'ulimit -f 512; exec "$@"', "-", sys.executable]
+    command = ["-m", "offpath", "logs", "report", "--a", uri, "--b", uri]
+    (tmp_path / "tmp").mkdir()
+    environ = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run(
+        [*limited, *command], capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("offpath: ") and "set TMPDIR" in done.stderr
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_records_of_other_handlers_and_with_few_fields_are_counted(
