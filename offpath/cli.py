@@ -23,6 +23,7 @@ FAILED, WRONG_USAGE = 1, 2
 # `offpath predict` never imports torch.
 COMMANDS = {
     "archive": "offpath.commands.archive",
+    "batch": "offpath.commands.batch",
     "bench": "offpath.commands.bench",
     "canary": "offpath.commands.canary",
     "check": "offpath.commands.check",

@@ -6,17 +6,45 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class RateColumn(ProgressColumn):
+    """The rate, per second."""
+
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        return Text("" if rate is None else f"{rate:.0f}/s")
 
 
 @contextlib.contextmanager
 def counting_bar(
-    what: str, is_shown: bool = True
+    what: str, is_shown: bool = True, has_rate: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Yields the function to call with (done, total)."""
+    """Yields the function to call with (done, total).
+
+    Args:
+        has_rate: the bar also shows the rate and the remaining time.
+    """
     console = Console(stderr=True)
+    columns: list[ProgressColumn] = [
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+    ]
+    if has_rate:
+        columns += [RateColumn(), TimeRemainingColumn()]
     with Progress(
-        *(TextColumn(what), BarColumn(), MofNCompleteColumn()),
+        *columns,
         console=console,
         transient=True,
         disable=not (is_shown and console.is_terminal),

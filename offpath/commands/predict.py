@@ -21,10 +21,8 @@ from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
+from offpath.serving.offline.storage import IMAGE_SUFFIXES
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-)
 BODY_SHOWN = 60
 
 

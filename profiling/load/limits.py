@@ -8,9 +8,7 @@ engine of each of our archives under test, whose share of the limit would otherw
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
+from offpath.serving.process.parent import follow_parent
 
 DECODE, FORWARD = "decode", "forward"
 # Time for all processes to import torch and load the model.
@@ -124,19 +123,6 @@ def start_together(barrier: Barrier) -> None:
     follow_parent()
     torch.set_num_threads(1)
     _barrier = barrier
-
-
-def follow_parent() -> None:
-    """Ends this process when its parent is killed; a pool's process would wait for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        raise RuntimeError("not in a process of LimitMeter")
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def run_for(seconds: float, step: Callable[[], int]) -> Rate:

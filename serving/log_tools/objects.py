@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,23 +37,31 @@ class LogStore(Protocol):
         """
 
 
+def make_client(
+    options: S3Options, connections: int, retries: Mapping[str, Any] = {}
+) -> Any:
+    """Makes a boto3 client for S3; threads may share it."""
+    import boto3
+    from botocore.config import Config
+
+    config = make_client_config(options)
+    config |= {"max_pool_connections": connections}
+    config["retries"] |= retries
+    return boto3.client(
+        "s3",
+        region_name=options.region,
+        endpoint_url=options.endpoint_url,
+        config=Config(**config),
+    )
+
+
 class S3Store:
     """Objects in an S3 bucket."""
 
     def __init__(self, uri: str, options: S3Options) -> None:
-        import boto3
-        from botocore.config import Config
-
         self.uri = uri
         self._bucket, self._prefix = split_s3_uri(uri)
-        config = make_client_config(options)
-        config["max_pool_connections"] = DOWNLOADS_AT_ONCE
-        self._client: Any = boto3.client(
-            "s3",
-            region_name=options.region,
-            endpoint_url=options.endpoint_url,
-            config=Config(**config),
-        )
+        self._client = make_client(options, DOWNLOADS_AT_ONCE)
 
     def list_keys(self, below: str) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(

@@ -106,6 +106,7 @@ def list_commands(folder: Path) -> list[list[str]]:
     log, ids = f"file://{folder}/log", str(folder / "ids")
     return [
         ["archive", "--model", "none.py", "--weights", "none.pt"],
+        ["batch", "none.mar", str(folder), str(folder / "out")],
         ["check", "nowhere.properties"],
         ["export", "triton", "none.mar", "--output", str(folder / "triton")],
         ["export", "ray", "none.mar", "--output", str(folder / "ray")],

@@ -13,7 +13,7 @@ import click
 import torch
 import yaml
 
-from offpath.archive.mar_file import MANIFEST
+from offpath.archive.mar_file import HAND_OVER, MANIFEST, OUR_HANDLER
 from tests.profiling.runs import make_compare
 from tests.support.hostile_archives import ALIASES
 from tests.support.pictures import jpeg
@@ -100,13 +100,19 @@ def write_files(folder: Path) -> None:
     whole = (folder / "good.mar").read_bytes()
     (folder / "truncated.mar").write_bytes(whole[: len(whole) // 2])
     (folder / "store" / "good.mar").write_bytes(whole)
+    entry = "offpath/handler/classifier_entry.py"
+    write_archive(folder / "ours.mar", entry, configFile="model-config.yaml")
+    with zipfile.ZipFile(folder / "ours.mar", "a") as archive:
+        for name in (OUR_HANDLER, HAND_OVER):
+            archive.writestr(name, "")
     with zipfile.ZipFile(folder / "bare.mar", "w") as archive:
         archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bare"}}))
 
 
-def write_archive(path: Path, handler: str) -> None:
+def write_archive(path: Path, handler: str, **files: str) -> None:
     """Writes an archive with a manifest and a configuration, and nothing that runs."""
     model = {"modelName": path.stem, "modelVersion": "1.0", "handler": handler}
+    model |= files
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(MANIFEST, json.dumps({"model": model}))
         archive.writestr("model-config.yaml", "batchSize: 8\nhandler: {}\n")

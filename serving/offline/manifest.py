@@ -1,0 +1,143 @@
+"""The list of a run's pictures, stored beside the results before the first part.
+
+Parts follow from it, so a run that was killed continues with the same parts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from offpath.handler.errors import WrongOption
+from offpath.serving.offline.part_runner import count_rows
+from offpath.serving.offline.storage import IMAGE_SUFFIXES, READERS, S3, Storage
+
+MANIFEST = "_manifest.json.gz"
+# Parts per worker, so that the last parts of all workers end at about the same time.
+PARTS_PER_WORKER = 32
+LEAST_PART, MOST_PART = 16, 2000
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A run.
+
+    Attributes:
+        input: INPUT of the command.
+        archive: SHA-256 of the archive.
+        format: jsonl or parquet.
+        part_size: pictures per part.
+        pictures: their names, without repetitions.
+    """
+
+    input: str
+    archive: str
+    format: str
+    part_size: int
+    pictures: list[str]
+
+    def parts(self) -> dict[str, list[str]]:
+        """Returns the name of each part's file with the part's pictures."""
+        size = self.part_size
+        return {
+            f"part-{number:05}.{self.format}": self.pictures[start : start + size]
+            for number, start in enumerate(range(0, len(self.pictures), size))
+        }
+
+
+def choose_part_size(pictures: int, workers: int) -> int:
+    """Returns the number of pictures per part."""
+    size = -(-pictures // (PARTS_PER_WORKER * workers))
+    return max(LEAST_PART, min(MOST_PART, size))
+
+
+def list_pictures(storage: Storage, place: str, takes_all: bool) -> list[str]:
+    """Returns the pictures of a folder, an s3:// prefix, or a file with one name per line.
+
+    Raises:
+        WrongOption: there are none.
+    """
+    path = Path(place)
+    if not place.startswith(S3) and not path.is_dir():
+        names = read_list(path)
+    else:
+        found = storage.list(place if place.startswith(S3) else str(path.absolute()))
+        names = [
+            name
+            for name in found
+            if takes_all or os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+        ]
+    if not names:
+        raise WrongOption(
+            f"INPUT {place!r} holds no pictures, by the ends of their names; --all-files takes "
+            "every file"
+        )
+    return names
+
+
+def read_list(path: Path) -> list[str]:
+    """Reads a list of paths and s3:// names, each once."""
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except FileNotFoundError:
+        raise WrongOption(f"INPUT {str(path)!r}: no such folder or file") from None
+    except UnicodeDecodeError as error:
+        raise WrongOption(
+            f"INPUT {str(path)!r} is not a list of pictures ({error}); expected a folder, "
+            "s3://BUCKET/PREFIX, or a text file with one path per line"
+        ) from error
+    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+
+
+def open_manifest(storage: Storage, output: str, **wanted: str) -> Manifest | None:
+    """Reads the manifest of an earlier run; None without one.
+
+    Args:
+        wanted: attributes that it must have.
+
+    Raises:
+        WrongOption: the earlier run was another, or OUTPUT holds something else.
+    """
+    try:
+        content = storage.read(f"{output}/{MANIFEST}")
+    except FileNotFoundError:
+        if any("/." not in name[len(output) :] for name in storage.list(output)):
+            raise WrongOption(
+                f"OUTPUT {output!r} holds files but no {MANIFEST}; choose an empty place"
+            ) from None
+        return None
+    found = Manifest(**json.loads(gzip.decompress(content)))
+    for key, value in wanted.items():
+        if getattr(found, key) != value:
+            raise WrongOption(
+                f"OUTPUT {output!r} was begun with another {key} ({getattr(found, key)!r:.80}); "
+                "choose another OUTPUT, or repeat the first command"
+            )
+    return found
+
+
+def write_manifest(storage: Storage, output: str, manifest: Manifest) -> None:
+    """Stores the manifest; the first file of a run."""
+    content = gzip.compress(json.dumps(asdict(manifest)).encode(), 1, mtime=0)
+    storage.write(f"{output}/{MANIFEST}", content)
+
+
+def count_results(
+    storage: Storage, output: str, parts: Iterable[str]
+) -> Counter[str | None]:
+    """Counts the rows of all parts by the type of the error; None stands for an answer."""
+
+    def count(part: str) -> Counter[str | None]:
+        return count_rows(part, storage.read(f"{output}/{part}"))
+
+    counts: Counter[str | None] = Counter()
+    with ThreadPoolExecutor(READERS) as pool:
+        for some in pool.map(count, parts):
+            counts += some
+    return counts

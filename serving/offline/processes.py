@@ -1,0 +1,145 @@
+"""Runs parts in processes that are forked from one which has imported torch."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.log_tools.objects import explain
+from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
+from offpath.serving.process.parent import follow_parent
+
+# Imported once, and shared by all workers.
+PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]
+# Ends of workers without a finished part, beyond one for each part that is left.
+MOST_BROKEN = 3
+
+# Names of parts' files with their pictures.
+Parts = Mapping[str, Sequence[str]]
+# Called with the name of a part, the time at which its worker began it, and the worker's threads.
+OnPart = Callable[[str, float, int], None]
+
+# Of a worker: the arguments of its runner, and the runner once the model is loaded.
+_arguments: tuple[Any, ...] = ()
+_runner: PartRunner | None = None
+
+
+def run_parts(
+    job: Job,
+    folder: Path,
+    workers: int,
+    parts: Parts,
+    on_part: OnPart,
+) -> None:
+    """Runs all parts.
+
+    Args:
+        folder: the unpacked archive.
+        on_part: called for each part that is stored.
+
+    Raises:
+        ExpectedError: the model cannot be loaded, the storage fails, or a part ends its worker
+            again and again; all others are stored then.
+    """
+    # Threads of OpenBLAS do not survive a fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    left, broken = dict(parts), 0
+    while left:
+        before, at_once = len(left), 1 if broken else workers
+        try:
+            run_pool(context, job, folder, at_once, left, on_part)
+        except BrokenProcessPool as error:
+            broken = broken + 1 if len(left) == before else 0
+            if broken > len(left) + MOST_BROKEN:
+                raise ExpectedError(
+                    f"{len(left)} parts are missing, for instance {min(left)}: workers end (out of "
+                    "memory?) when they load the model or classify one of its pictures; all other "
+                    "parts are stored"
+                ) from error
+            # The parts that were running come last, so that one of them cannot hold up the others.
+            for part in list(left)[:at_once]:
+                left[part] = left.pop(part)
+
+
+def run_pool(
+    context: Any,
+    job: Job,
+    folder: Path,
+    workers: int,
+    left: dict[str, Sequence[str]],
+    on_part: OnPart,
+) -> None:
+    """Runs parts in one pool, and removes those that are stored from `left`."""
+    numbers = context.SimpleQueue()
+    for number in range(workers):
+        numbers.put(number)
+    pool = ProcessPoolExecutor(workers, context, prepare, (job, folder, numbers))
+    try:
+        futures = [pool.submit(run_part, job, *part) for part in left.items()]
+        for future in as_completed(futures):
+            part, began_s, threads, failure = future.result()
+            if failure:
+                raise ExpectedError(failure)
+            del left[part]
+            on_part(part, began_s, threads)
+    finally:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def prepare(job: Job, folder: Path, numbers: Any) -> None:
+    """Sets a worker up; its model is loaded with its first part."""
+    global _arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Its only warning is that TensorRT is not installed, which no archive of ours needs.
+    logging.getLogger("ts.torch_handler.base_handler").setLevel(logging.ERROR)
+    follow_parent()
+    _arguments = job, folder, choose_gpu(job, numbers.get())
+
+
+def choose_gpu(job: Job, number: int) -> int | None:
+    """Returns the index of a worker's GPU, in turn; None for the CPU."""
+    if job.device == "cpu":
+        return None
+    import torch
+
+    count = torch.cuda.device_count()
+    return number % count if count else None
+
+
+def run_part(
+    job: Job, part: str, names: Sequence[str]
+) -> tuple[str, float, int, str | None]:
+    """Runs a part in a worker; returns what `on_part` takes, and what went wrong."""
+    global _runner
+    try:
+        _runner = _runner or PartRunner(*_arguments)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return part, 0.0, 0, f"the model cannot be loaded: {reason}"
+    began_s = time.monotonic()
+    try:
+        _runner.run(part, names)
+    except ModelBroken:
+        os._exit(1)
+    except Exception as error:
+        explained = explain(error, job.output)
+        reason = f"{explained}; the same command continues with the missing parts"
+        if explained is error:
+            reason = traceback.format_exc()
+        return part, 0.0, 0, reason
+    return part, began_s, _runner.threads, None

@@ -1,0 +1,135 @@
+"""`offpath batch` as a user runs it: the answers, what is left out, and where a run continues."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import httpx
+import pytest
+
+from offpath.handler.errors import WrongOption
+from offpath.handler.prediction_log.log_settings import S3Options
+from offpath.serving.offline.manifest import list_pictures
+from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
+from offpath.serving.offline.storage import Storage, split_name
+from offpath.serving.torchserve.server import TorchServe
+from tests.support.pictures import accepted, jpeg, rejected
+
+FILES = Storage(S3Options())
+
+
+def batch(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "offpath", "batch", *map(str, arguments), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def read_rows(folder: Path) -> dict[str, dict]:
+    lines = [
+        line for path in sorted(folder.glob("part-*.jsonl")) for line in path.open("rb")
+    ]
+    rows = {row["input"]: row for row in map(json.loads, lines)}
+    assert len(rows) == len(lines)
+    return rows
+
+
+@pytest.mark.server
+def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
+    model_store: Path, server: TorchServe, tmp_path: Path
+) -> None:
+    bodies = {f"{name}.jpg": body for name, body in accepted().items()}
+    bodies |= {f"{name}.jpg": body for name, (body, _, _) in rejected().items()}
+    for name, body in bodies.items():
+        (tmp_path / name).write_bytes(body)
+    names = [*bodies, "gone.jpg"]
+    (tmp_path / "list.txt").write_text(
+        "\n".join(f"{tmp_path / name}" for name in [*names, names[0]]) + "\n\n"
+    )
+    run = (model_store / "near-free.mar", tmp_path / "list.txt", tmp_path / "out")
+    first = batch(*run, "--max-errors", len(rejected()) + 1)
+    assert first.returncode == 0, first.stderr
+    rows = read_rows(tmp_path / "out")
+    assert list(map(Path, rows)) == [tmp_path / name for name in names]
+    url = f"{server.inference_url}/predictions/near-free"
+    for name, body in bodies.items():
+        row, reply = rows[str(tmp_path / name)], httpx.post(url, content=body)
+        assert row["status"] == reply.status_code, name
+        if reply.status_code == 200:
+            assert list(row["answer"]) == list(reply.json()), name
+            assert row["answer"] == pytest.approx(reply.json(), abs=1e-6)
+            assert row["label"] == next(iter(row["answer"]))
+            assert row["score"] == row["answer"][row["label"]]
+        else:
+            assert row["answer"] == reply.json()
+            assert row["error"] == reply.json()["type"]
+    assert rows[str(tmp_path / "gone.jpg")]["error"] == "Unreadable"
+    summary = json.loads(first.stdout)
+    assert summary["pictures"] == len(names) and summary["resumed"] == 0
+    assert summary["failed"] == sum(summary["errors"].values()) == len(rejected()) + 1
+    assert summary["threads_per_worker"] == 1
+
+    part = tmp_path / "out" / "part-00001.jsonl"
+    content = part.read_bytes()
+    part.unlink()
+    again = batch(*run, "--workers", 1)
+    assert again.returncode == 1
+    assert "13 of 26 pictures have no answer" in again.stderr
+    assert part.read_bytes() == content
+    assert json.loads(again.stdout)["resumed"] == 16
+    other = batch(model_store / "classifier.mar", *run[1:])
+    assert other.returncode == 2 and "begun with another archive" in other.stderr
+
+
+def test_pictures_are_chosen_by_their_suffix_unless_all_are_wanted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("b.JPG", "in/a.png", "notes.txt", "no-suffix"):
+        (tmp_path / name).write_bytes(jpeg())
+    place = str(tmp_path)
+    assert list_pictures(FILES, place, False) == [f"{place}/b.JPG", f"{place}/in/a.png"]
+    assert len(list_pictures(FILES, place, True)) == 4
+    (tmp_path / "in").chmod(0)
+    (tmp_path / "b.JPG").unlink()
+    (tmp_path / "in" / "a.png").unlink()
+    with pytest.raises(WrongOption, match="--all-files"):
+        list_pictures(FILES, place, False)
+
+
+def test_an_objects_key_may_hold_any_character() -> None:
+    assert split_name("s3://bucket/a b?c#d/ä.jpg") == ("bucket", "a b?c#d/ä.jpg")
+
+
+@pytest.mark.parametrize(
+    "body, label",
+    [
+        pytest.param(b'{"b":0.5,"a":0.25}', ("b", 0.5), id="predictions"),
+        pytest.param(b"{}", (None, None), id="nothing-reaches-the-threshold"),
+        pytest.param(b'{"boxes":[1]}', (None, None), id="custom-object"),
+        pytest.param(b"[1]", (None, None), id="custom-list"),
+    ],
+)
+def test_a_row_has_the_best_label_where_the_answer_has_one(
+    body: bytes, label: tuple
+) -> None:
+    row = json.loads(make_row("a", 200, body))
+    assert (row["label"], row["score"], row["answer"]) == (*label, json.loads(body))
+
+
+def test_parquet_has_the_columns_of_the_rows(tmp_path: Path) -> None:
+    error = b'{"code":415,"type":"UnsupportedFormat","message":"no"}'
+    lines = make_row("a\udcff'ä", 200, b'{"x\xc3\xa4":0.5}') + make_row("b", 415, error)
+    content = make_parquet(lines)
+    (tmp_path / "a.parquet").write_bytes(content)
+    found = duckdb.read_parquet(str(tmp_path / "a.parquet"))
+    assert found.columns == ["input", "status", "label", "score", "error", "answer"]
+    assert found.fetchall() == [
+        ("a�'ä", 200, "xä", 0.5, None, '{"xä":0.5}'),
+        ("b", 415, None, None, "UnsupportedFormat", error.decode()),
+    ]
+    expected = Counter({None: 1, "UnsupportedFormat": 1})
+    assert count_rows("a.parquet", content) == count_rows("a.jsonl", lines) == expected

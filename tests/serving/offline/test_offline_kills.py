@@ -1,0 +1,167 @@
+"""`offpath batch` on a real S3 server, killed at random times."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import psutil
+import pytest
+
+from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
+from tests.support.bucket import Bucket
+from tests.support.pictures import jpeg
+
+pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1800)]
+ROUNDS = 10
+PICTURES = 1500
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with run_seaweedfs() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(server: S3Server) -> Bucket:
+    """Returns a bucket with pictures below in/, one of them damaged."""
+    bucket = Bucket(server)
+    bodies = [jpeg(size=(640, 480)), jpeg("chelsea", (900, 700))]
+
+    def put(number: int) -> None:
+        body = b"no picture" if number == 700 else bodies[number % 2]
+        key = f"in/{number % 7}/{number} ?#ä.jpg"
+        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(PICTURES)))
+    return bucket
+
+
+def start(server: S3Server, *arguments: str) -> psutil.Popen:
+    return psutil.Popen(
+        [sys.executable, "-m", "offpath", "batch", *arguments],
+        env={**os.environ, **server.environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def find_workers(process: psutil.Popen) -> list[psutil.Process]:
+    """Returns the processes that the fork server forked."""
+    return [w for child in process.children() for w in child.children()]
+
+
+def count_parts(bucket: Bucket, output: str) -> int:
+    """Counts the parts that are stored."""
+    prefix = output.partition(f"{bucket.name}/")[2] + "/part-"
+    listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=prefix)
+    return int(listed["KeyCount"])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_ten_kills_lose_and_double_no_picture(
+    form: str, server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    outputs = [f"s3://{bucket.name}/{form}-0"]
+    found: Counter[str] = Counter()
+
+    def run(output: str) -> psutil.Popen:
+        place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", output)
+        url = ("--endpoint-url", server.endpoint_url, "--json", "--max-errors", "1")
+        return start(server, *place, "--format", form, *url)
+
+    for _ in range(ROUNDS):
+        process = run(outputs[-1])
+        # Some kills come while the model is loaded, the others after some parts.
+        wanted = count_parts(bucket, outputs[-1]) + chance.randrange(6)
+        while process.poll() is None and count_parts(bucket, outputs[-1]) < wanted:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1))
+        family = [process, *process.children(recursive=True)]
+        if process.poll() is not None:
+            assert process.returncode == 0, process.communicate()
+            outputs.append(f"s3://{bucket.name}/{form}-{len(outputs)}")
+            found["finished"] += 1
+            continue
+        # All of them as at the loss of a machine, or the command alone.
+        kind = chance.choice(("all", "command"))
+        for one in family if kind == "all" else family[:1]:
+            if one.is_running():
+                os.kill(one.pid, signal.SIGKILL)
+        process.wait()
+        found[kind] += 1
+        assert psutil.wait_procs(family[1:], timeout=60)[1] == []
+    print(f"{dict(found)} on {len(outputs)} outputs")
+    for output in outputs:
+        process = run(output)
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err
+        summary = json.loads(out)
+        print(summary)
+        assert (summary["pictures"], summary["failed"]) == (PICTURES, 1)
+        compare(bucket, output, tmp_path / output.rpartition("/")[2])
+
+
+def compare(bucket: Bucket, output: str, folder: Path) -> None:
+    """Asserts that each picture of the bucket has one row below OUTPUT."""
+    folder.mkdir()
+    prefix = output.rpartition("/")[2] + "/"
+    for key in bucket.keys():
+        if key.startswith(f"{prefix}part-"):
+            path = str(folder / key.rpartition("/")[2])
+            bucket.client.download_file(bucket.name, key, path)
+    (suffix,) = {path.suffix for path in folder.iterdir()}
+    read = duckdb.read_parquet if suffix == ".parquet" else duckdb.read_json
+    rows = read(f"{folder}/*{suffix}")
+    counts = Counter(name for (name,) in rows.project("input").fetchall())
+    asked = {f"s3://{bucket.name}/{k}" for k in bucket.keys() if k.startswith("in/")}
+    assert counts == dict.fromkeys(asked, 1) and len(asked) == PICTURES
+    assert rows.filter("status <> 200").project("error").fetchall() == [
+        ("UnsupportedFormat",)
+    ]
+
+
+def test_the_parts_of_a_killed_worker_are_given_to_another(
+    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", str(output))
+    url = ("--endpoint-url", server.endpoint_url, "--json", "--max-errors", "1")
+    process = start(server, *place, *url)
+    while len(list(output.glob("part-*"))) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    find_workers(process)[0].kill()
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["pictures"], summary["resumed"]) == (PICTURES, 0)
+    rows = duckdb.read_json(f"{output}/part-*.jsonl").project("input").fetchall()
+    assert len(rows) == len(set(rows)) == PICTURES
+
+
+def test_what_the_storage_refuses_ends_the_run_with_one_line(
+    server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
+) -> None:
+    place = (f"s3://{bucket.name}/in", "s3://no-such-bucket/out")
+    url = ("--endpoint-url", server.endpoint_url)
+    process = start(server, str(model_store / "near-free.mar"), *place, *url)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert len(err.splitlines()) == 1 and b"does not exist: create it" in err
