@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,9 @@ from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import MissingPackage
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.granian.reports import Reports
 from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
 from offpath.serving.granian.status_pages import StatusPages
-from offpath.serving.process.guard import Guard
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
@@ -97,26 +96,16 @@ class GranianServer(TorchServe):
         self._ports = choose_ports(self.settings)
         reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with open(self.log_path, "ab") as log, theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, str(Path(__file__).with_name("supervisor.py"))),
-                    *("--model-store", str(self.settings.model_store.resolve())),
-                    *("--run", str(folder), "--reports", str(theirs.fileno())),
-                ],
-                env={
-                    "OMP_WAIT_POLICY": "passive",  # see torchserve/launch.py
-                    **os.environ,
-                    **self.settings.env,
-                    WARM_UP_VARIABLE: self.warm_up_key,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                # Ctrl-C then reaches only this process, which ends the whole session.
-                start_new_session=True,
+            program = [sys.executable, str(Path(__file__).with_name("supervisor.py"))]
+            store = ["--model-store", str(self.settings.model_store.resolve())]
+            run = ["--run", str(folder), "--reports", str(theirs.fileno())]
+            # OMP_WAIT_POLICY: see torchserve/launch.py
+            environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+            environment |= self.settings.env
+            pass_fds = [theirs.fileno()]
+            self._start_process(
+                program + store + run, environment, log, pass_fds=pass_fds
             )
-        self._guard = Guard(self._process.pid, folder)
         self._reports = Reports(self._models, socket.gethostname())
         self._pages = StatusPages(self._reports)
         for kind in {"management", *socket_kinds(self.settings)} - {"inference"}:
@@ -144,22 +133,13 @@ class GranianServer(TorchServe):
             unpack_mar(read_mar(Path(model.archive)), unpacked)
             for number in model.slots:
                 has_socket = settings.unix_sockets or is_routed
-                slots.append(
-                    {
-                        "number": number,
-                        "name": model.name,
-                        "version": model.version,
-                        "folder": str(unpacked),
-                        "settings": model.settings,
-                        "device": model.device,
-                        "device_ids": model.device_ids,
-                        "turn": number - model.first_slot,
-                        "listen": (
-                            str(folder / name_socket(number)) if has_socket else port
-                        ),
-                        "queue": model.share_queue(int(properties["job_queue_size"])),
-                    }
-                )
+                own = {
+                    "number": number,
+                    "folder": str(unpacked),
+                    "listen": str(folder / name_socket(number)) if has_socket else port,
+                    "queue": model.share_queue(int(properties["job_queue_size"])),
+                }
+                slots.append({**asdict(model), **own})
         if is_routed:
             slots.append({"number": len(slots), "name": "router", "listen": port})
         plan = {

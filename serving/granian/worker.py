@@ -345,7 +345,7 @@ def choose_gpu(slot: dict[str, Any]) -> int | None:
 
     count, ids = torch.cuda.device_count(), slot["device_ids"]
     if ids and count and max(ids) < count:
-        return int(ids[slot["turn"] % len(ids)])
+        return int(ids[(slot["number"] - slot["first_slot"]) % len(ids)])
     if ids:
         logger.warning("deviceIds %s are ignored: this host has %d GPUs", ids, count)
     return slot["number"] % count if count else None

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,12 +91,8 @@ class ServerMetric(Protocol):
         """Adds to a counter, or sets a gauge."""
 
 
-class MakeMetric(Protocol):
-    """Makes a metric of the surrounding server, under one of the names that TorchServe shows."""
-
-    def __call__(
-        self, name: str, labels: Sequence[str], is_counter: bool
-    ) -> ServerMetric: ...
+# Makes a metric of the surrounding server: name, names of the labels, whether it is a counter.
+MakeMetric = Callable[[str, Sequence[str], bool], ServerMetric]
 
 
 class ArchivedHandler:

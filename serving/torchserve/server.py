@@ -9,9 +9,9 @@ from __future__ import annotations
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 from offpath.archive.mar_file import MarFile, read_archives
 from offpath.handler.errors import ExpectedError
@@ -282,25 +282,37 @@ class TorchServe:
         config_path = tmp_dir / "effective.properties"
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(log_dir / CONSOLE_LOG, "wb") as console:
-            self._process = subprocess.Popen(
+            self._start_process(
                 make_command(
                     self.settings,
                     properties.get("vmargs", ""),
                     config_path,
                     tmp_dir,
                 ),
+                make_environment(self.settings, tmp_dir, log_dir),
+                console,
                 cwd=tmp_dir,
-                env={
-                    **make_environment(self.settings, tmp_dir, log_dir),
-                    WARM_UP_VARIABLE: self.warm_up_key,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C then reaches only this process, which ends the whole session.
-                start_new_session=True,
             )
-        self._guard = Guard(self._process.pid, tmp_dir)
+
+    def _start_process(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[bytes],
+        **options: Any,
+    ) -> None:
+        """Starts the server's first process, and a guard that ends it if this process is killed."""
+        self._process = subprocess.Popen(
+            command,
+            env={**environment, WARM_UP_VARIABLE: self.warm_up_key},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # Ctrl-C then reaches only this process, which ends the whole session.
+            start_new_session=True,
+            **options,
+        )
+        self._guard = Guard(self._process.pid, _once_started(self._tmp_dir))
 
     def _log_lines(self) -> list[LogLine]:
         server_log = read_log(self.log_dir / self.server_log, self._log_start)

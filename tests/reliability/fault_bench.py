@@ -187,6 +187,7 @@ def run_stage(
     workers = len(bench.door.python_workers())
     given_up = bench.count_given_up()
     stage = Stage(name)
+    print(f"\n{bench.product}, {name}", end="", flush=True)
     bench.stages.append(stage)
     with load(bench.url, BODIES, clients=CLIENTS, pause_s=0.05) as stage.seen:
         time.sleep(0.5)

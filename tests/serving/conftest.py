@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from offpath.serving.granian.worker import WARM_UP_BATCHES
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import make_server
+from tests.support.scrape import wait_for_items
 
 
 @pytest.fixture(
@@ -31,4 +33,7 @@ def either(
         metrics_port=0,
     )
     with make_server(settings) as running:
+        for name in running.model_names():
+            # The warm-up is counted within a second.
+            wait_for_items(running, name, 2 * WARM_UP_BATCHES * 8)
         yield running

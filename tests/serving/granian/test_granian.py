@@ -439,8 +439,8 @@ def test_workers_take_gpus_as_torchserves_do(
     """`addThreads` of TorchServe's WorkLoadManager.java, for a model whose first slot is 4."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     slots = [
-        {"device": "gpu", "device_ids": ids, "number": number, "turn": turn}
-        for turn, number in enumerate(numbers)
+        {"device": "gpu", "device_ids": ids, "number": number, "first_slot": 4}
+        for number in numbers
     ]
     assert [choose_gpu(slot) for slot in slots] == gpus
     assert choose_gpu({**slots[0], "device": "cpu"}) is None
