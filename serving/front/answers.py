@@ -6,7 +6,9 @@ nginx collects a short line per answer in memory and writes the lines to a file 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
 
 MOST_BYTES = 4 << 20
+# Seconds, status and error type, as nginx.conf's format `answers` writes them.
+LINE = re.compile(r"[0-9.]+ [0-9]{3} \S*")
 
 
 class Answers:
@@ -44,7 +48,10 @@ class Answers:
             True if nginx must open another log, because this one was large.
         """
         whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
-        for line, count in Counter(whole.decode("ascii").splitlines()).items():
+        for line, count in Counter(whole.decode("ascii", "replace").splitlines()).items():
+            if LINE.fullmatch(line) is None:
+                # nginx could write a part of its lines only, because the disk was full.
+                continue
             seconds, _, answer = line.partition(" ")
             self._counts[answer] += count
             self._times.add(name_class(int(answer[:3])), float(seconds), count)
@@ -58,8 +65,10 @@ class Answers:
         for key, le, count in self._times.read():
             page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
         new = self._page.with_suffix(".new")
-        new.write_text("\n".join([*page, ""]), encoding="ascii")
-        new.replace(self._page)
+        # On a full disk the old page stays, and the next count tries again.
+        with contextlib.suppress(OSError):
+            new.write_text("\n".join([*page, ""]), encoding="ascii")
+            new.replace(self._page)
         return not self._log.exists()
 
     def close(self) -> None:
