@@ -27,7 +27,6 @@ from offpath.serving.front.nginx_config import (
     write_config,
     write_models,
 )
-from offpath.serving.front.splits import keep_served
 from offpath.serving.granian.slots import plan_models
 from offpath.serving.torchserve.launch import make_short_tmp_dir
 from offpath.serving.torchserve.server import TorchServe
@@ -105,14 +104,6 @@ class Door:
         """Sends new requests to a server."""
         turn_links(server, self.place.run)
         write_models(self.place.run, server.model_names())
-        # --keep-going may have left a version out.
-        settings = replace(
-            self.settings,
-            canary=keep_served(self.settings.canary, server.archives),
-            shadow=keep_served(self.settings.shadow, server.archives),
-        )
-        if settings != self.settings:
-            self.change_settings(settings)
         if self.behind.routes:
             # A reload may bring other models or another number of workers.
             routes = tuple(plan_models(server.archives))
@@ -154,20 +145,9 @@ class Door:
                 self._rewrite()
 
     def change_settings(self, settings: DoorSettings) -> None:
-        """Puts changed settings into force.
-
-        Raises:
-            ExpectedError: nginx rejects the new configuration; the old settings stay in force.
-        """
-        old, self.settings = self.settings, settings
-        if self._nginx is None:
-            return
-        try:
-            self._rewrite()
-        except ExpectedError:
-            self.settings = old
-            self._write()
-            raise
+        """Puts changed settings into force."""
+        self.settings = settings
+        self._rewrite()
 
     def refresh(self) -> None:
         """Reads replaced tokens and certificates; to be called regularly.

@@ -104,12 +104,7 @@ class DoorSettings:
     def change_splits(
         self, canary: Iterable[Split], shadow: Iterable[Split], stop: Iterable[str]
     ) -> DoorSettings:
-        """Returns settings in which these splits replace those of their models.
-
-        Args:
-            canary: canaries to begin or change.
-            shadow: shadows to begin or change.
-            stop: models whose canary or shadow ends.
+        """Returns settings in which these splits replace those of their models, and of `stop`.
 
         Raises:
             WrongOption: a model is named twice, or one to stop has no canary and no shadow.

@@ -17,12 +17,7 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.nginx import NginxBinary
-from offpath.serving.front.splits import (
-    Split,
-    format_canaries,
-    format_shadows,
-    name_shadow,
-)
+from offpath.serving.front.splits import Split
 from offpath.serving.granian.slots import name_socket
 from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
@@ -120,27 +115,24 @@ least_conn;
 COPIES = 16
 # A copy may delay the next request on its client's connection by this time.
 COPY_TIMEOUT_S = 1
-# After a copy that was not answered in time, no others are sent for ten seconds. nginx does that
-# only if there is a second server.
-COPY_SERVER = "server unix:{run}/{socket} max_conns={most} fail_timeout=10s;\n"
-SECOND_SERVER = "server unix:{run}/none down;\n"
+# No copies for ten seconds after one without an answer. nginx needs a second server for that.
+COPY_SERVERS = """\
+least_conn;
+{servers}
+server unix:{run}/none down;
+{times}"""
 MIRROR = """\
 # Chooses the copy's path while the request still has its own.
 set $offpath_copied $offpath_copy;
 mirror /_offpath/shadow;"""
-SHADOW = """\
-# Sends a copy of a request to a shadow. The request's body is kept until the copy has ended.
-location = /_offpath/shadow {
-    internal;
-    if ($offpath_shadow = "") {
-        return 204;
-    }
-    rewrite ^ $offpath_copy break;
-    # Otherwise a copy's error would set the type of the request's error.
-    error_page 418 = /_offpath/400;
-    @{body}
-    @{to_shadow}
-}"""
+CANARY = (
+    'split_clients "{model} $offpath_canary_key" $offpath_canary_{n} '
+    '{{ {share}% /{version}; * ""; }}'
+)
+SHADOW = (
+    "split_clients $request_id $offpath_copy_{n} "
+    '{{ {share}% /predictions/{model}/{version}; * ""; }}'
+)
 HOSTS = """\
 # Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
 # compiled, then gets only as many as it answers.
@@ -216,7 +208,7 @@ def fill(template: str, values: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _upstream_values(behind: Behind, run: Path, canary: str) -> dict[str, str]:
+def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
     """Returns the values that differ between a server on this host and several hosts."""
     times = TIMES.format(keepalive_s=KEEPALIVE_S)
     one = {
@@ -226,7 +218,7 @@ def _upstream_values(behind: Behind, run: Path, canary: str) -> dict[str, str]:
         "upstream": "torchserve",
     }
     if behind.routes:
-        return {**one, **_route_values(behind, run, times, canary)}
+        return {**one, **_route_values(behind, run, times)}
     if not behind.hosts:
         servers = OWN.format(run=run, queue=behind.queue, times=times)
         return {**one, "upstreams": _format_upstream("torchserve", servers)}
@@ -246,36 +238,38 @@ def _upstream_values(behind: Behind, run: Path, canary: str) -> dict[str, str]:
     }
 
 
-def _split_values(
-    settings: DoorSettings, behind: Behind, values: dict[str, str]
-) -> dict[str, str]:
+def _split_values(settings: DoorSettings, behind: Behind, run: Path) -> dict[str, str]:
     """Returns the values of canaries and shadows."""
-    shadows = [
-        _shadow_upstream(number, split, behind, values["run"])
-        for number, split in enumerate(settings.shadow)
-    ]
-    to_shadow = {
-        **values,
-        "upstream": "$offpath_shadow",
-        "answer_timeout_s": str(COPY_TIMEOUT_S),
+    canaries, shadows = list(enumerate(settings.canary)), list(
+        enumerate(settings.shadow)
+    )
+    key = "$offpath_client"
+    if settings.canary_by is not None:
+        key = f"$http_{settings.canary_by.lower().replace('-', '_')}"
+    lines = {
+        "splits": [
+            *(CANARY.format(n=n, **vars(split)) for n, split in canaries),
+            *(SHADOW.format(n=n, **vars(split)) for n, split in shadows),
+            *(_shadow_upstream(n, split, behind, run) for n, split in shadows),
+        ],
+        "canary_paths": [
+            f'"~^/[a-z]+/{split.path}$" $offpath_canary_{n};' for n, split in canaries
+        ],
+        "copy_paths": [
+            f'"~^(small|medium)? /predictions/{split.path}$" $offpath_copy_{n};'
+            for n, split in shadows
+        ],
+        "shadow_paths": [
+            f'"~^/predictions/{split.path}/" shadow_{n};' for n, split in shadows
+        ],
+        "canary_by": [key],
+        "took": ["$offpath_took" if shadows else "$request_time"],
+        "mirror": [MIRROR] if shadows else [],
     }
-    parts = {**values, "to_shadow": _fill_part(OWN_TEMPLATE, to_shadow)}
-    return {
-        "took": "$offpath_took" if shadows else "$request_time",
-        "note": "add_header x-noted $offpath_noted always;" if shadows else "",
-        "splits": "\n".join(
-            [
-                *shadows,
-                format_canaries(settings.canary, settings.canary_by),
-                format_shadows(settings.shadow),
-            ]
-        ).strip(),
-        "mirror": MIRROR if shadows else "",
-        "shadow": fill(SHADOW, parts).rstrip() if shadows else "",
-    }
+    return {name: "\n".join(value) for name, value in lines.items()}
 
 
-def _shadow_upstream(number: int, split: Split, behind: Behind, run: str) -> str:
+def _shadow_upstream(number: int, split: Split, behind: Behind, run: Path) -> str:
     sockets = [
         name_socket(slot)
         for model in behind.routes
@@ -283,14 +277,16 @@ def _shadow_upstream(number: int, split: Split, behind: Behind, run: str) -> str
         for slot in model.slots
     ] or ["inference.sock"]
     most = -(-COPIES // len(sockets))
-    servers = "".join(
-        COPY_SERVER.format(run=run, socket=socket, most=most) for socket in sockets
+    servers = "\n".join(
+        f"server unix:{run}/{socket} max_conns={most} fail_timeout=10s;"
+        for socket in sockets
     )
-    servers += SECOND_SERVER.format(run=run) + TIMES.format(keepalive_s=KEEPALIVE_S)
-    return _format_upstream(name_shadow(number), f"least_conn;\n{servers}")
+    times = TIMES.format(keepalive_s=KEEPALIVE_S)
+    servers = COPY_SERVERS.format(run=run, servers=servers, times=times)
+    return _format_upstream(f"shadow_{number}", servers)
 
 
-def _route_values(behind: Behind, run: Path, times: str, canary: str) -> dict[str, str]:
+def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
     """Returns the values for Granian: an upstream for each model, which the path chooses."""
     upstreams, paths = [], []
     for model in behind.routes:
@@ -308,7 +304,7 @@ def _route_values(behind: Behind, run: Path, times: str, canary: str) -> dict[st
     return {
         "upstreams": "\n".join(upstreams),
         "upstream": "$offpath_model",
-        "routes": f"map $uri{canary} $offpath_model {{\n    {listed}\n}}",
+        "routes": f"map $uri$offpath_canary $offpath_model {{\n    {listed}\n}}",
         "unknown_model": 'if ($offpath_model = "") {\n    return 404;\n}',
     }
 
@@ -324,7 +320,6 @@ def _values(
     binary: NginxBinary,
 ) -> dict[str, str]:
     files = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    canary = "$offpath_canary" if settings.canary else ""
     access_log = f"access_log {_quote(place.log / ACCESS_LOG)};"
     values = {
         "run": _check_plain(place.run),
@@ -343,7 +338,6 @@ def _values(
         "header_timeout_s": str(min(HEADER_TIMEOUT_S, settings.client_timeout_s)),
         "keepalive_min_timeout": _keepalive_line(binary),
         "body": _body_lines(behind),
-        "canary": canary,
         "client_ids": _asked_id_lines(settings, behind),
         "front_key": settings.front_keys[0] if settings.front_keys else "",
         "type_to_torchserve": (
@@ -361,11 +355,13 @@ def _values(
         "errors": _error_lines(behind),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
-        **_upstream_values(behind, place.run, canary),
+        **_upstream_values(behind, place.run),
+        **_split_values(settings, behind, place.run),
     }
-    values |= _split_values(settings, behind, values)
     passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE
     values["to_torchserve"] = _fill_part(passing, values)
+    shadow = {"upstream": "$offpath_shadow", "answer_timeout_s": str(COPY_TIMEOUT_S)}
+    values["to_shadow"] = _fill_part(OWN_TEMPLATE, {**values, **shadow})
     alias = f"alias {values['run']}/{MODELS};"
     values["models"] = values["to_torchserve"] if behind.hosts else alias
     values["server_metrics"] = "" if behind.hosts else SERVER_METRICS

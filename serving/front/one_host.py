@@ -84,7 +84,7 @@ class OneHostSession:
         front: DoorSettings,
         view: View,
     ) -> None:
-        self._reloads = ReloadRequests()
+        self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
         settings = make_settings()
         behind = look_behind(settings, front)
@@ -145,7 +145,6 @@ class OneHostSession:
             self.door.look_after()
             self._replace_where_dead()
             self._follow_reload(hangup)
-            self._follow_changes()
             self.rotation.end_retired()
             self._tell_ready()
             with self._shown("the door keeps its old files"):
@@ -194,36 +193,18 @@ class OneHostSession:
             if self.rotation.has_turned():
                 self._end_reload(None)
 
-    def _follow_changes(self) -> None:
-        """Changes canaries and shadows as `offpath canary` asks."""
-        for connection, change in self._reloads.take_changes():
-            failure = None
-            try:
-                self._change_splits(**change)
-            except ExpectedError as error:
-                failure = str(error)
-            settings = self.door.settings
-            self._reloads.answer(
-                connection,
-                failure=failure,
-                canary=list(map(str, settings.canary)),
-                shadow=list(map(str, settings.shadow)),
-            )
-
     def _change_splits(
         self, canary: list[str], shadow: list[str], stop: list[str]
-    ) -> None:
+    ) -> dict[str, list[str]]:
+        """Changes canaries and shadows as `offpath canary` asks; returns those in force then."""
         settings = self.door.settings.change_splits(
             list(map(parse_split, canary)), list(map(parse_split, shadow)), stop
         )
-        if settings == self.door.settings:
-            return
-        if not self._may_begin_reload():
-            raise ExpectedError("a new server is starting; try again when it serves")
-        check_splits(settings.splits, self.rotation.current.archives)
-        self.door.change_settings(settings)
-        for kind, splits in (("canary", settings.canary), ("shadow", settings.shadow)):
-            self._view.show_problem(f"{kind}: {', '.join(map(str, splits)) or 'none'}")
+        if settings != self.door.settings:
+            check_splits(settings.splits, self.rotation.current.archives)
+            self.door.change_settings(settings)
+        splits = {"canary": settings.canary, "shadow": settings.shadow}
+        return {kind: list(map(str, some)) for kind, some in splits.items()}
 
     def _may_begin_reload(self) -> bool:
         return not self._is_reload and self.rotation.starting is None
@@ -269,9 +250,8 @@ class OneHostSession:
         if time.monotonic() < self._next_ready_check:
             return
         server = self.rotation.current
-        is_ready = server.is_running() and has_ready_workers(
-            server, self.door.settings.shadow
-        )
+        shadow = self.door.settings.shadow
+        is_ready = server.is_running() and has_ready_workers(server, shadow)
         self.door.set_ready(is_ready and not self._is_sick())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
@@ -290,7 +270,7 @@ class OneHostSession:
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:
-        shadows = {shadow.worker_name for shadow in self.door.settings.shadow}
+        shadows = [f"{s.model}_{s.version}" for s in self.door.settings.shadow]
         for line in self._follower.read_new() if self._follower else []:
             if line.is_shown:
                 self._view.show_log_line(line)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,23 @@ SOCKET = "reload.sock"
 BACKLOG = 64
 # A command sends its request as soon as it has connected.
 READ_TIMEOUT_S = 1.0
-CHANGE_TIMEOUT_S = 30.0
+# A change waits for a reload that is under way.
+CHANGE_TIMEOUT_S = 600.0
 
 
 class ReloadRequests:
-    """The door's end of the socket."""
+    """The door's end of the socket.
 
-    def __init__(self) -> None:
+    Args:
+        change: changes canaries and shadows, and returns the answer.
+    """
+
+    def __init__(self, change: Callable[..., dict[str, list[str]]] = dict) -> None:
+        self._change = change
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._waiting: list[socket.socket] = []
         self._begun: list[socket.socket] = []
-        self._changes: list[tuple[socket.socket, dict[str, Any]]] = []
         self._path: Path | None = None
         self._file = (0, 0)
 
@@ -58,20 +63,11 @@ class ReloadRequests:
 
     def are_waiting(self) -> bool:
         """Accepts new requests and tells whether any waits for a reload to begin."""
-        self._accept()
+        # No more are there, the socket is not open, or no descriptor is left.
+        with contextlib.suppress(OSError):
+            while True:
+                self._receive(self._listener.accept()[0])
         return bool(self._waiting)
-
-    def take_changes(self) -> list[tuple[socket.socket, dict[str, Any]]]:
-        """Returns the changes that are asked for; each needs an `answer`."""
-        self._accept()
-        changes, self._changes = self._changes, []
-        return changes
-
-    def answer(self, connection: socket.socket, **content: Any) -> None:
-        """Answers a request."""
-        # A command that was interrupted does not wait for its answer.
-        with connection, contextlib.suppress(OSError):
-            connection.sendall(json.dumps(content).encode())
 
     def begin(self) -> None:
         """Assigns the requests that wait to the reload that begins now."""
@@ -80,7 +76,7 @@ class ReloadRequests:
     def end(self, failure: str | None) -> None:
         """Answers the requests of the reload that has ended; `failure` is None on success."""
         for connection in self._begun:
-            self.answer(connection, failure=failure)
+            _answer(connection, {"failure": failure})
         self._begun = []
 
     def close(self) -> None:
@@ -92,21 +88,21 @@ class ReloadRequests:
             if self._path is not None and _identify(self._path) == self._file:
                 self._path.unlink()
 
-    def _accept(self) -> None:
-        # No more are there, the socket is not open, or no descriptor is left.
-        with contextlib.suppress(OSError):
-            while True:
-                connection = self._listener.accept()[0]
-                connection.settimeout(READ_TIMEOUT_S)
-                try:
-                    request = _read_all(connection)
-                except OSError:
-                    connection.close()
-                    continue
-                if request:
-                    self._changes.append((connection, json.loads(request)))
-                else:
-                    self._waiting.append(connection)
+    def _receive(self, connection: socket.socket) -> None:
+        connection.settimeout(READ_TIMEOUT_S)
+        try:
+            request = _read_all(connection)
+        except OSError:
+            connection.close()
+            return
+        if not request:
+            self._waiting.append(connection)
+            return
+        try:
+            answer = {"failure": None, **self._change(**json.loads(request))}
+        except ExpectedError as error:
+            answer = {"failure": str(error)}
+        _answer(connection, answer)
 
 
 def request_reload(folder: Path, timeout_s: float) -> None:
@@ -168,6 +164,12 @@ def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str,
         raise ExpectedError(f"`offpath serve` ended during the {what}")
     content: dict[str, Any] = json.loads(answer)
     return content
+
+
+def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
+    # A command that was interrupted does not wait for its answer.
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(json.dumps(answer).encode())
 
 
 def _read_all(connection: socket.socket) -> bytes:

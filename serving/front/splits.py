@@ -7,7 +7,7 @@ copies of its share, and nobody waits for its answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from offpath.archive.mar_file import MarFile
@@ -18,31 +18,6 @@ SPLIT = re.compile(
     r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%"
 )
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
-# nginx hashes the key, so a client keeps the canary while its share grows.
-CANARY = """\
-split_clients "{model} {key}" $offpath_canary_{number} {{
-    {share}% /{version};
-    * "";
-}}"""
-SHADOW = """\
-split_clients $request_id $offpath_copy_{number} {{
-    {share}% /predictions/{model}/{version};
-    * "";
-}}"""
-# A request is logged when its copy has ended. The header, which is empty and so never sent, makes
-# nginx note the time when the answer begins.
-NOTED_TIME = """\
-map $request_time $offpath_took {
-    default $request_time;
-}
-map $offpath_took $offpath_noted {
-    default "";
-}"""
-BY_HEADER = """\
-map $http_{name} $offpath_canary_key {{
-    default $http_{name};
-    "" $offpath_client;
-}}"""
 
 
 @dataclass(frozen=True)
@@ -57,9 +32,9 @@ class Split:
         return f"{self.model}={self.version}:{self.share}%"
 
     @property
-    def worker_name(self) -> str:
-        """The name of its workers in the server's log."""
-        return f"{self.model}_{self.version}"
+    def path(self) -> str:
+        """The model's name in a regular expression of nginx's."""
+        return re.escape(self.model)
 
 
 def parse_split(text: str) -> Split:
@@ -104,61 +79,3 @@ def check_splits(
                 f"{split}: {split.version} answers all these requests already, because its archive "
                 "comes first; name the archive of the other version before it"
             )
-
-
-def keep_served(
-    splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]]
-) -> tuple[Split, ...]:
-    """Returns the splits whose version is served."""
-    served = {(name, archive.model_version) for name, archive in archives}
-    return tuple(split for split in splits if (split.model, split.version) in served)
-
-
-def format_canaries(canaries: Sequence[Split], header: str | None) -> str:
-    """Returns nginx's maps from a request to the version that ends its path.
-
-    Args:
-        canaries: the canaries.
-        header: requests with the same value of it get the same version; those without it, and all
-            of them if this is None, are told apart by the client's address.
-    """
-    if not canaries:
-        return ""
-    lines, key = [], "$offpath_client"
-    if header is not None:
-        lines.append(BY_HEADER.format(name=header.lower().replace("-", "_")))
-        key = "$offpath_canary_key"
-    for number, split in enumerate(canaries):
-        lines.append(CANARY.format(**vars(split), key=key, number=number))
-    paths = {
-        f"^/[a-z]+/{re.escape(split.model)}$": f"$offpath_canary_{number}"
-        for number, split in enumerate(canaries)
-    }
-    return "\n".join([*lines, _format_map("$uri", "$offpath_canary", paths)])
-
-
-def format_shadows(shadows: Sequence[Split]) -> str:
-    """Returns nginx's maps from a request to its copy's path, and from that to its upstream."""
-    if not shadows:
-        return ""
-    lines, paths, upstreams = [NOTED_TIME], {}, {}
-    for number, split in enumerate(shadows):
-        lines.append(SHADOW.format(**vars(split), number=number))
-        # Not the large bodies, because a copy keeps its request's body until it is answered.
-        path = f"^(small|medium)? /predictions/{re.escape(split.model)}$"
-        paths[path] = f"$offpath_copy_{number}"
-        upstreams[f"^/predictions/{re.escape(split.model)}/"] = name_shadow(number)
-    lines.append(_format_map('"$offpath_size $uri"', "$offpath_copy", paths))
-    lines.append(_format_map("$offpath_copy", "$offpath_shadow", upstreams))
-    return "\n".join(lines)
-
-
-def name_shadow(number: int) -> str:
-    """Returns the name of a shadow's upstream."""
-    return f"shadow_{number}"
-
-
-def _format_map(source: str, target: str, values: dict[str, str]) -> str:
-    """Returns a map of nginx's from regular expressions to values; the default is empty."""
-    lines = "\n".join(f'    "~{pattern}" {value};' for pattern, value in values.items())
-    return f"map {source} {target} {{\n{lines}\n}}"

@@ -74,7 +74,7 @@ def derive(command: click.Command) -> Iterator[list[str]]:
 
 def write_files(folder: Path) -> None:
     """Writes the files that the table names; `out`, `new.yaml` and `none` do not exist."""
-    for name in ("folder", "empty", "store", "log", "damaged", "pictures"):
+    for name in ("folder", "empty", "store", "two", "log", "damaged", "pictures"):
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
     (folder / "damaged" / "a.jpg").write_bytes(b"no picture")
@@ -105,6 +105,9 @@ def write_files(folder: Path) -> None:
     with zipfile.ZipFile(folder / "ours.mar", "a") as archive:
         for name in (OUR_HANDLER, HAND_OVER):
             archive.writestr(name, "")
+    (folder / "two" / "a.mar").write_bytes(whole)
+    second = {"modelName": "good", "modelVersion": "2.0"}
+    write_archive(folder / "two" / "b.mar", entry, **second)
     with zipfile.ZipFile(folder / "bare.mar", "w") as archive:
         archive.writestr(MANIFEST, json.dumps({"model": {"modelName": "bare"}}))
 
