@@ -100,17 +100,18 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     tmp_path: Path, is_granian: bool, canary_by: str | None
 ) -> None:
     place = DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "key")
+    settings = {"maxWorkers": 2, "batchSize": 8}
     routes = [
-        ServedModel("defects", v, "", {"maxWorkers": 2, "batchSize": 8}, None, n, not n)
-        for n, v in ((0, "1.0"), (2, "2.0"))
+        ServedModel("defects", v, "", settings, None, [], first_slot, first_slot == 0)
+        for first_slot, v in ((0, "1.0"), (2, "2.0"))
     ]
     behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
     for kind in ("canary", "shadow"):
-        settings = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
-        path = write_config(place, settings, behind, find_nginx())
+        door = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
+        path = write_config(place, door, behind, find_nginx())
         Nginx(find_nginx(), path, tmp_path / "front.log", ()).check()
     plain = count_bodies(place.room_bytes, DoorSettings(), behind)
-    counts = count_bodies(place.room_bytes, settings, behind)
+    counts = count_bodies(place.room_bytes, door, behind)
     assert counts["large"] == plain["large"]
     assert counts["medium"] == tuple(n + COPIES for n in plain["medium"])
 
