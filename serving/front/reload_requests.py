@@ -98,6 +98,7 @@ class ReloadRequests:
         if not request:
             self._waiting.append(connection)
             return
+        answer: dict[str, Any]
         try:
             answer = {"failure": None, **self._change(**json.loads(request))}
         except ExpectedError as error:
