@@ -26,6 +26,7 @@ from offpath.archive.load_alone import check_loads_alone
 from offpath.archive.mar_file import MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
+from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
@@ -176,6 +177,9 @@ def _check_answers(spec: ArchiveSpec, engine_folder: Path, say: Say) -> ModelCon
     activation = choose_activation(model, config.handler, photographs.held_out, say)
     config = config.with_handler(activation=activation)
     plan = plan_engine(config.handler, config.device_type, model)
+    if isinstance(model, OnnxModel):
+        # The worker could otherwise choose eager, which would load the model a second time.
+        config = config.with_handler(engine=plan.engine)
     if config.handler.engine != "auto":
         config = config.with_handler(precision=plan.precision)
     build_engine_folder(plan, model, config.handler, photographs, engine_folder, say)

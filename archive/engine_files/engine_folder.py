@@ -24,9 +24,12 @@ from offpath.archive.engine_files.exporters import (
     export_compiled,
     export_onnx,
     export_openvino,
+    save_for_openvino,
     wrap_model,
 )
+from offpath.archive.engine_files.onnx_input import prepend_normalisation
 from offpath.archive.engine_files.quantisation import quantise
+from offpath.archive.models.onnx_model import OnnxModel
 from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
@@ -53,6 +56,8 @@ EXPORTS = {
     "tensorrt": export_onnx,
     "openvino": export_openvino,
 }
+# Engines that run a user's ONNX model.
+ONNX_ENGINES = ("auto", "onnxruntime", "openvino")
 PARITY_PICTURES = 16
 PARITY_BATCH = 8
 
@@ -81,6 +86,8 @@ def plan_engine(
         WrongOption: the device or the precision rules the engine out.
     """
     engine, precision = config.engine, config.precision
+    if isinstance(model, OnnxModel):
+        _check_onnx(config)
     if engine == "auto":
         engine = _choose_engine(config, device_type, model)
     _check_engine(engine, precision, device_type)
@@ -95,14 +102,32 @@ def _choose_engine(
 ) -> str:
     if config.precision == "int8":
         return "openvino"
-    gains = (
+    has_openvino = (
         device_type == "cpu"
         and config.precision in ("auto", *PRECISIONS["openvino"])
         and importlib.util.find_spec("openvino") is not None
+    )
+    if isinstance(model, OnnxModel):
+        return "openvino" if has_openvino else "onnxruntime"
+    gains = (
+        has_openvino
         and not has_torchscript(model)
         and count_flop(model, config.input_geometry) >= HEAVY_FLOP
     )
     return "openvino" if gains else "eager"
+
+
+def _check_onnx(config: HandlerConfig) -> None:
+    if config.engine not in ONNX_ENGINES or config.precision == "int8":
+        raise WrongOption(
+            f"--engine {config.engine} --precision {config.precision}: an ONNX model is run by "
+            "onnxruntime in fp32, or by openvino in fp32 or bf16"
+        )
+    if config.explanations:
+        raise WrongOption(
+            "handler.explanations is true, and explanations need the gradients of a PyTorch model, "
+            "which an ONNX model does not have; leave them out, or archive the PyTorch model"
+        )
 
 
 def _check_engine(engine: str, precision: str, device_type: str) -> None:
@@ -201,11 +226,23 @@ class _EngineFolder:
                 f"--engine {self.plan.engine} cannot be made from TorchScript; pass the model's "
                 "Python file with --weights, or use --engine eager"
             )
+        if isinstance(self.model, OnnxModel):
+            self._convert_onnx(self.model.path, path)
+            return
         precision = path.name.split(".")[1]  # model.<precision>.<suffix>
         wrapped = wrap_model(self.model, self.config, precision, self._device)
         shape = self.config.input_geometry.shape
         pictures = torch.zeros((EXAMPLE_BATCH, *shape), dtype=torch.uint8)
         EXPORTS[self.plan.engine](wrapped, pictures.to(self._device), path)
+
+    def _convert_onnx(self, source: Path, path: Path) -> None:
+        if self.plan.engine == "onnxruntime":
+            prepend_normalisation(source, self.config, path)
+            return
+        with tempfile.TemporaryDirectory(prefix="offpath-onnx-") as scratch:
+            prepended = Path(scratch) / "model.onnx"
+            prepend_normalisation(source, self.config, prepended)
+            save_for_openvino(str(prepended), path)
 
     def _quantise(self, path: Path, calibration: Pixels) -> None:
         # The quantiser's choice is judged on the calibration set: the photographs held out are

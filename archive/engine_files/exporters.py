@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,23 @@ def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None
 
 def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
     """Writes OpenVINO's graph and its weights (`.bin`, beside it), in full precision."""
-    openvino = import_package("openvino", "openvino", "--engine openvino")
-    graph = openvino.convert_model(_export(model, pictures))
+    import_package("openvino", "openvino", "--engine openvino")
     # The conversion drops the sides; with known sides OpenVINO chooses kernels for them.
-    graph.reshape(openvino.PartialShape([-1, *pictures.shape[1:]]))
+    save_for_openvino(_export(model, pictures), path, [-1, *pictures.shape[1:]])
+
+
+def save_for_openvino(
+    source: Any, path: Path, shape: Sequence[int] | None = None
+) -> None:
+    """Converts an exported program, or an ONNX file by its path.
+
+    Args:
+        shape: the input's, -1 for any length; None leaves it as it is.
+    """
+    openvino = import_package("openvino", "openvino", "--engine openvino")
+    graph = openvino.convert_model(source)
+    if shape is not None:
+        graph.reshape(openvino.PartialShape(list(shape)))
     graph.outputs[0].get_tensor().set_names({OUTPUT})
     openvino.save_model(graph, str(path), compress_to_fp16=False)
 

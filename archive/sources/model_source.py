@@ -13,6 +13,7 @@ import torch
 from offpath.archive import Say, say_nothing
 from offpath.archive.model_probe import format_error
 from offpath.archive.models.exported import PROGRAM, Exported
+from offpath.archive.models.onnx_model import MODEL, OnnxModel
 from offpath.archive.sources.checkpoint import (
     find_state_dict,
     is_torchscript,
@@ -26,11 +27,13 @@ from offpath.archive.sources.named_models import (
     describe_model,
     is_named,
 )
+from offpath.archive.sources.onnx_file import read_onnx_input
 from offpath.handler.errors import WrongOption
 
 KEYS_SHOWN = 5
 RANDOM_SEED = 0
 EXPORTED_FILE = MODELS_DIR / "exported.py"
+ONNX_FILE = MODELS_DIR / "onnx_model.py"
 # Prefixes of a torch.export program's pickled files: objects of the user's own classes.
 PICKLED = ("custom_obj_", "opaque_obj_")
 
@@ -43,7 +46,7 @@ class ModelSource:
         module: the model.
         model_file: the definition: the user's file, or the name of a file that the archive builder
             writes from `definition`; None for TorchScript.
-        weights: state dict; None for TorchScript and torch.export.
+        weights: state dict; None for TorchScript, torch.export and ONNX.
         script_file: the TorchScript file; None otherwise.
         labels: names by class index, if the model brings its own.
         handler: the model's preprocessing as `handler:` settings.
@@ -102,7 +105,8 @@ def load_model_source(
 
     Args:
         model: an embedded model's name; `torchvision:NAME` or `timm:NAME`; a Python file, alone or
-            with `:NAME` (see `sources.definition`); a torch.export program; a TorchScript file.
+            with `:NAME` (see `sources.definition`); an ONNX file; a torch.export program; a
+            TorchScript file.
         weights: a state dict or a checkpoint around one (see `sources.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
         say: told where the weights were found and which files the definition imports.
@@ -126,6 +130,12 @@ def load_model_source(
         )
     if path.suffix == ".py":
         return _load_python(path, attribute, wanted)
+    if path.suffix == ".onnx":
+        wanted.refuse("an ONNX model")
+        handler, files = read_onnx_input(path), {MODEL.name: path}
+        return ModelSource(
+            OnnxModel(path), ONNX_FILE, None, handler=handler, files=files
+        )
     if is_torchscript(path):
         wanted.refuse("a TorchScript file")
         return ModelSource(_load_script(path), None, None, script_file=path)
@@ -134,8 +144,8 @@ def load_model_source(
         program = {PROGRAM.name: path}
         return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
     raise WrongOption(
-        f"--model {model!r} is not Python, TorchScript or a torch.export program; pass a state "
-        "dict as --weights, and the Python file of its class as --model"
+        f"--model {model!r} is not Python, ONNX, TorchScript or a torch.export program; pass a "
+        "state dict as --weights, and the Python file of its class as --model"
     )
 
 

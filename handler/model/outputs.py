@@ -24,7 +24,7 @@ class OneOutput(torch.nn.Module):
         self.model, self.output = model, output
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Maps float32 [batch, channels, size, size] to [batch, classes]."""
+        """Maps float32 [batch, channels, height, width] to [batch, classes]."""
         taken: torch.Tensor = take_output(self.model(pictures), self.output)
         return taken
 

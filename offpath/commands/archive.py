@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # these modules import torch
     show_default=True,
     help="efficientnet-lite0, resnet50, near-free (a trivial model for measurements), "
     "torchvision:NAME, timm:NAME, a Python file (net.py, net.py:Net, net.py:make_model), a "
-    "torch.export program or a TorchScript file.",
+    "torch.export program, an ONNX file or a TorchScript file.",
 )
 @click.option(
     "--weights",

@@ -78,7 +78,7 @@ def write_files(folder: Path) -> None:
         (folder / name).mkdir()
     (folder / "folder" / "a.txt").write_text("a")
     (folder / "damaged" / "a.jpg").write_bytes(b"no picture")
-    for name in ("text.txt", "text.mar", "cert.pem", "text.json"):
+    for name in ("text.txt", "text.mar", "cert.pem", "text.json", "text.onnx"):
         (folder / name).write_text("one\ntwo: [\n")
     (folder / "empty.txt").write_text("")
     (folder / "ids.txt").write_text("a\n")

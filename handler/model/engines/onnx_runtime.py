@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import torch.utils.dlpack
 
 from offpath.handler.model.engines.engine import (
     INPUT,
-    OUTPUT,
     EngineUnavailable,
     find_artefact,
 )
+from offpath.handler.model.engines.fixed_batch import run_in_batches
 
 CPU, CUDA, TENSORRT = (
     f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt")
@@ -21,6 +22,42 @@ CPU, CUDA, TENSORRT = (
 # Batches that TensorRT's engine takes, and the one that it is fastest for (the preset t4's).
 # Without such a profile it builds an engine again for each batch that is larger than any before.
 TRT_BATCHES = {"min": 1, "opt": 16, "max": 64}
+
+
+# Log messages of this severity and above are printed: errors.
+LOG_SEVERITY = 3
+
+
+def make_session(model: str | bytes, threads: int, providers: Sequence[Any]) -> Any:
+    """Loads a graph by its path or content, and returns ONNX Runtime's session.
+
+    Raises:
+        EngineUnavailable: onnxruntime, or its first provider, is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"the model needs onnxruntime ({error}): pip install onnxruntime, or onnxruntime-gpu "
+            "on CUDA"
+        ) from error
+    needed = providers[0] if isinstance(providers[0], str) else providers[0][0]
+    if needed not in onnxruntime.get_available_providers():
+        raise EngineUnavailable(
+            f"this onnxruntime has no {needed}; on CUDA install onnxruntime-gpu"
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = LOG_SEVERITY
+    # Threads that spin while they wait take the other worker's core.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, list(providers))
+
+
+def find_batch(session: Any) -> int | None:
+    """Returns the only batch size that a graph takes; None if it takes any."""
+    batch = session.get_inputs()[0].shape[0]
+    return batch if isinstance(batch, int) else None
 
 
 class OnnxRuntimeEngine:
@@ -52,25 +89,15 @@ class OnnxRuntimeEngine:
     ) -> None:
         self.name, self.precision = name, precision
         path = find_artefact(folder, name, precision)
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise EngineUnavailable(
-                f"engine {name} needs onnxruntime ({error}): pip install onnxruntime, or "
-                "onnxruntime-gpu on CUDA"
-            ) from error
         trt = make_trt_options(path.parent, shape) if name == "tensorrt" else {}
-        providers = self._choose_providers(onnxruntime, device, trt)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        # Threads that spin while they wait take the other worker's core.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(str(path), options, providers)
+        providers = self._choose_providers(device, trt)
+        self._session = make_session(str(path), threads, providers)
+        self._input = self._session.get_inputs()[0].name
+        self._output = self._session.get_outputs()[0].name
+        self._batch = find_batch(self._session)
         self._device = device
 
-    def _choose_providers(
-        self, onnxruntime: Any, device: torch.device, trt: dict[str, Any]
-    ) -> list[Any]:
+    def _choose_providers(self, device: torch.device, trt: dict[str, Any]) -> list[Any]:
         wanted: list[Any] = [CPU]
         if device.type == "cuda":
             place = {"device_id": device.index or 0}
@@ -80,17 +107,17 @@ class OnnxRuntimeEngine:
                 wanted.insert(0, (TENSORRT, {**place, **fp16, **trt}))
         elif self.name == "tensorrt":
             raise EngineUnavailable("engine tensorrt needs a CUDA device")
-        needed = wanted[0] if isinstance(wanted[0], str) else wanted[0][0]
-        if needed not in onnxruntime.get_available_providers():
-            raise EngineUnavailable(
-                f"this onnxruntime has no {needed}; on CUDA install onnxruntime-gpu"
-            )
         return wanted
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+        if self._batch is None:
+            return self._run(pictures)
+        return run_in_batches(self._run, pictures, self._batch)
+
+    def _run(self, pictures: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
             return torch.from_numpy(
-                self._session.run([OUTPUT], {INPUT: pictures.numpy()})[0]
+                self._session.run([self._output], {self._input: pictures.numpy()})[0]
             )
         return self._run_on_device(pictures.contiguous())
 
@@ -103,9 +130,9 @@ class OnnxRuntimeEngine:
         torch.cuda.current_stream(self._device).synchronize()
         where = ("cuda", self._device.index or 0)
         binding.bind_input(
-            INPUT, *where, np.uint8, tuple(pictures.shape), pictures.data_ptr()
+            self._input, *where, np.uint8, tuple(pictures.shape), pictures.data_ptr()
         )
-        binding.bind_output(OUTPUT, *where)
+        binding.bind_output(self._output, *where)
         self._session.run_with_iobinding(binding)
         return torch.utils.dlpack.from_dlpack(binding.get_outputs()[0])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact
+from offpath.handler.model.engines.fixed_batch import run_in_batches
 
 # Precision -> the type in which layers that are not quantised compute.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
@@ -56,8 +57,15 @@ class OpenVinoEngine:
         }
         self._compiled = openvino.compile_model(str(path), "CPU", settings)
         self._request = self._compiled.create_infer_request()
+        batch = self._compiled.input(0).partial_shape[0]
+        self._batch = None if batch.is_dynamic else int(batch.get_length())
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
+        if self._batch is None:
+            return self._run(pictures)
+        return run_in_batches(self._run, pictures, self._batch)
+
+    def _run(self, pictures: torch.Tensor) -> torch.Tensor:
         # Nothing is copied: the input is the batch buffer, the output belongs to the request and
         # is valid until the next call.
         answer = self._request.infer(

@@ -45,10 +45,19 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
         def add_session_config_entry(self, key: str, value: str) -> None:
             pass
 
+    class Session:
+        def __init__(self, path: str, options: Any, wanted: Any) -> None:
+            made.update(wanted)
+
+        def get_inputs(self) -> list[Any]:
+            return [types.SimpleNamespace(name="one", shape=["batch", 64, 64, 3])]
+
+        get_outputs = get_inputs
+
     fake: Any = types.ModuleType("onnxruntime")
     fake.SessionOptions = SessionOptions
     fake.get_available_providers = lambda: [TENSORRT, CUDA]
-    fake.InferenceSession = lambda path, options, wanted: made.update(wanted)
+    fake.InferenceSession = Session
     monkeypatch.setitem(sys.modules, "onnxruntime", fake)
     return made
 
