@@ -1,48 +1,102 @@
 """Runs one archive on four servers and compares their answers.
 
-usage: python compare.py [FILE.mar]
+usage: python compare.py FILE.mar
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from offpath.archive.mar_file import read_mar
 from offpath.archive.photographs import BUNDLED
+from offpath.deploy.ray.export import RayChoices, export_ray
+from offpath.deploy.triton.export import TritonChoices, export_triton
+from offpath.profiling.load.call import Call
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.registry import make_servers
+from offpath.profiling.servers.exported import (
+    RAY_PORT,
+    OffpathExportTriton,
+    OffpathRay,
+)
+from offpath.profiling.servers.triton import MODEL
 
-# TorchServe and Granian behind the front door, and the output of two `offpath export` commands.
-SERVERS = ["offpath", "offpath-granian", "offpath-ray", "offpath-export-triton"]
 MOST_DIFFERENCE = 1e-4
 
 Answer = dict[str, Any]
+# The URL of predictions, and how a client calls it.
+Served = tuple[str, Call]
 
 
-def ask(server: Any, url: str, body: bytes) -> Answer:
+@contextmanager
+def serve(archive: Path, server: str) -> Iterator[Served]:
+    """Runs `offpath serve` with a front door."""
+    command = [sys.executable, "-m", "offpath", "serve", str(archive), "--front"]
+    command += ["--server", server, "--port", "0", "--metrics-port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                sys.exit(f"{server} did not start; its message is above")
+            name = read_mar(archive).model_name
+            yield f"{json.loads(line)['inference']}/predictions/{name}", Call()
+        finally:
+            process.terminate()
+
+
+# The benchmark's servers know how to start Ray Serve and Triton without opening a port to others.
+class Ray(OffpathRay):
+    """Ray Serve with the output of `offpath export ray`."""
+
+    def __init__(self, archive: Path) -> None:
+        super().__init__(load_model("near-free"), workers=1)
+        self.archive = archive
+        self.predict_path = f"/predictions/{read_mar(archive).model_name}"
+
+    def build(self, folder: Path) -> None:
+        output = folder / "application"
+        export_ray(RayChoices(self.archive, output, (1, 1), port=RAY_PORT))
+
+
+class Triton(OffpathExportTriton):
+    """Triton with the output of `offpath export triton`."""
+
+    def __init__(self, archive: Path) -> None:
+        super().__init__(load_model("near-free"), workers=1)
+        self.archive = archive
+
+    def write_models(self, folder: Path) -> None:
+        export_triton(TritonChoices(self.archive, folder / "models", MODEL, 1))
+
+
+@contextmanager
+def run_export(server: Ray | Triton) -> Iterator[Served]:
+    """Exports the archive and runs the server with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        server.prepare(Path(folder) / "export")
+        with server.running() as running:
+            yield running.predict_url, server.call
+
+
+def ask(url: str, call: Call, body: bytes) -> Answer:
     """Returns label -> probability, or the error; Triton's own message contains ours."""
-    headers = {"Content-Type": "application/octet-stream", **server.call.headers}
+    headers = {"Content-Type": "application/octet-stream", **call.headers}
     reply = httpx.post(url, content=body, headers=headers, timeout=60, trust_env=False)
     if reply.status_code == 200:
-        answer: Answer = server.call.read_reply(reply.content)
+        answer: Answer = call.read_reply(reply.content)
         return answer
     error = reply.json()
     inner: Answer = json.loads(error["error"]) if "error" in error else error
     return {f"{inner['code']} {inner['type']}": 1.0}
-
-
-def ask_all(server: Any, folder: Path, bodies: dict[str, bytes]) -> dict[str, Answer]:
-    """Starts a server, and returns its answer to each body."""
-    with ExitStack() as stack:
-        server.prepare(folder)
-        url = stack.enter_context(server.running()).predict_url
-        return {name: ask(server, url, body) for name, body in bodies.items()}
 
 
 def compare(mine: Answer, theirs: Answer) -> float:
@@ -52,30 +106,35 @@ def compare(mine: Answer, theirs: Answer) -> float:
     return max(abs(mine[label] - theirs[label]) for label in mine.keys() & theirs)
 
 
-def main(reference: str) -> None:
-    """Prints a table of all answers, and fails if two servers differ."""
+def main(archive: Path) -> None:
+    """Prints all answers, and fails if two servers differ."""
     bodies = {file.name: file.read_bytes() for file in sorted(BUNDLED.glob("*.jpg"))}
     bodies["damaged.jpg"] = bodies["espresso.jpg"][:1000]
-    asked: dict[str, dict[str, Answer]] = {}
+    servers: dict[str, Callable[[], AbstractContextManager[Served]]] = {
+        "TorchServe": lambda: serve(archive, "torchserve"),
+        "Granian": lambda: serve(archive, "granian"),
+    }
+    for exported in (Ray(archive), Triton(archive)):
+        reason = exported.why_not()
+        if reason is None:
+            servers[exported.name] = lambda one=exported: run_export(one)
+        else:
+            print(f"{exported.name}: left out, {reason}", flush=True)
+    first: dict[str, Answer] = {}
     worst = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        for server in make_servers(SERVERS, load_model(reference), cores=1):
-            reason = server.why_not()
-            if reason is not None:
-                print(f"{server.name}: left out, {reason}", flush=True)
-                continue
-            print(f"{server.name}: starting ...", flush=True)
-            answers = ask_all(server, Path(folder) / server.name, bodies)
-            asked[server.name] = answers
-            first = next(iter(asked.values()))
-            for name, answer in answers.items():
+    for server_name, run in servers.items():
+        print(server_name, flush=True)
+        with run() as (url, call):
+            for name, body in bodies.items():
+                answer = ask(url, call, body)
                 (label, probability), *_ = answer.items()
                 print(f"  {name:<14} {probability:.6f}  {label}", flush=True)
-                worst = max(worst, compare(first[name], answer))
+                worst = max(worst, compare(first.setdefault(name, answer), answer))
     print(f"largest difference of any probability: {worst:.1e}")
-    if worst > MOST_DIFFERENCE or len(asked) < 2:
-        sys.exit(1)
+    sys.exit(worst > MOST_DIFFERENCE)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "efficientnet-lite0")
+    if len(sys.argv) != 2:
+        sys.exit(str(__doc__).strip())
+    main(Path(sys.argv[1]))

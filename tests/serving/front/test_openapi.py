@@ -28,7 +28,7 @@ hooks = "tests.support.request_bodies"
 "path.model" = "near-free"
 "path.version" = "1.0"
 # A shorter time would be answered 504, which counts as a failure of the server.
-"header.x-request-timeout-ms" = 60000
+"header.x-request-timeout-ms" = "60000"
 """
 
 
