@@ -13,6 +13,8 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOG = EXAMPLES / "prediction-log"
+# Part of what an example with a model of its own prints; the others classify photographs.
+EXPECTED = {"defects": '"defects":["hole","scratch"]'}
 
 
 def test_the_report_counts_labels_and_errors_of_a_prediction_log(
@@ -50,4 +52,4 @@ def test_an_example_runs_with_one_command(script: Path) -> None:
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "UndecodableImage" in done.stdout
-    assert "espresso" in done.stdout
+    assert EXPECTED.get(script.parent.name, "espresso") in done.stdout

@@ -35,6 +35,7 @@ from tests.support.front import (
     load,
     log_variables,
     read_counts,
+    read_event_ids,
     wait_until,
 )
 from tests.support.granian import FRONTS
@@ -165,6 +166,19 @@ class SplitDoor:
                     assert record["version"] not in versions, "recorded twice"
                     versions[record["version"]] = record["status"]
         return found
+
+    def check_report(self) -> None:
+        """Checks that `offpath logs report` finds both answers to a request, which are alike."""
+        ids = read_event_ids(self._folder)
+        log = (self._folder / "log").as_uri()
+        command = [sys.executable, "-m", "offpath", "logs", "report"]
+        command += ["--a", f"{log},version=1.0", "--b", "version=2.0", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        figures = json.loads(done.stdout)["figures"]
+        both = sum(count == 2 for count in ids.values())
+        assert figures["pairs"] == both > 0
+        assert figures["disagreement"] == 0
 
     def shadow_workers(self) -> list[int]:
         """Returns the process ids of the running workers of version 2.0."""
@@ -314,3 +328,4 @@ class TestDoor:
             assert split.door.terminate() == 0
         assert set(seen.statuses) == {200} and not seen.broken
         assert not split.door.bodies.exists()
+        split.check_report()
