@@ -1,4 +1,4 @@
-"""What the line's controller gets: a verdict and the defects found, instead of probabilities."""
+"""A handler that answers with a verdict and the defects found, instead of probabilities."""
 
 from __future__ import annotations
 

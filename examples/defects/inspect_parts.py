@@ -1,4 +1,4 @@
-"""The line's controller: sends photographs with the client library and prints the verdicts.
+"""A controller of a line: sends photographs with the client library and prints the verdicts.
 
 usage: python inspect_parts.py URL FILE...
 """
