@@ -148,6 +148,11 @@ def format_model_config(settings: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
+def is_device_ids(value: object) -> bool:
+    """Tells whether a value is a list of GPU indexes."""
+    return isinstance(value, list) and all(type(o) is int and o >= 0 for o in value)
+
+
 def _check_server_setting(key: str, value: Any) -> None:
     if key == "deviceType":
         if value not in DEVICE_TYPES:
@@ -155,8 +160,15 @@ def _check_server_setting(key: str, value: Any) -> None:
                 f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}"
             )
         return
+    if key == "deviceIds":
+        if not is_device_ids(value):
+            raise WrongOption(
+                f"deviceIds is {value!r}; accepted: a list of GPUs such as [0, 1], which the "
+                "workers take in turn"
+            )
+        return
     if key not in SERVER_SETTINGS:
-        accepted = ", ".join([*SERVER_SETTINGS, "deviceType", "handler"])
+        accepted = ", ".join([*SERVER_SETTINGS, "deviceType", "deviceIds", "handler"])
         raise WrongOption(f"unknown setting {key!r}; accepted: {accepted}")
     low, high = SERVER_SETTINGS[key]
     is_integer = isinstance(value, int) and not isinstance(value, bool)

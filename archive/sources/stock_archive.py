@@ -13,7 +13,7 @@ from typing import Any
 
 from offpath.archive.labels import tell_apart
 from offpath.archive.mar_file import MANIFEST, MarFile, read_mar, unpack_mar
-from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS
+from offpath.archive.model_config import DEVICE_TYPES, SERVER_SETTINGS, is_device_ids
 from offpath.handler.errors import WrongOption
 
 STOCK_HANDLER = "image_classifier"
@@ -133,6 +133,8 @@ def _read_server(archive: MarFile) -> tuple[dict[str, Any], list[str]]:
         if type(value) is int and low <= value <= high:
             kept[key] = value
         elif key == "deviceType" and value in DEVICE_TYPES:
+            kept[key] = value
+        elif key == "deviceIds" and is_device_ids(value):
             kept[key] = value
         else:
             changes.append(f"{key}: {value!r} of model-config.yaml is left out")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpath.archive.mar_file import MarFile, check_runs_alone
+from offpath.archive.model_config import is_device_ids
 from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 
@@ -92,6 +93,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
         settings["minWorkers"] = settings["maxWorkers"] = max(
             settings["minWorkers"], settings["maxWorkers"]
         )
+        ids: Any = config.get("deviceIds")
         models.append(
             ServedModel(
                 name,
@@ -99,7 +101,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 str(archive.path.resolve()),
                 settings,
                 config.get("deviceType"),
-                _read_device_ids(config),
+                ids if is_device_ids(ids) else [],
                 next_slot,
                 not same,
             )
@@ -111,10 +113,3 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
 def _read(config: dict[str, Any], key: str) -> int:
     value = config.get(key)
     return value if type(value) is int and value > 0 else DEFAULTS[key]
-
-
-def _read_device_ids(config: dict[str, Any]) -> list[int]:
-    ids = config.get("deviceIds")
-    if isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids):
-        return ids
-    return []

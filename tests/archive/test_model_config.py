@@ -28,8 +28,9 @@ def test_embedded_presets_are_complete(name: str) -> None:
 
 def test_options_beat_the_preset() -> None:
     preset = {**load_preset("cpu"), "handler": {"top_k": 3, "decode": "exact"}}
-    config = make_model_config(preset, {"batchSize": 32}, {"top_k": 7}).settings
-    assert config["batchSize"] == 32
+    server = {"batchSize": 32, "deviceIds": [1, 0]}
+    config = make_model_config(preset, server, {"top_k": 7}).settings
+    assert (config["batchSize"], config["deviceIds"]) == (32, [1, 0])
     assert config["maxBatchDelay"] == load_preset("cpu")["maxBatchDelay"]
     assert config["handler"] == {"top_k": 7, "decode": "exact"}
 
@@ -63,6 +64,7 @@ def test_delay_outside_its_range_is_refused(value: object) -> None:
         ({"minWorkers": 0}, {}, "minWorkers is 0"),
         ({"minWorkers": 3, "maxWorkers": 2}, {}, "minWorkers 3 is above maxWorkers 2"),
         ({"deviceType": "tpu"}, {}, "deviceType is 'tpu'; accepted: cpu, gpu"),
+        ({"deviceIds": [0, -1]}, {}, "deviceIds is .0, -1.; accepted: a list of GPUs"),
         ({"batch_size": 8}, {}, "unknown setting 'batch_size'; accepted: minWorkers"),
         ({3: 8}, {}, "unknown setting 3"),
         ({}, {"topk": 3}, "unknown key 'topk' in handler; accepted: image_size"),
