@@ -20,6 +20,7 @@ from offpath.archive.sources.checkpoint import (
     load_checkpoint,
 )
 from offpath.archive.sources.definition import Definition, read_definition
+from offpath.archive.sources.hugging_face import load_pretrained
 from offpath.archive.sources.named_models import (
     EMBEDDED,
     MODELS_DIR,
@@ -106,7 +107,7 @@ def load_model_source(
     Args:
         model: an embedded model's name; `torchvision:NAME` or `timm:NAME`; a Python file, alone or
             with `:NAME` (see `sources.definition`); an ONNX file; a torch.export program; a
-            TorchScript file.
+            TorchScript file; a folder that `save_pretrained` wrote (see `sources.hugging_face`).
         weights: a state dict or a checkpoint around one (see `sources.checkpoint`), `pretrained`,
             `random`, or None for the model's default.
         say: told where the weights were found and which files the definition imports.
@@ -123,10 +124,13 @@ def load_model_source(
     if is_named(model):
         return _load_named(model, wanted)
     path, attribute = _split_name(model)
+    if model and path.is_dir():
+        wanted.refuse(f"the folder {path.name}")
+        return _load_folder(path, say)
     if not path.is_file():
         raise WrongOption(
             f"--model {model!r}: no such file or model; accepted: {', '.join(EMBEDDED)}, "
-            "torchvision:NAME, timm:NAME, or a file"
+            "torchvision:NAME, timm:NAME, a file, or a folder with a Hugging Face model"
         )
     if path.suffix == ".py":
         return _load_python(path, attribute, wanted)
@@ -200,6 +204,14 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource:
     # Other weights may have other classes.
     labels = model.labels if weights == "pretrained" else None
     return replace(source, labels=labels, handler=model.handler)
+
+
+def _load_folder(folder: Path, say: Say) -> ModelSource:
+    found = load_pretrained(folder, say)
+    module = found.definition.make()
+    _fit(module, found.weights, folder.name)
+    source = _from_definition(found.definition, module, found.weights, None)
+    return replace(source, labels=found.labels, handler=found.handler)
 
 
 def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSource:

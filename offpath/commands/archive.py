@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # these modules import torch
     show_default=True,
     help="efficientnet-lite0, resnet50, near-free (a trivial model for measurements), "
     "torchvision:NAME, timm:NAME, a Python file (net.py, net.py:Net, net.py:make_model), a "
-    "torch.export program, an ONNX file or a TorchScript file.",
+    "torch.export program, an ONNX file, a TorchScript file, or a folder with a Hugging Face model.",
 )
 @click.option(
     "--weights",
@@ -53,8 +53,8 @@ if TYPE_CHECKING:  # these modules import torch
 @click.option(
     "--labels",
     type=Path,
-    help="A file with one label per line, or index_to_name.json. Without it, a model that brings no"
-    " labels answers with the numbers of its classes.",
+    help="A file with one label per line, index_to_name.json, or the config.json of a Hugging Face "
+    "model. Without it, a model that brings no labels answers with the numbers of its classes.",
 )
 @click.option(
     "--preset",
@@ -172,6 +172,7 @@ def command(**options: Any) -> None:
       offpath archive --model net.py --weights net.pt --labels classes.txt --name defects
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
       offpath archive --model net.py --weights last.ckpt --weights-key ema
+      offpath archive --model ./my-vit/ --name pets
       offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
       offpath archive --from old.mar --output new-store
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
