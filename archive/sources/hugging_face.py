@@ -232,7 +232,7 @@ def _read_preprocessing(name: str, processor: Any, config: Any) -> dict[str, Any
     found = [{**handler, **one} for one in _list_resizes(settings, max(height, width))]
     if not found:
         size = f"size is {settings.get('size')!r}"
-        raise refuse(size, "shortest_edge, or height and width")
+        raise refuse(size, "shortest_edge with a centre crop, or height and width")
     try:
         return min(found, key=lambda one: _measure(processor, one))
     except ConfigError as error:
@@ -280,7 +280,7 @@ def _measure(processor: Any, handler: dict[str, Any]) -> float:
         with Image.open(path) as image:
             theirs = _prepare(processor, image, config.channels)
         pixels = decode_photograph(path.read_bytes(), config)
-        ours = normalise(torch.from_numpy(pixels)[None])[0]
+        ours = normalise(torch.tensor(pixels)[None])[0]
         if ours.shape != theirs.shape:
             return math.inf
         differences.append(float(((theirs - ours) * grey_levels).abs().mean()))

@@ -20,6 +20,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "openvino": ("openvino",),
     "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
     "int8": ("nncf",),
+    "transformers": ("transformers",),
     "otel": ("opentelemetry",),
     "report": ("duckdb",),
     "bench": (

