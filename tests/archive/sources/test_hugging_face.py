@@ -61,7 +61,7 @@ def ask(source: ModelSource, photograph: Path) -> list[float]:
     pixels = decode_photograph(photograph.read_bytes(), config)
     engine = EagerEngine(model, config, torch.device("cpu"))
     with torch.inference_mode():
-        scores = torch.softmax(engine(torch.from_numpy(pixels)[None]), 1)[0]
+        scores = torch.softmax(engine(torch.tensor(pixels)[None]), 1)[0]
     return [float(score) for score in scores]
 
 
