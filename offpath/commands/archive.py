@@ -27,7 +27,8 @@ if TYPE_CHECKING:  # these modules import torch
     show_default=True,
     help="efficientnet-lite0, resnet50, near-free (a trivial model for measurements), "
     "torchvision:NAME, timm:NAME, a Python file (net.py, net.py:Net, net.py:make_model), a "
-    "torch.export program, an ONNX file, a TorchScript file, or a folder with a Hugging Face model.",
+    "torch.export program, an ONNX file, a TorchScript file, or a folder with a Hugging Face "
+    "model.",
 )
 @click.option(
     "--weights",
