@@ -187,7 +187,8 @@ def _define(transformers: Any, model: Any) -> Definition:
 
 def _is_sigmoid(config: Any) -> bool:
     """Decides as ImageClassificationPipeline does."""
-    return config.problem_type == "multi_label_classification" or config.num_labels == 1
+    is_several = config.problem_type == "multi_label_classification"
+    return bool(is_several or config.num_labels == 1)
 
 
 def _read_preprocessing(name: str, processor: Any, config: Any) -> dict[str, Any]:
