@@ -183,13 +183,13 @@ def _show_pairs(compared: Comparison) -> Section:
         texts = (
             f"{name}" if at is None else f"{name} {at:.3f}" for name, at in answers
         )
-        different.append([one["request"], *texts])
+        different.append([*texts, one["request"]])
     columns = ["A", "B", "pairs", "share"]
     return Section(
         "Answers to the same request",
         [
             Table("most frequent disagreements", columns, disagreements, words=2),
-            Table("most different pairs", ["event id", "A", "B"], different, words=3),
+            Table("most different pairs", ["A", "B", "event id"], different, words=2),
         ],
         f"{pairs:,} pairs of a record in A and one in B have the same event id (up to a ~)."
         f" {format_share(compared.figures['disagreement'] or 0.0)} of them disagree.",

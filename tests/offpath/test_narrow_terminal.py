@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from offpath.commands.serve_view import ServeView
+from offpath.handler.prediction_log import Record
 from offpath.handler.prediction_log.sink_file import write_last_error
 from offpath.handler.stages import Stage
 from offpath.serving.client import Prediction
 from offpath.serving.torchserve.management import ModelStatus
+from tests.offpath.commands.test_logs import write_log
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
 from tests.support.pictures import jpeg
@@ -45,6 +47,25 @@ def test_a_sinks_state_is_whole_at_80_columns(
     monkeypatch.chdir(tmp_path)
     shown = assert_whole(run, monkeypatch, "logs", "status", "--spool", "spool")
     assert "bucket" in shown  # its end
+
+
+def test_a_report_is_whole_at_80_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = "0b0c1d2e-1111-4222-8333-444455556666"
+    when = "2026-11-22T00:00:00.000Z"
+    uri = write_log(
+        tmp_path / "log",
+        [
+            Record(
+                one, when, "m", "1", predictions=[(LABEL, 0.9)], payload_bytes=10**9
+            ),
+            Record(one, when, "m", "2", status=422, error="UndecodableImage"),
+        ],
+    )
+    sets = ("--a", f"{uri},version=1", "--b", "version=2")
+    shown = assert_whole(run, monkeypatch, "logs", "report", *sets)
+    assert one in shown and "1,000,000,000" in shown and "UndecodableImage" in shown
 
 
 def test_a_start_is_whole_at_80_columns(
