@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -72,6 +75,8 @@ def run_on_ray(
         raise WrongOption(
             "--ray finds no cluster; run it as a Ray job, or set RAY_ADDRESS"
         ) from error
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     gpus = 1 / archive.workers if archive.wants_gpu else 0
     room = ray.cluster_resources()
     fit = int(room.get("GPU", 0) / gpus if gpus else room["CPU"] / job.threads)
@@ -87,5 +92,7 @@ def run_on_ray(
         num_cpus=job.threads,
         num_gpus=gpus,
     )
-    for row in results.iter_rows():
-        on_part(row["part"], time.monotonic() - row["s"], int(row["threads"]))
+    # Ray prints to stdout which tasks it repeats.
+    with contextlib.redirect_stdout(sys.stderr):
+        for row in results.iter_rows():
+            on_part(row["part"], time.monotonic() - row["s"], int(row["threads"]))
