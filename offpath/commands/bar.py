@@ -17,6 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+# A part of `offpath batch` may take a minute, and a rate needs several.
+SPEED_PERIOD_S = 600.0
+
 
 class RateColumn(ProgressColumn):
     """The rate, per second."""
@@ -47,6 +50,7 @@ def counting_bar(
         *columns,
         console=console,
         transient=True,
+        speed_estimate_period=SPEED_PERIOD_S,
         disable=not (is_shown and console.is_terminal),
     ) as bar:
         task = bar.add_task(what, total=None)

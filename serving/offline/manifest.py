@@ -82,7 +82,7 @@ def list_pictures(storage: Storage, place: str, takes_all: bool) -> list[str]:
 
 
 def read_list(path: Path) -> list[str]:
-    """Reads a list of paths and s3:// names, each once."""
+    """Reads a list of paths and s3:// names, each once; paths become absolute."""
     try:
         lines = path.read_text("utf-8").split("\n")
     except FileNotFoundError:
@@ -92,7 +92,10 @@ def read_list(path: Path) -> list[str]:
             f"INPUT {str(path)!r} is not a list of pictures ({error}); expected a folder, "
             "s3://BUCKET/PREFIX, or a text file with one path per line"
         ) from error
-    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    names = (line.strip() for line in lines if line.strip())
+    return list(
+        dict.fromkeys(n if n.startswith(S3) else os.path.abspath(n) for n in names)
+    )
 
 
 def open_manifest(storage: Storage, output: str, **wanted: str) -> Manifest | None:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -138,8 +137,8 @@ def run_part(
         os._exit(1)
     except Exception as error:
         explained = explain(error, job.output)
-        reason = f"{explained}; the same command continues with the missing parts"
         if explained is error:
-            reason = traceback.format_exc()
+            raise
+        reason = f"{explained}; the same command continues with the missing parts"
         return part, 0.0, 0, reason
     return part, began_s, _runner.threads, None
