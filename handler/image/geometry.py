@@ -7,6 +7,7 @@ its rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 RESIZES = ("shorter", "stretch", "letterbox")
 # Distance at which a filter still reads pixels, in pixels of the coarser grid.
@@ -53,7 +54,7 @@ class InputGeometry:
     channels: int = 3
     fill: tuple[int, ...] = (0, 0, 0)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Shape of the pixels: height, width, channels."""
         return *both_sides(self.size), self.channels
