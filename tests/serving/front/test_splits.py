@@ -188,6 +188,12 @@ class SplitDoor:
         (shadow,) = (one for one in statuses if one.model_version == "2.0")
         return list(filter(is_alive, shadow.worker_pids))
 
+    def gets_copies(self) -> bool:
+        """Tells whether a request has its own record and that of its copy."""
+        self.predict()
+        time.sleep(0.5)
+        return self.records(self.answered[-1]).get(self.answered[-1]) == BOTH
+
     @contextmanager
     def stopped_shadow(self) -> Iterator[None]:
         """Stops the workers of version 2.0 for a while."""
@@ -288,13 +294,14 @@ class TestDoor:
         self, split: SplitDoor
     ) -> None:
         """More clients than copies may wait; each delay is shorter than the copies' time-out."""
+        wait_until(split.gets_copies)
         before = count_slow(split.door.metrics_url)
         with split.stopped_shadow():
             assert split.predict() == "1.0"
             time.sleep(2.5)  # the copy is given up, and both are counted
         # The time of the copy is not the request's.
         assert count_slow(split.door.metrics_url) == before
-        time.sleep(10)  # the shadow gets copies again
+        wait_until(split.gets_copies)
         clients = load(split.url, BODIES[:1], clients=COPIES + 8)
         with split.stopped_shadow(), clients as seen:
             time.sleep(6)
@@ -314,13 +321,7 @@ class TestDoor:
                 time.sleep(2)
                 assert split.door.is_healthy()
         split.check_load(seen)
-
-        def is_back() -> bool:
-            split.predict()
-            time.sleep(0.5)
-            return split.records(split.answered[-1])[split.answered[-1]] == BOTH
-
-        wait_until(is_back, 60)
+        wait_until(split.gets_copies, 60)
 
     def test_sigterm_ends_with_a_shadow(self, split: SplitDoor) -> None:
         with load(split.url, BODIES, clients=4) as seen:
