@@ -47,7 +47,7 @@ def make_log_document(
     """
     sections = [
         Section("Distances of B from A", [_show_distances(compared)], HOW_TO_READ),
-        *([_show_pairs(compared)] if compared.figures["pairs"] else []),
+        *(_show_pairs(compared) if compared.figures["pairs"] else []),
         Section("Requests and errors", [_show_errors(compared)]),
         Section("Labels", list(_show_labels(compared))),
         Section("Best score, sizes and times", list(_show_spreads(compared))),
@@ -171,7 +171,7 @@ def _show_spreads(compared: Comparison) -> Iterable[Table | Chart]:
     yield Table("", ["", *columns], [row for row in rows if any(row[1:])], note=note)
 
 
-def _show_pairs(compared: Comparison) -> Section:
+def _show_pairs(compared: Comparison) -> list[Section]:
     pairs = int(compared.figures["pairs"] or 0)
     disagreements = [
         [str(a), str(b), f"{count:,}", format_share(count / pairs)]
@@ -184,13 +184,13 @@ def _show_pairs(compared: Comparison) -> Section:
             f"{name}" if at is None else f"{name} {at:.3f}" for name, at in answers
         )
         different.append([*texts, one["request"]])
-    columns = ["A", "B", "pairs", "share"]
-    return Section(
-        "Answers to the same request",
-        [
-            Table("most frequent disagreements", columns, disagreements, words=2),
-            Table("most different pairs", ["A", "B", "event id"], different, words=2),
-        ],
+    frequent = Table("", ["A", "B", "pairs", "share"], disagreements, words=2)
+    note = (
         f"{pairs:,} pairs of a record in A and one in B have the same event id (up to a ~)."
-        f" {format_share(compared.figures['disagreement'] or 0.0)} of them disagree.",
+        f" {format_share(compared.figures['disagreement'] or 0.0)} of them disagree."
     )
+    most = Table("", ["A", "B", "event id"], different, words=2)
+    return [
+        Section("Answers to the same request", [frequent], note),
+        Section("Most different answers to the same request", [most]),
+    ]
