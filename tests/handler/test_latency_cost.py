@@ -1,0 +1,56 @@
+"""What histograms and deadlines cost a worker, in CPU time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from offpath.handler.deadline import Deadlines
+from offpath.handler.latency import Histograms
+from offpath.handler.stages import Stage
+from tests.handler.conftest import MakePipeline
+from tests.support.photographs import encode, find_photograph
+
+# As nginx passes them on.
+HEADERS = {
+    **{f"Header-{number}": "value" for number in range(8)},
+    "X-Offpath-Arrived": "1800000000.000",
+    "x-request-timeout-ms": "250",
+}
+MOST_SHARE = 0.005
+
+
+def measure_cpu_s(call: Callable[[], object], times: int) -> float:
+    """Returns the CPU seconds of one call, the least of five runs."""
+    runs = []
+    for _ in range(5):
+        begin_s = time.process_time()
+        for _ in range(times):
+            call()
+        runs.append((time.process_time() - begin_s) / times)
+    return min(runs)
+
+
+@pytest.mark.slow
+def test_histograms_and_deadlines_cost_less_than_half_a_percent_of_a_small_request(
+    make_pipeline: MakePipeline,
+) -> None:
+    """Compares with a batch of one 500 x 333 JPEG for the near-free model, without a server."""
+    torch.set_num_threads(1)
+    pipeline, deadlines, histograms = make_pipeline(), Deadlines(0, 0), Histograms()
+    photograph = find_photograph("coffee").rgb.resize((500, 333))
+    rows = [{"body": encode(photograph, "JPEG", quality=90)}]
+
+    def judge_and_count() -> None:
+        deadlines.refuse_late(rows, [HEADERS])
+        deadlines.learn(0.01)
+        for name in (*Stage, "other", "total", "2xx"):
+            histograms.add(name, 0.004)
+
+    added_s = measure_cpu_s(judge_and_count, 5000)
+    request_s = measure_cpu_s(lambda: pipeline.classify(rows), 200)
+    print(f"{added_s * 1e6:.1f} us of {request_s * 1e6:.0f}: {added_s / request_s:.2%}")
+    assert added_s < MOST_SHARE * request_s
