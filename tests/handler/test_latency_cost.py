@@ -1,4 +1,4 @@
-"""What histograms and deadlines cost a worker, in CPU time."""
+"""Measures what histograms and deadlines cost a worker, in CPU time."""
 
 from __future__ import annotations
 

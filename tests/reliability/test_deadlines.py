@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
         time.sleep(0.1 * len(pictures))
         return self.classifier(pictures.mean((2, 3)))
 """
-BOUND_MS, BATCH, WORKERS, SECONDS = 1000, 2, 2, 20.0
+BOUND_MS, BATCH, WORKERS, SECONDS = 1000, 4, 2, 20.0
 
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(300)]
 
