@@ -298,7 +298,7 @@ class TestDoor:
         before = count_slow(split.door.metrics_url)
         with split.stopped_shadow():
             assert split.predict() == "1.0"
-            time.sleep(2.5)  # the copy is given up, and both are counted
+            time.sleep(4.5)  # the copy is given up, and both are counted
         # The time of the copy is not the request's.
         assert count_slow(split.door.metrics_url) == before
         wait_until(split.gets_copies)
