@@ -3,9 +3,9 @@
 usage: python scripts/stage_docs.py
 
 A link that leaves docs/ (to a result, a chart or a source file) leads to a copy of that file,
-because a site has nothing above its root. Two pages are made here: the list of lab notes and the
-Python API. Exits with 1 if the navigation in zensical.toml names a page that does not exist, or
-leaves one out.
+because a site has nothing above its root. Three pages are made here: the list of lab notes, the
+Python API and the commands with their options. Exits with 1 if the navigation in zensical.toml
+names a page that does not exist, or leaves one out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import re
 import shutil
 import sys
 from pathlib import Path
+
+from command_list import format_commands
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, STAGE = ROOT / "docs", ROOT / "build" / "docs"
@@ -27,7 +29,6 @@ PLACES = {
     DOCS / "research": "research/index.md",
 }
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
-# The usage line of a command is not a link.
 HEADING = re.compile(r"^#+ .*\[.*$", re.MULTILINE)
 NAMED = re.compile(r'"([\w/.-]+\.md)"')
 # Browsers show these files; a copy of any other file is named .txt, so that it is shown too.
@@ -94,8 +95,12 @@ def copy_page(page: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.touch()
     text = LINK.sub(relink, page.read_text("utf-8"))
-    text = HEADING.sub(lambda heading: heading[0].replace("[", r"\["), text)
-    place.write_text(text, "utf-8")
+    place.write_text(escape_headings(text), "utf-8")
+
+
+def escape_headings(text: str) -> str:
+    """Keeps a usage line in a heading from being read as a link."""
+    return HEADING.sub(lambda heading: heading[0].replace("[", r"\["), text)
 
 
 def copy_file(file: Path) -> None:
@@ -139,6 +144,8 @@ def main() -> int:
     copy_file(DOCS / "site.css")
     write_notes(notes)
     write_api()
+    commands = f"# Commands\n\nAlso: `offpath COMMAND --help`.\n\n{format_commands()}"
+    (STAGE / "commands.md").write_text(escape_headings(commands), "utf-8")
     # Lab notes are reached from their list, and files from the pages that link to them.
     pages = {path.name for path in STAGE.glob("*.md")} | {"research/index.md"}
     strays = find_strays(pages, (ROOT / "zensical.toml").read_text("utf-8"))

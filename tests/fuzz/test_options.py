@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from offpath import cli
-from tests.offpath.reference import list_commands
+from scripts.command_list import list_commands
 from tests.offpath.wrong_input import INPUTS, write_files
 from tests.support.no_processes import Started, forbid_processes
 

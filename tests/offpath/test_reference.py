@@ -11,8 +11,8 @@ import yaml
 
 from offpath.handler import errors
 from offpath.handler.config import HandlerConfig
-from tests.offpath.reference import MARK, PAGE, format_commands
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 METRICS = Path(__file__).parents[2] / "serving" / "conf" / "metrics.yaml"
 TEXT = PAGE.read_text(encoding="utf-8")
 
@@ -68,8 +68,3 @@ def test_every_metric_of_ours_is_named_with_its_dimensions() -> None:
         row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")
     }
     assert said == ours
-
-
-def test_the_commands_are_those_of_the_command_line() -> None:
-    written = TEXT.partition(MARK)[2].strip()
-    assert written == format_commands().strip(), "python -m tests.offpath.reference"

@@ -73,7 +73,14 @@ def test_a_workflow_runs_scripts_that_exist_and_actions_of_a_version(
 def test_every_guide_is_in_the_navigation_of_the_site() -> None:
     config = (ROOT / "zensical.toml").read_text("utf-8")
     named = set(re.findall(r'"([\w-]+\.md)"', config))
-    made = {"index", "python", "changelog", "contributing", "security-policy"}
+    made = {
+        "index",
+        "python",
+        "commands",
+        "changelog",
+        "contributing",
+        "security-policy",
+    }
     guides = {page.name for page in (ROOT / "docs").glob("*.md")}
     assert named == guides | {f"{name}.md" for name in made}
 

@@ -1,16 +1,12 @@
-"""Writes the commands' part of docs/reference.md: `python -m tests.offpath.reference`."""
+"""The commands of `offpath` with their options, for the documentation site and for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from offpath.cli import main
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
-MARK = "<!-- commands -->\n"
 
 
 def list_commands(
@@ -47,18 +43,8 @@ def format_commands() -> str:
             for parameter in command.get_params(context)
             if isinstance(parameter, click.Argument)
         )
-        blocks.append(f"### {f'{path} {arguments}'.strip()}")
+        blocks.append(f"## {f'{path} {arguments}'.strip()}")
         blocks.append(command.get_short_help_str(limit=400))
         if rows:
             blocks.append("\n".join(["| option | |", "|---|---|", *rows]))
     return "\n\n".join(blocks) + "\n"
-
-
-def write() -> None:
-    """Replaces everything in the page after the mark."""
-    before = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    PAGE.write_text(f"{before}{MARK}\n{format_commands()}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()
