@@ -16,7 +16,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("xxhash", "safetensors"),
     ),
     "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
-    "granian": ("granian", "uvloop"),
+    "granian": ("aiohttp", "granian", "uvloop"),
     "openvino": ("openvino",),
     "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
     "int8": ("nncf",),

@@ -114,6 +114,8 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["serve", "--model-store", str(folder)],
         ["front", "--upstream", "nowhere"],
         ["reload"],
+        ["canary"],
+        ["demo", "--port", "99999"],
         ["predict", "none.jpg"],
         ["logs", "status"],
         ["logs", "ship", "--spool", str(folder)],
