@@ -12,9 +12,9 @@ import torch
 
 from offpath.cli import main
 from offpath.commands.serve_view import ServeView
+from scripts.command_list import list_commands
 from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Run
-from scripts.command_list import list_commands
 from tests.profiling.runs import make_compare
 from tests.support.answering_server import answering_server
 from tests.support.pictures import jpeg

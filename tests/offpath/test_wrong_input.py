@@ -11,8 +11,8 @@ import pytest
 
 from offpath.cli import main
 from offpath.profiling.load import workload
-from tests.offpath.conftest import Run
 from scripts.command_list import list_commands
+from tests.offpath.conftest import Run
 from tests.offpath.wrong_input import INPUTS, Case, list_cases, write_files
 from tests.support.no_processes import Started, forbid_processes
 
