@@ -21,6 +21,7 @@ SERVER_ERRORS = (
     errors.BatchOutOfTime,
     errors.ModelOutOfMemory,
     errors.ModelFailed,
+    errors.DeadlineExceeded,
 )
 
 

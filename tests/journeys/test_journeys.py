@@ -196,7 +196,7 @@ def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
     old = make_stock(
         folder / "old", folder / "net.py", folder / "net.pt", labels=labels
     )
-    shell.run("archive", "--from", old, "--name", "new", *EXACT, *SHORT)
+    shell.run("archive", "--from", old, "--name", "new", "--force", *EXACT, *SHORT)
     assert "pixels: resize to 256, crop to 224" in shell.said
     shutil.copy(old, folder / "store")
     inference, management, metrics, *grpc = resolve_ports("127.0.0.1", [0] * 5)

@@ -183,8 +183,8 @@ def test_the_time_of_every_answer_is_counted(door: FrontProcess) -> None:
         counts["499" if status == "499" else f"{status[0]}xx"] += count
     assert {key: int(count) for key, count in times.items() if count != "0"} == counts
     ok = re.findall(r'_request_seconds_bucket_total\{status="2xx",le=".*"\} (.*)', page)
-    # No answer takes a millisecond or a minute.
-    assert len(ok) == 16 and int(ok[0]) == 0 < int(ok[-1]) == int(ok[-2])
+    # The door's own answers take less than a millisecond, predictions more, none a minute.
+    assert len(ok) == 16 and int(ok[0]) < int(ok[-1]) == int(ok[-2])
     assert ok == sorted(ok, key=int)
 
 
