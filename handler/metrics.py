@@ -24,6 +24,7 @@ from offpath.handler.latency import (
     name_class,
 )
 from offpath.handler.prediction_log import LogCounters
+from offpath.handler.process.foreign_server import declares
 from offpath.handler.stages import BatchTimings
 
 # Buckets are many lines, so they are written less often than sums.
@@ -76,6 +77,8 @@ class MetricsEmitter:
         self._log_counters = LogCounters(oldest_unshipped_age_s=-1.0)
         self._sums: dict[Series, float] = defaultdict(float)
         self._histograms: dict[str, Histograms] = defaultdict(Histograms)
+        # A server that does not declare them would log each of their many lines twice.
+        self._has_buckets = declares(cache, STAGE_BUCKETS)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -142,6 +145,8 @@ class MetricsEmitter:
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
             if has_buckets:
+                if not self._has_buckets:
+                    self._histograms.clear()
                 for name, histograms in self._histograms.items():
                     for label, le, number in histograms.read():
                         sums[name, (str(label), le)] = number

@@ -89,6 +89,15 @@ def find_metrics_loss(is_declared: bool, source: str) -> Loss | None:
     return Loss("our metrics", found, "metrics_config")
 
 
+def declares(metrics: Any, name: str) -> bool:
+    """Tells whether the server around this worker declares a metric, given its metrics cache."""
+    try:
+        metrics.get_metric(name)
+    except KeyError:  # MetricsCacheKeyError
+        return False
+    return True
+
+
 def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
     """Returns what the server around this worker gives away.
 
@@ -96,12 +105,9 @@ def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
         metrics: TorchServe's metrics cache.
         java: options of the server's Java; None if its process cannot be seen.
     """
-    try:
-        metrics.get_metric(DECLARED_METRIC)
-        is_declared = True
-    except KeyError:  # MetricsCacheKeyError
-        is_declared = False
-    losses = [find_metrics_loss(is_declared, "the metrics file")]
+    losses = [
+        find_metrics_loss(declares(metrics, DECLARED_METRIC), "the metrics file")
+    ]
     if java is not None:
         losses.append(find_collector_loss(java))
     return [loss for loss in losses if loss is not None]
