@@ -105,9 +105,7 @@ def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
         metrics: TorchServe's metrics cache.
         java: options of the server's Java; None if its process cannot be seen.
     """
-    losses = [
-        find_metrics_loss(declares(metrics, DECLARED_METRIC), "the metrics file")
-    ]
+    losses = [find_metrics_loss(declares(metrics, DECLARED_METRIC), "the metrics file")]
     if java is not None:
         losses.append(find_collector_loss(java))
     return [loss for loss in losses if loss is not None]
