@@ -78,7 +78,7 @@ class MetricsEmitter:
         self._sums: dict[Series, float] = defaultdict(float)
         self._histograms: dict[str, Histograms] = defaultdict(Histograms)
         # A server that does not declare them would log each of their many lines twice.
-        self._has_buckets = declares(cache, STAGE_BUCKETS)
+        self._takes_buckets = declares(cache, STAGE_BUCKETS)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -144,9 +144,7 @@ class MetricsEmitter:
         """Writes the values that changed since the last write."""
         with self._lock:
             sums, self._sums = self._sums, defaultdict(float)
-            if has_buckets:
-                if not self._has_buckets:
-                    self._histograms.clear()
+            if has_buckets and self._takes_buckets:
                 for name, histograms in self._histograms.items():
                     for label, le, number in histograms.read():
                         sums[name, (str(label), le)] = number

@@ -19,9 +19,9 @@ from offpath.commands.shared_options import json_option, read_settings, settings
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongOption
+from offpath.handler.image import SUFFIXES
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
-from offpath.serving.offline.storage import IMAGE_SUFFIXES
 
 BODY_SHOWN = 60
 
@@ -139,9 +139,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
             yield path
             continue
         if path.is_dir():
-            found = sorted(
-                p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES
-            )
+            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
         else:
             found = sorted(
                 Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()

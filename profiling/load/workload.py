@@ -23,14 +23,12 @@ from PIL import Image
 
 from offpath.archive.photographs import encode_jpeg, find_sources, make_photograph
 from offpath.handler.errors import WrongOption
+from offpath.handler.image import SUFFIXES
 from offpath.profiling.core.workplace import cache_folder
 
 MANIFEST = "manifest.json"
 # Raise this when the generator changes, so that older caches are left alone.
 GENERATOR_VERSION = 1
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-)
 QUALITIES = range(40, 97)
 
 

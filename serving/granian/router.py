@@ -22,11 +22,11 @@ from yarl import URL
 from offpath.serving.granian.supervisor import open_listener
 from offpath.serving.granian.worker import InheritedServer
 from offpath.serving.shell.torchserve_http import (
-    JSON_TYPE,
     METHODS,
     MODEL_GONE,
     ModelPaths,
     Refusal,
+    list_paths,
 )
 
 # Seconds for which a worker that does not listen is asked last.
@@ -73,10 +73,8 @@ class Router:
             skip_auto_headers=UNASKED,
         )
         self._upstreams.append(Upstream(session))
-        for word in ("predictions", "explanations"):
-            for end in ends:
-                found = self._routes.setdefault(f"/{word}/{end}", [])
-                found.append(self._upstreams[-1])
+        for route in list_paths(ends):
+            self._routes.setdefault(route, []).append(self._upstreams[-1])
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
         """Answers one HTTP request with a worker's answer."""
@@ -134,10 +132,7 @@ class Router:
 
 def refuse(proto: Any, refusal: Refusal) -> None:
     """Answers a request that no worker can answer."""
-    headers = [("content-type", JSON_TYPE)]
-    if refusal.status == 503:
-        headers.append(("Retry-After", "1"))
-    proto.response_bytes(refusal.status, headers, refusal.body)
+    proto.response_bytes(refusal.status, refusal.headers, refusal.body)
 
 
 def run_router(

@@ -139,11 +139,10 @@ class App:
             out = list(answer.headers.items())
         except Refused as refused:
             status, body = refused.refusal.status, refused.refusal.body
-            out = [("content-type", JSON_TYPE)]
+            out = refused.refusal.headers
             if scope.path == "/ping":
+                out = [("content-type", JSON_TYPE)]
                 status, body = (503, body) if self.is_ending else (200, HEALTHY)
-            elif status == 503:
-                out.append(("Retry-After", "1"))
         if request_id:
             out.append(("x-request-id", request_id))
         self._statuses[status // 100] += 1

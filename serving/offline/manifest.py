@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from offpath.handler.errors import WrongOption
+from offpath.handler.image import SUFFIXES
 from offpath.serving.offline.part_runner import count_rows
-from offpath.serving.offline.storage import IMAGE_SUFFIXES, READERS, S3, Storage
+from offpath.serving.offline.storage import READERS, S3, Storage
 
 MANIFEST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.
@@ -71,7 +72,7 @@ def list_pictures(storage: Storage, place: str, takes_all: bool) -> list[str]:
         names = [
             name
             for name in found
-            if takes_all or os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+            if takes_all or os.path.splitext(name)[1].lower() in SUFFIXES
         ]
     if not names:
         raise WrongOption(

@@ -16,9 +16,6 @@ from offpath.handler.prediction_log.sinks import (
 )
 from offpath.serving.log_tools.objects import make_client
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-)
 S3 = "s3://"
 READERS = 16
 # boto3 waits up to 20 s between two attempts, so a bucket may be unreachable for about a minute.

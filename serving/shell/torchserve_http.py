@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Room for the text of a form around the image.
@@ -26,6 +27,12 @@ class Refusal:
         fields = {"code": self.status, "type": self.type, "message": self.message}
         return json.dumps(fields).encode()
 
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The response's headers."""
+        again = [("Retry-After", "1")] if self.status == 503 else []
+        return [("content-type", JSON_TYPE), *again]
+
 
 NO_PATH = Refusal(404, "NotFound", "no such path; POST /predictions/NAME")
 NO_METHOD = Refusal(405, "MethodNotAllowed", "send the image by POST or PUT")
@@ -35,6 +42,15 @@ BUSY = Refusal(
 MODEL_GONE = Refusal(
     503, "ModelGone", "the process of the model ended; send the request again"
 )
+
+
+def list_paths(ends: Sequence[str]) -> dict[str, bool]:
+    """Lists the paths to models, NAME or NAME/VERSION; True where an explanation is asked for."""
+    return {
+        f"/{word}/{end}": word == "explanations"
+        for word in ("predictions", "explanations")
+        for end in ends
+    }
 
 
 class ModelPaths:
@@ -48,12 +64,7 @@ class ModelPaths:
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
         ends = [name] if version is None else [name, f"{name}/{version}"]
-        # Path -> whether an explanation is asked for.
-        self._explains = {
-            f"/{word}/{end}": word == "explanations"
-            for word in ("predictions", "explanations")
-            for end in ends
-        }
+        self._explains = list_paths(ends)
         self.max_body_bytes = max_body_bytes
         self.too_large = Refusal(
             413, "PayloadTooLarge", f"at most {max_body_bytes} bytes are accepted"
