@@ -12,6 +12,7 @@ from typing import Any
 
 from offpath import serving
 from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
+from offpath.archive.model_config import is_device_ids
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
 
@@ -68,8 +69,17 @@ class Exportable:
         return int(self.server.get("maxWorkers") or self.server.get("minWorkers") or 1)
 
     @property
+    def device_type(self) -> str | None:
+        return self.server.get("deviceType")
+
+    @property
+    def device_ids(self) -> list[int]:
+        ids = self.server.get("deviceIds")
+        return ids if is_device_ids(ids) else []
+
+    @property
     def wants_gpu(self) -> bool:
-        return self.server.get("deviceType") == "gpu"
+        return self.device_type == "gpu"
 
     def list_requirements(self) -> list[str]:
         """Lists the packages that the archive's handler imports, as pip takes them."""

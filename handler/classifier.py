@@ -75,9 +75,7 @@ class OffpathClassifier(ImageClassifier):
         if gpu is not None and torch.cuda.is_available():
             use_device(int(gpu), self.config.blocking_wait)
         self._door = FrontDoor.from_environment()
-        self._deadlines = Deadlines(
-            self.config.deadline_ms, self.config.max_deadline_ms
-        )
+        self._deadlines = Deadlines(self.config.deadline_ms)
         self._warm_up_key = os.environ.get(WARM_UP_VARIABLE)
         threads = self.config.threads or threads_per_worker(context.model_yaml_config)
         set_threads(threads)

@@ -119,10 +119,8 @@ class HandlerConfig:
     exif_orientation: bool = setting(False, flag())
     max_pixels: int = setting(50_000_000, integer(1, MOST_PIXELS))
     max_payload_bytes: int = setting(20 * 2**20, integer(1, 2**31 - 1))
-    # Milliseconds that a request has (deadline.py); 0 is no limit. Headers may ask for less, or for
-    # up to max_deadline_ms; 0 is the same as deadline_ms.
+    # Milliseconds that a request has (deadline.py); 0 is no limit. Headers may ask for less.
     deadline_ms: int = setting(0, integer(0, 3_600_000))
-    max_deadline_ms: int = setting(0, integer(0, 3_600_000))
     # One explanation takes a worker up to a second.
     explanations: bool = setting(False, flag())
     # Limit on one reply, at most max_response_size of config.properties: beyond that TorchServe
@@ -194,11 +192,6 @@ class HandlerConfig:
             raise ConfigError(
                 f"handler.threshold is {config.threshold} and handler.activation is softmax; "
                 "accepted with a threshold: activation sigmoid or none (several labels per picture)"
-            )
-        if 0 < config.max_deadline_ms < config.deadline_ms:
-            raise ConfigError(
-                f"handler.max_deadline_ms is {config.max_deadline_ms} and handler.deadline_ms is "
-                f"{config.deadline_ms}; accepted: at least deadline_ms, or 0"
             )
         if config.explanations:
             _check_explanation_size(config)
@@ -282,12 +275,18 @@ def _check_channels(config: HandlerConfig) -> None:
         raise ConfigError(
             "handler.channel_order is bgr and handler.channels is 1; one channel has no order"
         )
-    for key in ("mean", "std"):
-        values = getattr(config, key)
-        if max(values) > config.pixel_scale:
+    for key, unused in (("mean", 0), ("std", 1)):
+        values, scale = getattr(config, key), config.pixel_scale
+        given = f"handler.{key} is {list(values)} and handler.pixel_scale is {scale}"
+        if max(values) > scale:
             raise ConfigError(
-                f"handler.{key} is {list(values)} and handler.pixel_scale is 1; accepted: numbers "
-                "up to 1, for pixels on 0..1; for numbers on 0..255 set pixel_scale=255"
+                f"{given}; accepted: numbers up to 1, for pixels on 0..1; for numbers on 0..255 "
+                "set pixel_scale=255"
+            )
+        if scale == 255 and max(values) <= 1 and {*values} != {unused}:
+            raise ConfigError(
+                f"{given}; accepted: numbers on 0..255, or {unused} for every channel; for "
+                "numbers on 0..1 leave pixel_scale out"
             )
 
 

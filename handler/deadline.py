@@ -42,16 +42,12 @@ class Deadlines:
     that are late already, all others would become late while they are decoded.
 
     Args:
-        default_ms: for requests without a header; 0 is no limit.
-        most_ms: the most that a header may ask for; 0 stands for `default_ms`.
+        most_ms: a header can only ask for less; 0 is no limit.
         clock: seconds since 1970, as in the headers.
     """
 
-    def __init__(
-        self, default_ms: int, most_ms: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._default_ms = default_ms or math.inf
-        self._most_ms = most_ms or self._default_ms
+    def __init__(self, most_ms: int, clock: Callable[[], float] = time.time) -> None:
+        self._most_ms = most_ms or math.inf
         self._clock = clock
         self._expected_ms = 0.0
 
@@ -73,7 +69,7 @@ class Deadlines:
     def _judge(
         self, headers: Mapping[str, Any], now_s: float
     ) -> DeadlineExceeded | None:
-        asked_ms, began_s = math.inf, now_s
+        allowed_ms, began_s = self._most_ms, now_s
         for name, value in headers.items():
             is_timeout = HEADERS.get(name.lower())
             if is_timeout is None or not isinstance(value, str):
@@ -81,10 +77,7 @@ class Deadlines:
             if not is_timeout:
                 began_s = min(began_s, read_start(value))
             elif TIMEOUT.fullmatch(value):
-                asked_ms = min(asked_ms, int(value))
-        allowed_ms = self._default_ms
-        if asked_ms < math.inf:
-            allowed_ms = min(asked_ms, self._most_ms)
+                allowed_ms = min(allowed_ms, int(value))
         waited_ms = 1e3 * (now_s - began_s)
         expected_ms = min(self._expected_ms, MOST_EXPECTED * allowed_ms)
         if waited_ms + expected_ms < allowed_ms:

@@ -48,7 +48,7 @@ class DecodeTier:
         set_threads(1)
         self._config, self._version = config, version
         self._input_maker = InputMaker(config)
-        self._deadlines = Deadlines(config.deadline_ms, config.max_deadline_ms)
+        self._deadlines = Deadlines(config.deadline_ms)
         self._log = open_prediction_log(
             config.prediction_log, model=model, version=version
         )

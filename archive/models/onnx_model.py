@@ -33,13 +33,9 @@ class OnnxModel(torch.nn.Module):
             threads = torch.get_num_threads()
             self._session = make_session(str(self.path), threads, [CPU])
         inputs = pictures.cpu().float().contiguous()
-        return run_in_batches(
-            self._run, inputs, find_batch(self._session) or len(inputs)
-        ).to(pictures.device)
+        batch = find_batch(self._session)
+        return run_in_batches(self._run, inputs, batch).to(pictures.device)
 
     def _run(self, inputs: torch.Tensor) -> torch.Tensor:
         name = self._session.get_inputs()[0].name
-        outputs: torch.Tensor = torch.from_numpy(
-            self._session.run(None, {name: inputs.numpy()})[0]
-        )
-        return outputs
+        return torch.from_numpy(self._session.run(None, {name: inputs.numpy()})[0])

@@ -73,9 +73,14 @@ def find_state_dict(
 
 def is_torchscript(path: Path) -> bool:
     """Returns True for a file that torch.jit.save wrote."""
+    return has_member(path, "/constants.pkl")
+
+
+def has_member(path: Path, ending: str) -> bool:
+    """Tells whether a file is a zip with a member whose name ends so."""
     try:
         with zipfile.ZipFile(path) as file:
-            return any(name.endswith("/constants.pkl") for name in file.namelist())
+            return any(name.endswith(ending) for name in file.namelist())
     except zipfile.BadZipFile:
         return False
 

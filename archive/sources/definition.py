@@ -100,6 +100,24 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
     return Definition(make, WRAPPER_FILE, text, folder.files)
 
 
+def write_definition(package: str, call: str) -> Definition:
+    """Writes the definition of a model that a package makes.
+
+    Args:
+        call: an expression that makes it. Nobody else's text may be in it, because it is run here
+            as in the worker.
+    """
+    text = WRAPPER.format(imports=f"import {package}", call=call)
+
+    def make() -> torch.nn.Module:
+        names: dict[str, Any] = {}
+        exec(text, names)
+        model: torch.nn.Module = names["OffpathModel"]()
+        return model
+
+    return Definition(make, WRAPPER_FILE, text)
+
+
 def check_shadowing(path: Path) -> None:
     """Raises WrongOption for a file whose name would hide a module that the worker imports."""
     if path.suffix not in MODULE_SUFFIXES:

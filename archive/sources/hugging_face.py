@@ -23,7 +23,7 @@ from offpath.archive.labels import tell_apart
 from offpath.archive.model_probe import format_error
 from offpath.archive.photograph_sets import decode_photograph
 from offpath.archive.photographs import BUNDLED
-from offpath.archive.sources.definition import WRAPPER, WRAPPER_FILE, Definition
+from offpath.archive.sources.definition import Definition, write_definition
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, MissingPackage, WrongOption
 from offpath.handler.image.geometry import INTERPOLATIONS
@@ -91,7 +91,9 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
         )
     labels = list(tell_apart(model.config.id2label).values())
     handler = _read_preprocessing(folder.name, processor, model.config)
-    if _is_sigmoid(model.config):
+    # As ImageClassificationPipeline decides it.
+    is_several = model.config.problem_type == "multi_label_classification"
+    if is_several or model.config.num_labels == 1:
         handler["activation"] = "sigmoid"
     difference = _measure(processor, handler)
     kind = type(processor).__name__
@@ -105,9 +107,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
         f"{folder.name}: preprocessing of its {kind} ({settings}), whose pixels differ from ours "
         f"by {difference:.2f} of 255 on average; --set changes it"
     )
-    return PretrainedFolder(
-        _define(transformers, model), model.state_dict(), labels, handler
-    )
+    return PretrainedFolder(_define(model), model.state_dict(), labels, handler)
 
 
 def _check_files(folder: Path) -> None:
@@ -159,36 +159,19 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _define(transformers: Any, model: Any) -> Definition:
+def _define(model: Any) -> Definition:
     """Writes a definition that makes the model from its configuration, without weights."""
     config = json.loads(model.config.to_json_string())
     for key in ("dtype", "id2label", "label2id"):
         config.pop(key, None)
     config["num_labels"] = model.config.num_labels
-    kind = config["model_type"]
-    text = WRAPPER.format(
-        imports="import transformers",
-        call="transformers.AutoModelForImageClassification.from_config(\n"
-        f"            transformers.CONFIG_MAPPING[{kind!r}].from_dict({config!r}),\n"
+    return write_definition(
+        "transformers",
+        "transformers.AutoModelForImageClassification.from_config(\n"
+        f"            transformers.CONFIG_MAPPING[{config['model_type']!r}]"
+        f".from_dict({config!r}),\n"
         "            trust_remote_code=False,\n        )",
     )
-
-    def make() -> torch.nn.Module:
-        made: torch.nn.Module = (
-            transformers.AutoModelForImageClassification.from_config(
-                transformers.CONFIG_MAPPING[kind].from_dict(dict(config)),
-                trust_remote_code=False,
-            )
-        )
-        return made
-
-    return Definition(make, WRAPPER_FILE, text)
-
-
-def _is_sigmoid(config: Any) -> bool:
-    """Decides as ImageClassificationPipeline does."""
-    is_several = config.problem_type == "multi_label_classification"
-    return bool(is_several or config.num_labels == 1)
 
 
 def _read_preprocessing(name: str, processor: Any, config: Any) -> dict[str, Any]:

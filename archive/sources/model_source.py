@@ -16,6 +16,7 @@ from offpath.archive.models.exported import PROGRAM, Exported
 from offpath.archive.models.onnx_model import MODEL, OnnxModel
 from offpath.archive.sources.checkpoint import (
     find_state_dict,
+    has_member,
     is_torchscript,
     load_checkpoint,
 )
@@ -143,7 +144,7 @@ def load_model_source(
     if is_torchscript(path):
         wanted.refuse("a TorchScript file")
         return ModelSource(_load_script(path), None, None, script_file=path)
-    if is_exported_program(path):
+    if has_member(path, "/models/model.json"):  # torch.export.save wrote it
         wanted.refuse("a torch.export program")
         program = {PROGRAM.name: path}
         return ModelSource(_load_program(path), EXPORTED_FILE, None, files=program)
@@ -164,15 +165,6 @@ def _split_name(model: str) -> tuple[Path, str | None]:
             "or a function in the file"
         )
     return Path(file), attribute
-
-
-def is_exported_program(path: Path) -> bool:
-    """Returns True for a file that torch.export.save wrote."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return any(name.endswith("/models/model.json") for name in file.namelist())
-    except zipfile.BadZipFile:
-        return False
 
 
 def _load_named(named: str, wanted: _Wanted) -> ModelSource:

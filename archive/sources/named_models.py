@@ -17,10 +17,9 @@ import torch
 
 from offpath.archive.model_probe import format_error
 from offpath.archive.sources.definition import (
-    WRAPPER,
-    WRAPPER_FILE,
     Definition,
     read_definition,
+    write_definition,
 )
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import INTERPOLATIONS
@@ -189,26 +188,19 @@ def _describe_timm(timm: Any, name: str) -> NamedModel:
 
 def _define(collection: str, name: str, weights: StateDict | None) -> Definition:
     """Writes a definition with as many classes and channels as the weights have."""
-    arguments: dict[str, Any] = {}
-    if weights is not None:
-        arguments = _read_arguments(_make(collection, name, {}), weights, collection)
-    extra = "".join(f", {key}={value}" for key, value in arguments.items())
-    call = {
-        "torchvision": f"torchvision.models.get_model({name!r}, weights=None{extra})",
-        "timm": f"timm.create_model({name!r}, pretrained=False{extra})",
-    }[collection]
-    text = WRAPPER.format(imports=f"import {collection}", call=call)
-    return Definition(lambda: _make(collection, name, arguments), WRAPPER_FILE, text)
 
+    def write(arguments: Mapping[str, Any]) -> Definition:
+        extra = "".join(f", {key}={value}" for key, value in arguments.items())
+        call = {
+            "torchvision": f"models.get_model({name!r}, weights=None{extra})",
+            "timm": f"create_model({name!r}, pretrained=False{extra})",
+        }[collection]
+        return write_definition(collection, f"{collection}.{call}")
 
-def _make(collection: str, name: str, arguments: dict[str, Any]) -> torch.nn.Module:
-    package = importlib.import_module(collection)
-    model: torch.nn.Module
-    if collection == "torchvision":
-        model = package.models.get_model(name, weights=None, **arguments)
-    else:
-        model = package.create_model(name, pretrained=False, **arguments)
-    return model
+    published = write({})
+    if weights is None:
+        return published
+    return write(_read_arguments(published.make(), weights, collection))
 
 
 def _import(collection: str, named: str) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
-from offpath.deploy.exportable import Exportable
+from offpath.deploy.exportable import read_exportable
 from offpath.handler.errors import WrongOption
 from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
 from offpath.serving.offline.processes import OnPart, Parts
@@ -26,12 +26,12 @@ from offpath.serving.offline.processes import OnPart, Parts
 class PartActor:
     """An actor with the model, for `map_batches`; a batch is one part."""
 
-    def __init__(self, job: Job, archive: Any) -> None:
+    def __init__(self, job: Job, content: list[Any]) -> None:
         import ray
 
         self._folder = tempfile.TemporaryDirectory(prefix="offpath-batch-")
         folder = Path(self._folder.name)
-        (folder / "a.mar").write_bytes(ray.get(archive[0]))
+        (folder / "a.mar").write_bytes(ray.get(content[0]))
         unpack_mar(read_mar(folder / "a.mar"), folder / "archive")
         # Ray shows an actor only its own devices, numbered from 0.
         gpu = 0 if ray.get_gpu_ids() else None
@@ -44,12 +44,12 @@ class PartActor:
         except ModelBroken:
             os._exit(1)  # Ray starts another actor and repeats the part
         took_s = time.monotonic() - began_s
-        return {"part": [part], "s": [took_s], "threads": [self._runner.threads]}
+        return {"part": [part], "s": [took_s]}
 
 
-def run_on_ray(
+def run_parts_on_ray(
     job: Job,
-    archive: Exportable,
+    mar: Path,
     most_actors: int | None,
     parts: Parts,
     on_part: OnPart,
@@ -57,6 +57,7 @@ def run_on_ray(
     """Runs all parts on the cluster that RAY_ADDRESS names; Ray repeats those of a lost node.
 
     Args:
+        mar: the archive.
         most_actors: None for as many as the cluster has room for.
 
     Raises:
@@ -77,22 +78,23 @@ def run_on_ray(
         ) from error
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    archive = read_exportable(mar)
     gpus = 1 / archive.workers if archive.wants_gpu else 0
     room = ray.cluster_resources()
     fit = int(room.get("GPU", 0) / gpus if gpus else room["CPU"] / job.threads)
     most = max(1, min(len(parts), most_actors or fit))
     rows = [{"part": part, "names": json.dumps(parts[part])} for part in parts]
     # In a list, because Ray would replace an argument that is a reference by its value.
-    mar = [ray.put(archive.path.read_bytes())]
+    content = [ray.put(mar.read_bytes())]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         PartActor,
         batch_size=1,
         concurrency=(1, most),
-        fn_constructor_args=(job, mar),
+        fn_constructor_args=(job, content),
         num_cpus=job.threads,
         num_gpus=gpus,
     )
     # Ray prints to stdout which tasks it repeats.
     with contextlib.redirect_stdout(sys.stderr):
         for row in results.iter_rows():
-            on_part(row["part"], time.monotonic() - row["s"], int(row["threads"]))
+            on_part(row["part"], time.monotonic() - row["s"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands.bar import counting_bar
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.process.host_limits import count_cores
@@ -21,9 +21,7 @@ from offpath.serving.log_tools.objects import explain
 from offpath.serving.offline.storage import S3, Storage, split_name
 
 if TYPE_CHECKING:
-    from offpath.deploy.exportable import Exportable
     from offpath.serving.offline.part_runner import Job
-    from offpath.serving.offline.processes import OnPart, Parts
 
 
 @click.command("batch")
@@ -45,12 +43,6 @@ if TYPE_CHECKING:
     help="Exit with 1 if more pictures than this have no answer.",
 )
 @click.option(
-    "--all-files",
-    is_flag=True,
-    help="Also take files whose names do not end like those of pictures. A list is always taken "
-    "whole.",
-)
-@click.option(
     "--workers",
     type=click.IntRange(1, 1024),
     help="Number of processes, each with a copy of the model.  [default: one per core, or the "
@@ -63,16 +55,16 @@ if TYPE_CHECKING:
     help="Run on the Ray cluster of RAY_ADDRESS. Its nodes need offpath, and must reach INPUT and "
     "OUTPUT under the same names.",
 )
-@click.option("--endpoint-url", help="URL of an S3 server other than AWS.")
-@click.option("--region", help="Region of the buckets.")
+@add_options(*S3_OPTIONS)
 @json_option("Print a summary as JSON.")
 def command(mar: Path, place: str, output: str, **options: Any) -> None:
     """Classify all pictures of a folder, a list or a bucket, without a server.
 
     MAR is an archive of `offpath archive`. INPUT is a folder (all pictures in it, recursively),
-    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. OUTPUT is a folder or
-    s3://BUCKET/PREFIX. It gets files with one row per picture: the status and the answer that a
-    server would have sent. The prediction log gets no records.
+    s3://BUCKET/PREFIX, or a text file with a path or s3:// name per line. Only in a list, pictures
+    may have names that do not end like those of pictures. OUTPUT is a folder or s3://BUCKET/PREFIX.
+    It gets files with one row per picture: the status and the answer that a server would have sent.
+    The prediction log gets no records.
 
     If the command is interrupted or killed, run it again: it continues with the parts that are
     missing in OUTPUT, without a lost or doubled picture. It then classifies the pictures that it
@@ -118,53 +110,32 @@ def classify_all(
 ) -> dict[str, Any]:
     """Classifies what is missing in OUTPUT; returns the summary that --json prints."""
     from offpath.deploy.exportable import read_exportable
-    from offpath.serving.offline import manifest as manifests
+    from offpath.serving.offline.manifest import count_results, find_manifest
     from offpath.serving.offline.part_runner import Job
+    from offpath.serving.process.gpus import list_gpus
 
     archive = read_exportable(mar)
+    gpus, cores = list_gpus(archive.device_type, archive.device_ids), count_cores()
+    workers = options["workers"] or len(gpus) * archive.workers or cores
+    threads = 1 if options["is_on_ray"] else max(1, cores // workers)
     s3 = S3Options(options["region"], options["endpoint_url"])
-    storage = Storage(s3)
-    workers = options["workers"] or count_workers(archive)
-    # Of a relative path, another folder of the next start would make another place.
-    absolute = place if place.startswith(S3) else str(Path(place).absolute())
-    digest = hashlib.sha256(mar.read_bytes()).hexdigest()
-    wanted = {"input": absolute, "archive": digest, "format": options["format"]}
-    manifest = manifests.open_manifest(storage, output, **wanted)
-    if manifest is None:
-        pictures = manifests.list_pictures(storage, absolute, options["all_files"])
-        size = manifests.choose_part_size(len(pictures), workers)
-        manifest = manifests.Manifest(**wanted, part_size=size, pictures=pictures)
-        manifests.write_manifest(storage, output, manifest)
-    parts, total = manifest.parts(), len(manifest.pictures)
-    stored = {name.rpartition("/")[2] for name in storage.list(output)}
-    missing = {part: parts[part] for part in parts if part not in stored}
-    done = resumed = total - sum(map(len, missing.values()))
-    began: list[float] = []
-    threads = 0
-    with counting_bar("classifying", has_rate=True) as show:
-
-        def on_part(part: str, began_s: float, its_threads: int) -> None:
-            nonlocal done, threads
-            done, threads = done + len(parts[part]), its_threads
-            began.append(began_s)
-            show(done, total)
-
-        job = Job(
-            output,
-            archive.batch_size,
-            1 if options["is_on_ray"] else max(1, count_cores() // workers),
-            archive.server.get("deviceType"),
-            s3,
-        )
-        show(done, total)
-        if missing and options["is_on_ray"]:
-            from offpath.deploy.ray.offline import run_on_ray
-
-            run_on_ray(job, archive, options["workers"], missing, on_part)
-        elif missing:
-            run_here(job, mar, workers, missing, on_part)
-    elapsed_s = time.monotonic() - min(began) if began else 0.0
-    errors = manifests.count_results(storage, output, parts)
+    job, storage = Job(output, archive.batch_size, threads, gpus, s3), Storage(s3)
+    wanted = {
+        # Of a relative path, another folder of the next start would make another place.
+        "input": place if place.startswith(S3) else str(Path(place).absolute()),
+        "archive": hashlib.sha256(mar.read_bytes()).hexdigest(),
+        "format": options["format"],
+    }
+    with storage.hold(output):
+        manifest = find_manifest(storage, output, wanted, workers)
+        parts, total = manifest.parts(), len(manifest.pictures)
+        stored = {name.rpartition("/")[2] for name in storage.list(output)}
+        missing = {part: parts[part] for part in parts if part not in stored}
+        left = sum(map(len, missing.values()))
+        elapsed_s = 0.0
+        if missing:
+            elapsed_s = _run(job, mar, workers, options, missing, total)
+        errors = count_results(storage, output, parts)
     answered = errors.pop(None, 0)
     return {
         "output": output,
@@ -173,28 +144,37 @@ def classify_all(
         "failed": errors.total(),
         "errors": dict(errors),
         "parts": len(parts),
-        "resumed": resumed,
+        "resumed": total - left,
         "elapsed_s": round(elapsed_s, 3),
-        "pictures_per_s": round((done - resumed) / elapsed_s, 1) if began else 0.0,
-        "threads_per_worker": threads,
+        "pictures_per_s": round(left / elapsed_s, 1) if missing else 0.0,
     }
 
 
-def run_here(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) -> None:
-    """Runs the parts in processes of this machine."""
-    from offpath.archive.mar_file import read_mar, unpack_mar
-    from offpath.serving.offline.processes import run_parts
+def _run(
+    job: Job,
+    mar: Path,
+    workers: int,
+    options: dict[str, Any],
+    parts: dict[str, list[str]],
+    total: int,
+) -> float:
+    """Runs the parts under a bar; returns the seconds since the first was begun."""
+    done = total - sum(map(len, parts.values()))
+    first_s = math.inf
+    with counting_bar("classifying", has_rate=True) as show:
+        show(done, total)
 
-    with tempfile.TemporaryDirectory(prefix="offpath-batch-") as folder:
-        unpack_mar(read_mar(mar), Path(folder))
-        run_parts(job, Path(folder), workers, parts, on_part)
+        def on_part(part: str, began_s: float) -> None:
+            nonlocal done, first_s
+            done, first_s = done + len(parts[part]), min(first_s, began_s)
+            show(done, total)
 
+        if options["is_on_ray"]:
+            from offpath.deploy.ray.offline import run_parts_on_ray
 
-def count_workers(archive: Exportable) -> int:
-    """Returns one worker per core, or the archive's number per GPU."""
-    if archive.wants_gpu:
-        import torch
+            run_parts_on_ray(job, mar, options["workers"], parts, on_part)
+        else:
+            from offpath.serving.offline.processes import run_parts
 
-        if gpus := torch.cuda.device_count():
-            return gpus * archive.workers
-    return count_cores()
+            run_parts(job, mar, workers, parts, on_part)
+    return time.monotonic() - first_s

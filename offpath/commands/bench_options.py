@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from offpath.commands import run_outputs
 from offpath.commands.run_outputs import Outputs, read_earlier
+from offpath.commands.shared_options import Command
 from offpath.handler.errors import ExpectedError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
 MODELS = ("near-free", "resnet50", "efficientnet-lite0")

@@ -10,10 +10,9 @@ import click
 from offpath.commands.serve_options import (
     DEFAULT_LOG_DIR,
     RUNNING_OPTIONS,
-    add_options,
     split_option,
 )
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import add_options, json_option
 from offpath.serving.front.reload_requests import request_change
 from offpath.serving.front.splits import Split, parse_split
 
@@ -32,7 +31,7 @@ from offpath.serving.front.splits import Split, parse_split
     metavar="MODEL",
     help="End the canary or shadow of a model. Can be repeated.",
 )
-@add_options(RUNNING_OPTIONS)
+@add_options(*RUNNING_OPTIONS)
 @json_option("Print what is in force as JSON.")
 def command(
     canaries: tuple[Split, ...],

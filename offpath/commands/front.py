@@ -13,11 +13,11 @@ from offpath.commands.serve_options import (
     LISTEN_OPTIONS,
     METRICS_PORT,
     RUN_OPTIONS,
-    add_options,
     check_host,
     choose_log_dir,
 )
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import add_options
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
@@ -40,7 +40,7 @@ MAX_BODY_MB = 32
     metavar="HOST:PORT",
     help="Address of a host's `offpath serve`. Can be repeated. A name is resolved once.",
 )
-@add_options(LISTEN_OPTIONS)
+@add_options(*LISTEN_OPTIONS)
 @METRICS_PORT
 @click.option(
     "--queue",
@@ -66,8 +66,8 @@ MAX_BODY_MB = 32
     help="Size limit of a request's body; larger bodies get 413. Set it to the hosts' "
     "max_request_size.",
 )
-@add_options(RUN_OPTIONS)
-@add_options(DOOR_OPTIONS)
+@add_options(*RUN_OPTIONS)
+@add_options(*DOOR_OPTIONS)
 def command(
     hosts: tuple[str, ...],
     host: str,

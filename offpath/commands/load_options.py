@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from offpath.commands.run_outputs import read_numbers
+from offpath.commands.shared_options import Command, add_options
 
 CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply."
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def load_options(
@@ -133,9 +133,7 @@ def load_options(
                 return command(load=load, clients=numbers, **others)
             return command(load=load, clients=clients, **others)
 
-        for option in reversed(options):
-            option(collect)
-        return collect  # type: ignore[return-value]
+        return add_options(*options)(collect)  # type: ignore[return-value]
 
     default_seconds = seconds
     return decorate

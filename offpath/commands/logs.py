@@ -21,7 +21,7 @@ from rich.text import Text
 
 from offpath.commands.bar import counting_bar
 from offpath.commands.logs_report import report
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -63,37 +63,23 @@ def command() -> None:
 command.add_command(report)
 
 
-def _spool_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--spool",
-        type=click.Path(path_type=Path),
-        envvar=SPOOL_VARIABLE,
-        default=lambda: default_spool_dir(os.environ),
-        show_default="~/.local/state/offpath/spool of the user who runs the workers",
-        help=f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
-    )(function)
-
-
-def _store_options(function: Callable[..., None]) -> Callable[..., None]:
-    # The option that is applied last is the first in --help.
-    for option in reversed(
-        (
-            click.argument("uri", metavar="URI"),
-            click.option(
-                "--since",
-                help="Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago.",
-            ),
-            click.option(
-                "--until", help="End of the inference times, itself not included."
-            ),
-            click.option("--endpoint-url", help="URL of an S3 server other than AWS."),
-            click.option("--region", help="Region of the bucket."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
+_spool_option = click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    envvar=SPOOL_VARIABLE,
+    default=lambda: default_spool_dir(os.environ),
+    show_default="~/.local/state/offpath/spool of the user who runs the workers",
+    help=f"Spool folder of the workers; also {SPOOL_VARIABLE}.",
+)
+_store_options = add_options(
+    click.argument("uri", metavar="URI"),
+    click.option(
+        "--since",
+        help="Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago.",
+    ),
+    click.option("--until", help="End of the inference times, itself not included."),
+    *S3_OPTIONS,
+)
 _json_option = json_option("JSON to stdout.")
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from offpath.commands.bar import counting_bar
 from offpath.commands.run_outputs import FILE, check_output, command_line
-from offpath.commands.shared_options import json_option
+from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure
 from offpath.serving.log_tools.comparing import FIGURES
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     metavar="SET",
     help="Records that are compared; without a URI, those under --a's.",
 )
-@click.option("--endpoint-url", help="URL of an S3 server other than AWS.")
-@click.option("--region", help="Region of the bucket.")
+@add_options(*S3_OPTIONS)
 @click.option(
     "--html",
     "html_path",

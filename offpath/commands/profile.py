@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from offpath.commands.run_outputs import (
     output_options,
     present,
 )
+from offpath.commands.shared_options import add_options
 from offpath.commands.url_option import check_url
-
-Command = Callable[..., None]
 
 model_option = click.option(
     "--model", default="near-free", show_default=True,
@@ -70,17 +68,6 @@ def command() -> None:
     `stages`, `cprofile`, `lines` and `flame` run a handler without a server. `server` loads a
     TorchServe. `offpath bench show` prints a saved profile again.
     """
-
-
-def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns a decorator that adds options, shown in the order in which they are given."""
-
-    def decorate(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
 
 
 @command.command("stages")

@@ -9,13 +9,13 @@ import click
 from offpath.commands.serve_options import (
     DEFAULT_LOG_DIR,
     RUNNING_OPTIONS,
-    add_options,
 )
+from offpath.commands.shared_options import add_options
 from offpath.serving.front.reload_requests import request_reload
 
 
 @click.command(name="reload")
-@add_options(RUNNING_OPTIONS)
+@add_options(*RUNNING_OPTIONS)
 @click.option(
     "--timeout-s",
     type=click.FloatRange(0, min_open=True),

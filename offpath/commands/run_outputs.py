@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from offpath.commands.shared_options import Command, add_options
 from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from offpath.profiling.core.run import Run
     from offpath.profiling.report.document import Document
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, dir_okay=False)
 PICTURES = (".svg", ".png")
 
@@ -68,9 +68,7 @@ def output_options(command: Command) -> Command:
     collect.__doc__ = command.__doc__
     params = getattr(command, "__click_params__", [])
     collect.__click_params__ = params  # type: ignore[attr-defined]
-    for option in reversed(OPTIONS):
-        option(collect)
-    return collect  # type: ignore[return-value]
+    return add_options(*OPTIONS)(collect)  # type: ignore[return-value]
 
 
 def check_output(

@@ -17,12 +17,12 @@ from offpath.commands.serve_options import (
     METRICS_PORT,
     PORT,
     RUN_OPTIONS,
-    add_options,
     check_host,
     choose_log_dir,
     make_front,
 )
 from offpath.commands.serve_view import ServeView
+from offpath.commands.shared_options import add_options
 from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -75,7 +75,7 @@ TORCHSERVE_ONLY = {
     help="Server around the archives; also OFFPATH_SERVER. granian needs no Java "
     "(docs/after-torchserve.md).",
 )
-@add_options(LISTEN_OPTIONS)
+@add_options(*LISTEN_OPTIONS)
 @click.option(
     "--management-port",
     type=PORT,
@@ -148,8 +148,8 @@ TORCHSERVE_ONLY = {
     is_flag=True,
     help="Stop as soon as the server is READY (and the sample answered).",
 )
-@add_options(RUN_OPTIONS)
-@add_options(FRONT_OPTIONS)
+@add_options(*RUN_OPTIONS)
+@add_options(*FRONT_OPTIONS)
 def command(
     models: tuple[str, ...],
     model_store: Path,

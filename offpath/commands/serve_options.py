@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from offpath.commands.shared_options import Command
 from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.serving.front.bodies import LEAST_BODIES, free_bytes, is_tmpfs
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.splits import parse_split
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PORT = click.IntRange(0, 65535)
@@ -205,19 +205,6 @@ FRONT_OPTIONS = [
         "defects=2.0:10%. Nobody waits for its answers.",
     ),
 ]
-
-
-def add_options(
-    options: Sequence[Callable[[Command], Command]],
-) -> Callable[[Command], Command]:
-    """Returns a decorator that adds options in the order of `--help`."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def make_front(

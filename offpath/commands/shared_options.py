@@ -10,6 +10,22 @@ import click
 from offpath.handler.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+S3_OPTIONS = (
+    click.option("--endpoint-url", help="URL of an S3 server other than AWS."),
+    click.option("--region", help="Region of the bucket."),
+)
+
+
+def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds options in the order of `--help`."""
+
+    def decorate(command: Command) -> Command:
+        # The option that is applied last is the first in --help.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def json_option(text: str) -> Callable[[Command], Command]:

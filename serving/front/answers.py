@@ -1,5 +1,7 @@
 """Counts the front door's answers by status and error type, and their time, for /metrics.
 
+Copies of requests for a shadow are counted apart.
+
 nginx collects a short line per answer in memory and writes the lines to a file once per second
 (nginx.conf). No answer waits for the counting. A killed nginx worker loses its last second.
 """
@@ -16,8 +18,10 @@ from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
 
 MOST_BYTES = 4 << 20
-# Seconds, status and error type, as nginx.conf's format `answers` writes them.
-LINE = re.compile(r"[0-9.]+ [0-9]{3} \S*")
+# Seconds, status and error type, as the formats `answers` and `copies` of nginx.conf write them.
+LINE = re.compile(r"([0-9.]+|copy) [0-9]{3} \S*")
+# Statuses of copies to a shadow: answered, left out, given up.
+COPIES = ("200", "502", "504")
 
 
 class Answers:
@@ -34,6 +38,7 @@ class Answers:
         self._rest = b""
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
         self._counts = Counter({f"{s} {kind}": 0 for s, (kind, _) in ERRORS.items()})
+        self._copies = Counter(dict.fromkeys(COPIES, 0))
         self._times = Histograms()
         for status in (200, 400, 499, 500):
             self._times.add(name_class(status), 0.0, 0)
@@ -55,6 +60,9 @@ class Answers:
                 # nginx could write a part of its lines only, because the disk was full.
                 continue
             seconds, _, answer = line.partition(" ")
+            if seconds == "copy":
+                self._copies[answer[:3]] += count
+                continue
             self._counts[answer] += count
             self._times.add(name_class(int(answer[:3])), float(seconds), count)
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
@@ -63,6 +71,9 @@ class Answers:
             status, _, kind = answer.partition(" ")
             labels = f'status="{status}",type="{kind}"'
             page.append(f"offpath_door_responses_total{{{labels}}} {count}")
+        page.append("# TYPE offpath_door_copies_total counter")
+        for status, count in sorted(self._copies.items()):
+            page.append(f'offpath_door_copies_total{{status="{status}"}} {count}')
         page.append(f"# TYPE {REQUEST_BUCKETS} counter")
         for key, le, count in self._times.read():
             page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')

@@ -33,6 +33,7 @@ from offpath.handler.request.body_from_front_door import (
 )
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
+from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
 from offpath.serving.shell.torchserve_http import (
@@ -333,21 +334,10 @@ async def serve(
 
 
 def choose_gpu(slot: dict[str, Any]) -> int | None:
-    """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU.
-
-    The workers of a model with `deviceIds` take those in turn. Like TorchServe, it ignores a list
-    that names a device which is not there.
-    """
-    if slot["device"] == "cpu":
-        return None
-    import torch
-
-    count, ids = torch.cuda.device_count(), slot["device_ids"]
-    if ids and count and max(ids) < count:
-        return int(ids[(slot["number"] - slot["first_slot"]) % len(ids)])
-    if ids:
-        logger.warning("deviceIds %s are ignored: this host has %d GPUs", ids, count)
-    return slot["number"] % count if count else None
+    """Returns the index of a worker's GPU, in turn as with TorchServe; None for the CPU."""
+    gpus = list_gpus(slot["device"], slot["device_ids"])
+    number = slot["number"] - (slot["first_slot"] if slot["device_ids"] else 0)
+    return gpus[number % len(gpus)] if gpus else None
 
 
 def warm_up(handler: ArchivedHandler, plan: dict[str, Any], batch_size: int) -> None:

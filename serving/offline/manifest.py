@@ -58,7 +58,7 @@ def choose_part_size(pictures: int, workers: int) -> int:
     return max(LEAST_PART, min(MOST_PART, size))
 
 
-def list_pictures(storage: Storage, place: str, takes_all: bool) -> list[str]:
+def list_pictures(storage: Storage, place: str) -> list[str]:
     """Returns the pictures of a folder, an s3:// prefix, or a file with one name per line.
 
     Raises:
@@ -68,16 +68,15 @@ def list_pictures(storage: Storage, place: str, takes_all: bool) -> list[str]:
     if not place.startswith(S3) and not path.is_dir():
         names = read_list(path)
     else:
-        found = storage.list(place if place.startswith(S3) else str(path.absolute()))
         names = [
             name
-            for name in found
-            if takes_all or os.path.splitext(name)[1].lower() in SUFFIXES
+            for name in storage.list(place)
+            if os.path.splitext(name)[1].lower() in SUFFIXES
         ]
     if not names:
         raise WrongOption(
-            f"INPUT {place!r} holds no pictures, by the ends of their names; --all-files takes "
-            "every file"
+            f"INPUT {place!r} holds no pictures, by the ends of their names; pass a text file with "
+            "the names of others"
         )
     return names
 
@@ -99,14 +98,17 @@ def read_list(path: Path) -> list[str]:
     )
 
 
-def open_manifest(storage: Storage, output: str, **wanted: str) -> Manifest | None:
-    """Reads the manifest of an earlier run; None without one.
+def find_manifest(
+    storage: Storage, output: str, wanted: dict[str, str], workers: int
+) -> Manifest:
+    """Reads the manifest of an earlier run, or lists the pictures and stores a new one.
 
     Args:
-        wanted: attributes that it must have.
+        wanted: input, archive and format.
 
     Raises:
-        WrongOption: the earlier run was another, or OUTPUT holds something else.
+        WrongOption: the earlier run was another, OUTPUT holds something else, or there are no
+            pictures.
     """
     try:
         content = storage.read(f"{output}/{MANIFEST}")
@@ -115,7 +117,12 @@ def open_manifest(storage: Storage, output: str, **wanted: str) -> Manifest | No
             raise WrongOption(
                 f"OUTPUT {output!r} holds files but no {MANIFEST}; choose an empty place"
             ) from None
-        return None
+        pictures = list_pictures(storage, wanted["input"])
+        size = choose_part_size(len(pictures), workers)
+        made = Manifest(**wanted, part_size=size, pictures=pictures)
+        content = gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0)
+        storage.write(f"{output}/{MANIFEST}", content)
+        return made
     found = Manifest(**json.loads(gzip.decompress(content)))
     for key, value in wanted.items():
         if getattr(found, key) != value:
@@ -124,12 +131,6 @@ def open_manifest(storage: Storage, output: str, **wanted: str) -> Manifest | No
                 "choose another OUTPUT, or repeat the first command"
             )
     return found
-
-
-def write_manifest(storage: Storage, output: str, manifest: Manifest) -> None:
-    """Stores the manifest; the first file of a run."""
-    content = gzip.compress(json.dumps(asdict(manifest)).encode(), 1, mtime=0)
-    storage.write(f"{output}/{MANIFEST}", content)
 
 
 def count_results(

@@ -45,13 +45,13 @@ class Job:
         output: folder or s3://bucket/prefix of the results.
         batch_size: pictures per batch.
         threads: threads per worker.
-        device: `deviceType` of the archive.
+        gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
     """
 
     output: str
     batch_size: int
     threads: int
-    device: str | None
+    gpus: Sequence[int]
     s3: S3Options
 
 
@@ -62,7 +62,6 @@ class PartRunner:
         os.environ[URI_VARIABLE] = OFF  # the rows are the record of this run
         self._job, self._storage = job, Storage(job.s3)
         self._handler = ArchivedHandler(folder, gpu=gpu, threads=job.threads)
-        self.threads: int = self._handler.describe()["threads"]
         self._readers = ThreadPoolExecutor(READERS, "read")
 
     def run(self, part: str, names: Sequence[str]) -> None:

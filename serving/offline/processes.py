@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.handler.errors import ExpectedError
 from offpath.serving.log_tools.objects import explain
 from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
@@ -25,8 +27,8 @@ MOST_BROKEN = 3
 
 # Names of parts' files with their pictures.
 Parts = Mapping[str, Sequence[str]]
-# Called with the name of a part, the time at which its worker began it, and the worker's threads.
-OnPart = Callable[[str, float, int], None]
+# Called with the name of a stored part, and the time at which its worker began it.
+OnPart = Callable[[str, float], None]
 
 # Of a worker: the arguments of its runner, and the runner once the model is loaded.
 _arguments: tuple[Any, ...] = ()
@@ -35,15 +37,15 @@ _runner: PartRunner | None = None
 
 def run_parts(
     job: Job,
-    folder: Path,
+    mar: Path,
     workers: int,
     parts: Parts,
     on_part: OnPart,
 ) -> None:
-    """Runs all parts.
+    """Runs all parts in processes of this machine.
 
     Args:
-        folder: the unpacked archive.
+        mar: the archive.
         on_part: called for each part that is stored.
 
     Raises:
@@ -56,21 +58,23 @@ def run_parts(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     left, broken = dict(parts), 0
-    while left:
-        before, at_once = len(left), 1 if broken else workers
-        try:
-            run_pool(context, job, folder, at_once, left, on_part)
-        except BrokenProcessPool as error:
-            broken = broken + 1 if len(left) == before else 0
-            if broken > len(left) + MOST_BROKEN:
-                raise ExpectedError(
-                    f"{len(left)} parts are missing, for instance {min(left)}: workers end (out of "
-                    "memory?) when they load the model or classify one of its pictures; all other "
-                    "parts are stored"
-                ) from error
-            # The parts that were running come last, so that one of them cannot hold up the others.
-            for part in list(left)[:at_once]:
-                left[part] = left.pop(part)
+    with tempfile.TemporaryDirectory(prefix="offpath-batch-") as folder:
+        unpack_mar(read_mar(mar), Path(folder))
+        while left:
+            before, at_once = len(left), 1 if broken else workers
+            try:
+                run_pool(context, job, Path(folder), at_once, left, on_part)
+            except BrokenProcessPool as error:
+                broken = broken + 1 if len(left) == before else 0
+                if broken > len(left) + MOST_BROKEN:
+                    raise ExpectedError(
+                        f"{len(left)} parts are missing, for instance {min(left)}: workers end "
+                        "(out of memory?) when they load the model or classify one of its "
+                        "pictures; all other parts are stored"
+                    ) from error
+                # Those that were running come last, so that one cannot hold up the others.
+                for part in list(left)[:at_once]:
+                    left[part] = left.pop(part)
 
 
 def run_pool(
@@ -89,11 +93,9 @@ def run_pool(
     try:
         futures = [pool.submit(run_part, job, *part) for part in left.items()]
         for future in as_completed(futures):
-            part, began_s, threads, failure = future.result()
-            if failure:
-                raise ExpectedError(failure)
+            part, began_s = future.result()
             del left[part]
-            on_part(part, began_s, threads)
+            on_part(part, began_s)
     finally:
         for worker in multiprocessing.active_children():
             worker.kill()
@@ -107,29 +109,23 @@ def prepare(job: Job, folder: Path, numbers: Any) -> None:
     # Its only warning is that TensorRT is not installed, which no archive of ours needs.
     logging.getLogger("ts.torch_handler.base_handler").setLevel(logging.ERROR)
     follow_parent()
-    _arguments = job, folder, choose_gpu(job, numbers.get())
+    number = numbers.get()
+    gpu = job.gpus[number % len(job.gpus)] if job.gpus else None
+    _arguments = job, folder, gpu
 
 
-def choose_gpu(job: Job, number: int) -> int | None:
-    """Returns the index of a worker's GPU, in turn; None for the CPU."""
-    if job.device == "cpu":
-        return None
-    import torch
+def run_part(job: Job, part: str, names: Sequence[str]) -> tuple[str, float]:
+    """Runs a part in a worker; returns what `on_part` takes.
 
-    count = torch.cuda.device_count()
-    return number % count if count else None
-
-
-def run_part(
-    job: Job, part: str, names: Sequence[str]
-) -> tuple[str, float, int, str | None]:
-    """Runs a part in a worker; returns what `on_part` takes, and what went wrong."""
+    Raises:
+        ExpectedError: the model cannot be loaded, or the storage fails.
+    """
     global _runner
     try:
         _runner = _runner or PartRunner(*_arguments)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        return part, 0.0, 0, f"the model cannot be loaded: {reason}"
+        raise ExpectedError(f"the model cannot be loaded: {reason}") from error
     began_s = time.monotonic()
     try:
         _runner.run(part, names)
@@ -139,6 +135,7 @@ def run_part(
         explained = explain(error, job.output)
         if explained is error:
             raise
-        reason = f"{explained}; the same command continues with the missing parts"
-        return part, 0.0, 0, reason
-    return part, began_s, _runner.threads, None
+        raise ExpectedError(
+            f"{explained}; the same command continues with the missing parts"
+        ) from error
+    return part, began_s

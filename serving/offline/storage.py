@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import (
     FileSink,
@@ -18,6 +21,8 @@ from offpath.serving.log_tools.objects import make_client
 
 S3 = "s3://"
 READERS = 16
+# Hidden, so that an OUTPUT with nothing but the lock of a killed run counts as empty.
+LOCK = ".offpath-batch.lock"
 # boto3 waits up to 20 s between two attempts, so a bucket may be unreachable for about a minute.
 RETRIES = {"mode": "standard", "total_max_attempts": 8}
 STREAM_ATTEMPTS = 3
@@ -90,6 +95,33 @@ class Storage:
                 if attempt == STREAM_ATTEMPTS:
                     raise
         raise AssertionError("not reached")
+
+    @contextlib.contextmanager
+    def hold(self, place: str) -> Iterator[None]:
+        """Keeps other runs out of a folder until this one ends, also by SIGKILL.
+
+        A bucket knows no such lock.
+
+        Raises:
+            ExpectedError: another run has the folder.
+        """
+        if place.startswith(S3):
+            yield
+            return
+        folder = Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / LOCK, "wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ExpectedError(
+                    f"another `offpath batch` is writing to OUTPUT {place!r}; wait until it has "
+                    "ended, or choose another OUTPUT"
+                ) from error
+            try:
+                yield
+            finally:
+                (folder / LOCK).unlink(missing_ok=True)
 
     def write(self, name: str, content: bytes) -> None:
         """Stores a file or object; it appears under its name only when it is complete."""

@@ -149,6 +149,18 @@ def test_numbers_on_0_to_255_name_the_setting(key: str, other: str) -> None:
     assert getattr(config, key) == tuple(values)
 
 
+def test_numbers_on_0_to_1_do_not_go_with_pixels_on_0_to_255() -> None:
+    small = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    usual = {"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
+    for key in small:
+        settings = {"pixel_scale": 255, **usual, key: small[key]}
+        said = rf"handler.{key} is \[0.*pixel_scale is 255; accepted: .* leave pixel_"
+        with pytest.raises(ConfigError, match=said):
+            read(settings)
+    # A model of the pixels themselves.
+    assert read({"pixel_scale": 255, "mean": 0, "std": 1}).std == (1, 1, 1)
+
+
 def test_colours_follow_the_channel_order() -> None:
     settings = {"mean": 0.5, "std": 0.5, "fill": [1, 2, 3], "channel_order": "bgr"}
     assert read(settings).input_geometry.fill == (3, 2, 1)

@@ -51,6 +51,7 @@ def test_every_status_of_an_item_is_named() -> None:
 
 # serving/front/answers.py writes these.
 DOOR_METRICS = {
+    "offpath_door_copies_total": ["status"],
     "offpath_door_ready": [],
     "offpath_door_responses_total": ["status", "type"],
 }

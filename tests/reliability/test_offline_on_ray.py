@@ -51,7 +51,6 @@ def test_a_killed_node_loses_and_doubles_no_picture(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "summary.json").read_text())
     print(summary)
     assert (summary["pictures"], summary["failed"]) == (PICTURES + 1, 1)
-    assert summary["threads_per_worker"] == 1
 
 
 def run_and_kill(folder: Path, python: Path) -> None:

@@ -8,12 +8,16 @@ import torch
 
 
 def run_in_batches(
-    run: Callable[[torch.Tensor], torch.Tensor], pictures: torch.Tensor, size: int
+    run: Callable[[torch.Tensor], torch.Tensor],
+    pictures: torch.Tensor,
+    size: int | None,
 ) -> torch.Tensor:
     """Splits a batch into parts of `size` pictures, and fills the last part up with zeros.
 
-    Cost: each part takes as long as a whole one.
+    Cost: each part takes as long as a whole one. If `size` is None, the graph takes any batch.
     """
+    if size is None:
+        return run(pictures)
     answers = []
     for part in pictures.split(size):
         missing = part.new_zeros((size - len(part), *part.shape[1:]))

@@ -110,8 +110,6 @@ class OnnxRuntimeEngine:
         return wanted
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        if self._batch is None:
-            return self._run(pictures)
         return run_in_batches(self._run, pictures, self._batch)
 
     def _run(self, pictures: torch.Tensor) -> torch.Tensor:

@@ -61,8 +61,6 @@ class OpenVinoEngine:
         self._batch = None if batch.is_dynamic else int(batch.get_length())
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        if self._batch is None:
-            return self._run(pictures)
         return run_in_batches(self._run, pictures, self._batch)
 
     def _run(self, pictures: torch.Tensor) -> torch.Tensor:

@@ -32,3 +32,14 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
     answers.count(is_ready=True)
     assert read_count(tmp_path, "200") == 2
     answers.close()
+
+
+def test_copies_to_a_shadow_are_no_answers(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.01 200 -\n")
+    answers.count(is_ready=True)
+    answers.close()
+    page = (tmp_path / DOOR_METRICS).read_text()
+    for status, number in (("200", 1), ("502", 2), ("504", 0)):
+        assert f'offpath_door_copies_total{{status="{status}"}} {number}\n' in page
+    assert (read_count(tmp_path, "200"), read_count(tmp_path, "502")) == (1, 0)

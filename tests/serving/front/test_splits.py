@@ -131,6 +131,12 @@ def count_slow(metrics_url: str) -> int:
     return int(counts["+Inf"]) - int(counts["0.5"])
 
 
+def count_copies(metrics_url: str, status: str) -> int:
+    text = httpx.get(metrics_url, trust_env=False).text
+    found = re.search(f'^offpath_door_copies_.*"{status}"}} (\\d+)', text, re.M)
+    return int(found[1]) if found else 0
+
+
 class SplitDoor:
     """A door with two versions of the model `defects`, and a prediction log."""
 
@@ -299,6 +305,8 @@ class TestDoor:
         with split.stopped_shadow():
             assert split.predict() == "1.0"
             time.sleep(4.5)  # the copy is given up, and both are counted
+        assert count_copies(split.door.metrics_url, "200") > 0
+        assert count_copies(split.door.metrics_url, "504") > 0
         # The time of the copy is not the request's.
         assert count_slow(split.door.metrics_url) == before
         wait_until(split.gets_copies)
@@ -306,6 +314,8 @@ class TestDoor:
         with split.stopped_shadow(), clients as seen:
             time.sleep(6)
             assert split.door.is_healthy()
+        # 24 clients, 16 copies.
+        wait_until(lambda: count_copies(split.door.metrics_url, "502") > 0, 5)
         held = [took for _, took in seen.took if took > 0.8]
         print(f"{len(held)} of {len(seen.took)} requests were held: {held}")
         assert len(held) <= COPIES + 4 and max(held, default=0) < 2

@@ -12,7 +12,7 @@ import duckdb
 import httpx
 import pytest
 
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.serving.offline.manifest import list_pictures
 from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
@@ -70,7 +70,6 @@ def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
     summary = json.loads(first.stdout)
     assert summary["pictures"] == len(names) and summary["resumed"] == 0
     assert summary["failed"] == sum(summary["errors"].values()) == len(rejected()) + 1
-    assert summary["threads_per_worker"] == 1
 
     part = tmp_path / "out" / "part-00001.jsonl"
     content = part.read_bytes()
@@ -84,20 +83,28 @@ def test_rows_are_the_servers_answers_and_a_missing_part_is_made_again(
     assert other.returncode == 2 and "begun with another archive" in other.stderr
 
 
-def test_pictures_are_chosen_by_their_suffix_unless_all_are_wanted(
-    tmp_path: Path,
-) -> None:
+def test_pictures_are_chosen_by_their_suffix(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("b.JPG", "in/a.png", "notes.txt", "no-suffix"):
         (tmp_path / name).write_bytes(jpeg())
     place = str(tmp_path)
-    assert list_pictures(FILES, place, False) == [f"{place}/b.JPG", f"{place}/in/a.png"]
-    assert len(list_pictures(FILES, place, True)) == 4
+    assert list_pictures(FILES, place) == [f"{place}/b.JPG", f"{place}/in/a.png"]
     (tmp_path / "in").chmod(0)
     (tmp_path / "b.JPG").unlink()
     (tmp_path / "in" / "a.png").unlink()
-    with pytest.raises(WrongOption, match="--all-files"):
-        list_pictures(FILES, place, False)
+    with pytest.raises(WrongOption, match="pass a text file with the names"):
+        list_pictures(FILES, place)
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
+    place = str(tmp_path / "out")
+    with FILES.hold(place):
+        with pytest.raises(ExpectedError, match="another `offpath batch` is writing"):
+            with Storage(S3Options()).hold(place):
+                pass
+    with FILES.hold(place):
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_objects_key_may_hold_any_character() -> None:

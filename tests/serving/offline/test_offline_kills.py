@@ -147,6 +147,9 @@ def test_the_parts_of_a_killed_worker_are_given_to_another(
     while len(list(output.glob("part-*"))) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+    second = start(server, *place, *url)
+    _, err = second.communicate(timeout=120)
+    assert second.returncode == 1 and b"another `offpath batch`" in err, err
     find_workers(process)[0].kill()
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
