@@ -15,6 +15,7 @@ from offpath.archive.mar_file import check_runs_alone, read_mar, unpack_mar
 from offpath.archive.model_config import is_device_ids
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, WrongOption
+from offpath.serving.process.gpus import list_gpus
 
 # Modules that the exports share with Granian's workers.
 SHELL = Path(serving.__file__).parent / "shell"
@@ -69,17 +70,14 @@ class Exportable:
         return int(self.server.get("maxWorkers") or self.server.get("minWorkers") or 1)
 
     @property
-    def device_type(self) -> str | None:
-        return self.server.get("deviceType")
-
-    @property
-    def device_ids(self) -> list[int]:
-        ids = self.server.get("deviceIds")
-        return ids if is_device_ids(ids) else []
-
-    @property
     def wants_gpu(self) -> bool:
-        return self.device_type == "gpu"
+        return self.server.get("deviceType") == "gpu"
+
+    def list_gpus(self) -> list[int]:
+        """Lists the GPUs of this machine that workers take in turn; none for the CPU."""
+        ids = self.server.get("deviceIds")
+        ids = ids if is_device_ids(ids) else []
+        return list_gpus(self.server.get("deviceType"), ids)
 
     def list_requirements(self) -> list[str]:
         """Lists the packages that the archive's handler imports, as pip takes them."""

@@ -112,10 +112,9 @@ def classify_all(
     from offpath.deploy.exportable import read_exportable
     from offpath.serving.offline.manifest import count_results, find_manifest
     from offpath.serving.offline.part_runner import Job
-    from offpath.serving.process.gpus import list_gpus
 
     archive = read_exportable(mar)
-    gpus, cores = list_gpus(archive.device_type, archive.device_ids), count_cores()
+    gpus, cores = archive.list_gpus(), count_cores()
     workers = options["workers"] or len(gpus) * archive.workers or cores
     threads = 1 if options["is_on_ray"] else max(1, cores // workers)
     s3 = S3Options(options["region"], options["endpoint_url"])

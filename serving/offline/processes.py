@@ -93,7 +93,9 @@ def run_pool(
     try:
         futures = [pool.submit(run_part, job, *part) for part in left.items()]
         for future in as_completed(futures):
-            part, began_s = future.result()
+            part, began_s, failure = future.result()
+            if failure:
+                raise ExpectedError(failure)
             del left[part]
             on_part(part, began_s)
     finally:
@@ -114,19 +116,20 @@ def prepare(job: Job, folder: Path, numbers: Any) -> None:
     _arguments = job, folder, gpu
 
 
-def run_part(job: Job, part: str, names: Sequence[str]) -> tuple[str, float]:
-    """Runs a part in a worker; returns what `on_part` takes.
+def run_part(
+    job: Job, part: str, names: Sequence[str]
+) -> tuple[str, float, str | None]:
+    """Runs a part in a worker; returns what `on_part` takes, and what went wrong.
 
-    Raises:
-        ExpectedError: the model cannot be loaded, or the storage fails.
+    That is a text, because the archive's own classes of errors replace ours in this process.
     """
     global _runner
     try:
         _runner = _runner or PartRunner(*_arguments)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ExpectedError(f"the model cannot be loaded: {reason}") from error
-    began_s = time.monotonic()
+        return part, 0.0, f"the model cannot be loaded: {reason}"
+    began_s, failure = time.monotonic(), None
     try:
         _runner.run(part, names)
     except ModelBroken:
@@ -135,7 +138,5 @@ def run_part(job: Job, part: str, names: Sequence[str]) -> tuple[str, float]:
         explained = explain(error, job.output)
         if explained is error:
             raise
-        raise ExpectedError(
-            f"{explained}; the same command continues with the missing parts"
-        ) from error
-    return part, began_s
+        failure = f"{explained}; the same command continues with the missing parts"
+    return part, began_s, failure
