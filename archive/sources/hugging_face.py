@@ -29,8 +29,14 @@ from offpath.handler.errors import ConfigError, MissingPackage, WrongOption
 from offpath.handler.image.geometry import INTERPOLATIONS
 from offpath.handler.model.normalise import Normaliser
 
-CONFIG_FILE = "config.json"
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+# Files that must be there -> what to do if none is.
+NEEDED_FILES = {
+    "config.json": "expected a folder that save_pretrained wrote",
+    "*.safetensors": "pickled weights are not read; save the model again with "
+    "model.save_pretrained(FOLDER)",
+    "*processor_config.json": "add it with processor.save_pretrained(FOLDER), so that images are "
+    "prepared as in training",
+}
 # Keys of these files that name code or change the weights.
 REFUSED_KEYS = ("auto_map", "quantization_config")
 # Steps of an image processor that have settings of ours, or that concern no pixels.
@@ -113,22 +119,9 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
 def _check_files(folder: Path) -> None:
     """Refuses what the folder lacks, and what would make transformers run or fetch code."""
     where = f"--model {str(folder)!r}"
-    names = {path.name for path in folder.iterdir()}
-    processors = [name for name in PROCESSOR_FILES if name in names]
-    if CONFIG_FILE not in names:
-        raise WrongOption(
-            f"{where}: no {CONFIG_FILE} there; expected a folder that save_pretrained wrote"
-        )
-    if not any(name.endswith(".safetensors") for name in names):
-        raise WrongOption(
-            f"{where}: no .safetensors there, and pickled weights are not read; save the model "
-            "again with model.save_pretrained(FOLDER)"
-        )
-    if not processors:
-        raise WrongOption(
-            f"{where}: no {PROCESSOR_FILES[0]} there; add it with "
-            "processor.save_pretrained(FOLDER), so that images are prepared as in training"
-        )
+    for pattern, cure in NEEDED_FILES.items():
+        if not any(folder.glob(pattern)):
+            raise WrongOption(f"{where}: no {pattern} there; {cure}")
 
     def check(part: dict[str, Any]) -> dict[str, Any]:
         for key, value in part.items():
@@ -140,9 +133,10 @@ def _check_files(folder: Path) -> None:
                 )
         return part
 
-    for name in (CONFIG_FILE, *processors):
+    for path in sorted(folder.glob("*config.json")):
+        name = path.name
         try:
-            json.loads((folder / name).read_text("utf-8"), object_hook=check)
+            json.loads(path.read_text("utf-8"), object_hook=check)
         except ValueError as error:
             raise WrongOption(f"{where}: {name} is not JSON: {error}") from error
 
