@@ -12,6 +12,7 @@ import duckdb
 import httpx
 import pytest
 
+from offpath.deploy.exportable import Exportable
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.serving.offline.manifest import list_pictures
@@ -105,6 +106,17 @@ def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
     with FILES.hold(place):
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_workers_take_the_gpus_of_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    for server, gpus in (
+        ({"deviceType": "gpu", "deviceIds": [2, 0]}, [2, 0]),
+        ({"deviceType": "gpu", "deviceIds": [3, 0]}, [0, 1, 2]),
+        ({"deviceType": "gpu", "deviceIds": "all"}, [0, 1, 2]),
+        ({"deviceType": "cpu", "deviceIds": [2]}, []),
+    ):
+        assert Exportable(Path("a.mar"), "a", server, None).list_gpus() == gpus  # type: ignore
 
 
 def test_an_objects_key_may_hold_any_character() -> None:
