@@ -137,7 +137,7 @@ def compare(bucket: Bucket, output: str, folder: Path) -> None:
     ]
 
 
-def test_the_parts_of_a_killed_worker_are_given_to_another(
+def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_another(
     server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -147,9 +147,11 @@ def test_the_parts_of_a_killed_worker_are_given_to_another(
     while len(list(output.glob("part-*"))) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+    process.suspend()  # or it could end before the second one asks
     second = start(server, *place, *url)
     _, err = second.communicate(timeout=120)
     assert second.returncode == 1 and b"another `offpath batch`" in err, err
+    process.resume()
     find_workers(process)[0].kill()
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
