@@ -75,9 +75,9 @@ class Exportable:
 
     def list_gpus(self) -> list[int]:
         """Lists the GPUs of this machine that workers take in turn; none for the CPU."""
-        ids = self.server.get("deviceIds")
-        ids = ids if is_device_ids(ids) else []
-        return list_gpus(self.server.get("deviceType"), ids)
+        ids: Any = self.server.get("deviceIds")
+        chosen = ids if is_device_ids(ids) else []
+        return list_gpus(self.server.get("deviceType"), chosen)
 
     def list_requirements(self) -> list[str]:
         """Lists the packages that the archive's handler imports, as pip takes them."""
