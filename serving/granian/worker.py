@@ -33,6 +33,7 @@ from offpath.handler.request.body_from_front_door import (
 )
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
+from offpath.serving.granian.uploads import BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
@@ -42,7 +43,7 @@ from offpath.serving.shell.torchserve_http import (
     JSON_TYPE,
     MODEL_GONE,
     ModelPaths,
-    Refusal,
+    Refused,
 )
 
 logger = logging.getLogger("granian")
@@ -80,14 +81,6 @@ class InheritedServer(Server):
         self._shd = make_holder(self._descriptor, self._is_unix, BACKLOG)
 
 
-class Refused(Exception):
-    """A request that gets a refusal."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
 class App:
     """Answers HTTP requests: Granian's RSGI application.
 
@@ -111,10 +104,11 @@ class App:
         settings, version = slot["settings"], slot["version"]
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
-        self._most_requests, self._most_bytes = slot["queue"], plan["most_bytes"]
+        self._memory = BodyMemory(plan["most_bytes"])
+        self._most_requests = slot["queue"]
         self._has_door = plan["has_door"]
         self._labels = {"model_name": slot["name"], "model_version": version}
-        self._requests = self._bytes = 0
+        self._requests = 0
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
         self._statuses, self._answered, self._took_s = [0] * 6, 0, 0.0
@@ -162,37 +156,38 @@ class App:
         """Returns the handler's answer.
 
         Raises:
-            Refused: too many requests wait, the body is too large, or the model is gone.
+            Refused: too many requests wait, the body is too large or too slow, or the model is gone.
         """
-        if self._has_door and headers.get(BODY_HEADER):
-            size = 0  # the handler opens the body's file
-        else:
-            # A body of unknown length counts as one of the largest.
-            size = int(headers.get("content-length", self._paths.max_body_bytes))
-        if (
-            self.is_ending
-            or self._requests >= self._most_requests
-            or (self._bytes and self._bytes + size > self._most_bytes)
-        ):
-            raise Refused(MODEL_GONE if self.is_ending else BUSY)
-        self._requests += 1
-        self._bytes += size
-        try:
-            if "content-length" in headers:
-                body = await proto()
-            else:
-                body = await self._read_unknown(proto) if size else b""
+        is_file = self._has_door and headers.get(BODY_HEADER)  # which the handler opens
+        # A body of unknown length counts as one of the largest.
+        size = headers.get("content-length", self._paths.max_body_bytes)
+        with self._memory.hold(0 if is_file else int(size)) as memory:
+            # An upload does not count as a request that waits, because it may never end.
+            self._check_queue()
+            body = b""
+            if not is_file:
+                known = "content-length" in headers
+                read = proto() if known else self._read_unknown(proto)
+                body = await self._memory.receive(memory, read)
+            self._check_queue()
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
             request = Request(body, request_id, headers, time.monotonic())
-            answer: Answer = await self.batches.answer(request)
+            self._requests += 1
+            try:
+                answer: Answer = await self.batches.answer(request)
+            finally:
+                self._requests -= 1
             self._answered += 1
             self._took_s += time.monotonic() - began_s
             return answer
-        finally:
-            self._requests -= 1
-            self._bytes -= size
+
+    def _check_queue(self) -> None:
+        if self.is_ending:
+            raise Refused(MODEL_GONE)
+        if self._requests >= self._most_requests:
+            raise Refused(BUSY)
 
     async def _read_unknown(self, proto: Any) -> bytes:
         """Reads a body of unknown length."""
@@ -247,6 +242,7 @@ class App:
             running_s = self.batches.running_s
             if running_s > self._timeout_s:
                 self.replace(f"a batch has been running for {running_s:.0f} s")
+            self._memory.end_late_uploads()
             self.write_series()
             await asyncio.sleep(TICK_S)
 

@@ -34,11 +34,20 @@ class Refusal:
         return [("content-type", JSON_TYPE), *again]
 
 
+class Refused(Exception):
+    """A request that gets a refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 NO_PATH = Refusal(404, "NotFound", "no such path; POST /predictions/NAME")
 NO_METHOD = Refusal(405, "MethodNotAllowed", "send the image by POST or PUT")
 BUSY = Refusal(
     503, "ServiceUnavailable", "too many requests are waiting; try again later"
 )
+TOO_SLOW = Refusal(408, "RequestTimeout", "the body took too long to arrive")
 MODEL_GONE = Refusal(
     503, "ModelGone", "the process of the model ended; send the request again"
 )

@@ -37,6 +37,9 @@ LEAST_RATE, MOST_P99 = 0.6, 2.0
 # At TorchServe's port Java reads and copies each body first, and megabytes delay the batch beside
 # them for that long (docs/security.md).
 MOST_P99_DIRECT = {"20 MB of fill bytes": 3.0, "form of percent signs": 3.0}
+# Behind the door each worker of Granian has its own queue, so all requests that wait there wait for a
+# costly image; TorchServe delays only those in its batch.
+MOST_P99_QUEUED = {"PNG of 50 million pixels": 20.0}
 # A row that fails is measured again with all its windows, because other work on a shared machine
 # can take a core for seconds.
 TRIES = 3
@@ -144,13 +147,18 @@ def test_good_clients_beside_attacks(
     url: str, product: str, request: pytest.FixtureRequest
 ) -> None:
     door = request.node.callspec.params["url"]
+    exceptions: dict[str, float] = {}
+    if door == "direct":
+        exceptions = MOST_P99_DIRECT
+    elif product == "granian":
+        exceptions = MOST_P99_QUEUED
     send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
     print(
         f"\n{product}, {door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed"
     )
     for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
-        most_p99 = MOST_P99_DIRECT.get(name, MOST_P99) if door == "direct" else MOST_P99
+        most_p99 = exceptions.get(name, MOST_P99)
         alone, beside = measure(url, name, most_p99)
         print(
             f"| {name} | {alone.rate:.0f}, {alone.p99_ms:.0f} "

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -23,8 +24,10 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
+from offpath.serving.granian.uploads import SLOW_S
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.attacks import connect, head_of
 from tests.support.front import load, log_variables, read_event_ids, wait_until
 from tests.support.granian import GranianProcess, granian
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -361,6 +364,9 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         ready = json.loads(process.stdout.readline())
         url = f"{ready['inference']}/predictions/tricky"
         status = ready["models"][0]
+        with stopped_uploads(url):
+            answers = [httpx.post(url, content=jpeg(), timeout=30) for _ in range(8)]
+            assert {answer.status_code for answer in answers} == {200}
         with load(url, [jpeg()], clients=8) as seen:
             wait_until(lambda: len(seen.answered) > 50)
             os.kill(status["worker_pids"][0], signal.SIGKILL)
@@ -385,6 +391,17 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+@contextmanager
+def stopped_uploads(url: str) -> Iterator[None]:
+    """Keeps uploads that would fill the memory for bodies, and of which nothing more comes."""
+    with ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(connect(url))
+            connection.sendall(head_of(url, 32 << 20) + b"x")
+        time.sleep(SLOW_S + 0.2)
+        yield
 
 
 def check_paths(url: str, name: str) -> None:
