@@ -156,7 +156,7 @@ class App:
         """Returns the handler's answer.
 
         Raises:
-            Refused: too many requests wait, the body is too large or too slow, or the model is gone.
+            Refused: too many requests wait, the body is too large or slow, or the model is gone.
         """
         is_file = self._has_door and headers.get(BODY_HEADER)  # which the handler opens
         # A body of unknown length counts as one of the largest.

@@ -37,8 +37,8 @@ LEAST_RATE, MOST_P99 = 0.6, 2.0
 # At TorchServe's port Java reads and copies each body first, and megabytes delay the batch beside
 # them for that long (docs/security.md).
 MOST_P99_DIRECT = {"20 MB of fill bytes": 3.0, "form of percent signs": 3.0}
-# Behind the door each worker of Granian has its own queue, so all requests that wait there wait for a
-# costly image; TorchServe delays only those in its batch.
+# Behind the door each worker of Granian has its own queue, so all requests that wait there wait for
+# a costly image; TorchServe delays only those in its batch.
 MOST_P99_QUEUED = {"PNG of 50 million pixels": 20.0}
 # A row that fails is measured again with all its windows, because other work on a shared machine
 # can take a core for seconds.
