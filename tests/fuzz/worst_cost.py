@@ -1,7 +1,8 @@
 """Searches for the request that costs most: `python -m tests.fuzz.worst_cost --minutes 10`.
 
 Begins with costly_requests.py, changes bytes at random and keeps what takes longer. Each try runs
-in a process of its own with a bound on its memory. Prints a row per format for docs/security.md.
+in a process of its own with a bound on its memory. Prints a row per format, as in the table of
+docs/research/2026-11-23-faults-and-attacks.md.
 """
 
 from __future__ import annotations

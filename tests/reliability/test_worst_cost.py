@@ -1,4 +1,4 @@
-"""CPU seconds of the most expensive requests known; docs/security.md has the table."""
+"""CPU seconds of the most expensive requests known; docs/security.md has the largest."""
 
 from __future__ import annotations
 
