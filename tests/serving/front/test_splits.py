@@ -174,17 +174,19 @@ class SplitDoor:
         return found
 
     def check_report(self) -> None:
-        """Checks that `offpath logs report` finds both answers to a request, which are alike."""
+        """Checks that `offpath logs report` finds both answers to a request, with the same label."""
         ids = read_event_ids(self._folder)
         log = (self._folder / "log").as_uri()
         command = [sys.executable, "-m", "offpath", "logs", "report"]
         command += ["--a", f"{log},version=1.0", "--b", "version=2.0", "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        figures = json.loads(done.stdout)["figures"]
+        found = json.loads(done.stdout)
         both = sum(count == 2 for count in ids.values())
-        assert figures["pairs"] == both > 0
-        assert figures["disagreement"] == 0
+        assert found["figures"]["pairs"] == both > 0
+        # Copies that the door has given up have lost their body.
+        print(found["errors"], found["disagreements"])
+        assert {b for _, b, _ in found["disagreements"]} <= {"BodyGone"}
 
     def shadow_workers(self) -> list[int]:
         """Returns the process ids of the running workers of version 2.0."""
