@@ -174,7 +174,7 @@ class SplitDoor:
         return found
 
     def check_report(self) -> None:
-        """Checks that `offpath logs report` finds both answers to a request, with the same label."""
+        """Checks that `offpath logs report` finds both answers to a request, with one label."""
         ids = read_event_ids(self._folder)
         log = (self._folder / "log").as_uri()
         command = [sys.executable, "-m", "offpath", "logs", "report"]
