@@ -28,8 +28,10 @@ class Reply(NamedTuple):
 
 
 @contextlib.contextmanager
-def sending(url: str, bodies: Sequence[bytes], clients: int) -> Iterator[list[Reply]]:
-    """Runs clients during the block; each sends its next request after the last reply.
+def sending(
+    url: str, bodies: Sequence[bytes], clients: int, pause_s: float = 0.0
+) -> Iterator[list[Reply]]:
+    """Runs clients during the block; each sends its next request after the last reply and a pause.
 
     The list is complete after the block.
     """
@@ -37,7 +39,7 @@ def sending(url: str, bodies: Sequence[bytes], clients: int) -> Iterator[list[Re
     stopped = threading.Event()
     with ThreadPoolExecutor(clients) as pool:
         done = [
-            pool.submit(_send_all, url, bodies, number, replies, stopped)
+            pool.submit(_send_all, url, bodies, number, replies, stopped, pause_s)
             for number in range(clients)
         ]
         try:
@@ -63,12 +65,14 @@ def _send_all(
     turn: int,
     replies: list[Reply],
     stopped: threading.Event,
+    pause_s: float,
 ) -> None:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
     while not stopped.is_set():
         try:
             replies.append(_send(connection, parts.path, bodies[turn % len(bodies)]))
+            stopped.wait(pause_s)
         except (OSError, http.client.HTTPException):
             replies.append(Reply(0))
             connection.close()

@@ -178,6 +178,8 @@ class Seen:
         refused: connections that were not accepted.
         broken: requests without an answer on an accepted connection, with the error's name.
         took: start time (time.monotonic) and duration in seconds of each answered request.
+        pause_s: seconds between an answer and the client's next request; a test may set it while
+            the load runs.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -185,6 +187,7 @@ class Seen:
     refused: int = 0
     broken: Counter[str] = field(default_factory=Counter)
     took: list[tuple[float, float]] = field(default_factory=list)
+    pause_s: float = 0.0
 
     def __str__(self) -> str:
         return (
@@ -200,7 +203,7 @@ def load(
 
     A refused client tries again a little later.
     """
-    seen, stop = Seen(), threading.Event()
+    seen, stop = Seen(pause_s=pause_s), threading.Event()
 
     def send(number: int) -> None:
         with httpx.Client(trust_env=False, timeout=60, verify=False) as http:
@@ -221,7 +224,7 @@ def load(
                 seen.took.append((began, time.monotonic() - began))
                 if answer.status_code == 200:
                     seen.answered.append(answer.headers["x-request-id"])
-                stop.wait(0.1 if "retry-after" in answer.headers else pause_s)
+                stop.wait(0.1 if "retry-after" in answer.headers else seen.pause_s)
 
     threads = [threading.Thread(target=send, args=(n,)) for n in range(clients)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Good and bad request bodies, made from real photographs."""
+"""Good and bad request bodies, made from real photographs once per process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import random
 import struct
 import zlib
+from functools import cache
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 COFFEE = next(p for p in PHOTOGRAPHS if p.name.startswith("coffee"))
 
 
+@cache
 def jpeg(name: str = "coffee", size: tuple[int, int] | None = None) -> bytes:
     """Encodes a photograph as JPEG, resized to `size` if given."""
     photo = next(p for p in PHOTOGRAPHS if p.name.startswith(name))
@@ -47,6 +49,7 @@ def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
     return file.getvalue()
 
 
+@cache
 def accepted() -> dict[str, bytes]:
     """Encodes one photograph in every accepted format and mode."""
     rgb = COFFEE.image.convert("RGB")
@@ -76,6 +79,7 @@ def noise(size: int) -> bytes:
 
 
 # name -> (body, status, type)
+@cache
 def rejected() -> dict[str, tuple[bytes, int, str]]:
     """Returns every kind of bad item with the answer it must get."""
     good = jpeg()

@@ -1,4 +1,7 @@
-"""Starts one front door, before each server, for all tests that only send it requests."""
+"""Starts one front door, before each server, for all tests that only send it requests.
+
+By default that before Granian is the door of `tests/serving/granian`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ from tests.support.front import FrontProcess
 from tests.support.granian import FRONTS
 
 
-@pytest.fixture(scope="session", params=FRONTS)
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(name, marks=() if name == "torchserve" else pytest.mark.slow)
+        for name in FRONTS
+    ],
+)
 def door(
     request: pytest.FixtureRequest,
     model_store: Path,

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,6 +27,7 @@ from offpath.cli import run
 from offpath.serving.granian.uploads import SLOW_S
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.torchserve.server import TorchServe
+from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.front import load, log_variables, read_event_ids, wait_until
 from tests.support.granian import GranianProcess, granian
@@ -38,6 +39,8 @@ WHY = (
     r"\(model tricky [12]\.0\) cannot be loaded: ValueError: the weights are of another"
 )
 BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
+# Between a client's requests while a server starts, which needs a core too.
+PAUSE_S = 0.05
 # The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
 # FLAG takes it away and does what it says.
 MODEL = """
@@ -203,6 +206,21 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
         assert re.fullmatch("[0-9a-f-]{36}", reply.headers["x-request-id"])
 
 
+@pytest.mark.parametrize(
+    "check",
+    [
+        hostile.test_client_that_leaves_before_the_answer_harms_nobody,
+        hostile.test_a_pipelining_client_gets_its_answers_in_order,
+        hostile.test_random_requests_cause_no_5xx_and_kill_nobody,
+    ],
+    ids=lambda check: check.__name__.removeprefix("test_"),
+)
+def test_hostile_clients(
+    door: GranianProcess, check: Callable[[GranianProcess], None]
+) -> None:
+    check(door)
+
+
 def test_a_killed_worker_costs_its_batch_at_most_and_is_replaced(
     door: GranianProcess,
 ) -> None:
@@ -213,7 +231,9 @@ def test_a_killed_worker_costs_its_batch_at_most_and_is_replaced(
         workers = door.python_workers()
         # A worker of the only model that is busy.
         os.kill(busiest(workers), signal.SIGKILL)
-        wait_until(lambda: door.python_workers() != workers and not is_short(door))
+        wait_until(lambda: door.python_workers() != workers)
+        seen.pause_s = PAUSE_S
+        wait_until(lambda: not is_short(door))
         count = len(seen.answered)
         wait_until(lambda: len(seen.answered) > count + 50)
     assert not seen.broken and set(seen.statuses) <= {200, 503}, seen
@@ -248,7 +268,7 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
 ) -> None:
     url = f"{door.url}/predictions/tricky"
     workers = door.python_workers()
-    with load(url, [jpeg()], clients=8) as seen:
+    with load(url, [jpeg()], clients=8, pause_s=PAUSE_S) as seen:
         wait_until(lambda: len(seen.answered) > 20)
         say(what)
         wait_until(lambda: door.python_workers() != workers, 20)
@@ -306,7 +326,7 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
     door: GranianProcess, store: Path, say
 ) -> None:
     url = f"{door.url}/predictions/tricky"
-    with load(url, [jpeg()], clients=4) as seen:
+    with load(url, [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
         # Another number of models and workers.
         for name in ("tricky2.mar", "near-free.mar"):
             (store / name).unlink()
@@ -371,6 +391,7 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
             wait_until(lambda: len(seen.answered) > 50)
             os.kill(status["worker_pids"][0], signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
+            seen.pause_s = PAUSE_S
             count = len(seen.answered)
             wait_until(lambda: len(seen.answered) > count + 100)
         assert not seen.refused, seen
@@ -424,6 +445,8 @@ def check_paths(url: str, name: str) -> None:
     assert httpx.get(f"{url}/ping").json() == {"status": "Healthy"}
 
 
+# By default the same at a reload.
+@pytest.mark.slow
 def test_a_model_that_cannot_load_ends_the_start_with_its_own_error(
     store: Path, say, capsys: pytest.CaptureFixture[str]
 ) -> None:
