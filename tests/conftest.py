@@ -39,6 +39,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduling(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spares each process the imports of the long tests where none of them is asked for."""
+    is_long = collection_path.name == "reliability"
+    return True if is_long and not is_reliability(config) else None
+
+
+def is_reliability(config: pytest.Config) -> bool:
+    """Tells whether the long tests are selected, which also measure."""
+    return "reliability" in config.option.markexpr
+
+
 def find_group(nodeid: str) -> str | None:
     """Returns the group of TOGETHER that a test belongs to, or None."""
     groups = (group for path, group in TOGETHER.items() if nodeid.startswith(path))
@@ -68,13 +79,17 @@ def one_thread_a_process() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_stop() -> Iterator[None]:
-    """Kills the tests' servers, because Java's end takes three idle seconds.
+def quick_servers(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Makes the tests' servers start and end with little CPU time.
 
-    Netty waits that long for further requests. Tests that run `offpath serve` in its own process
-    end it as a user does.
+    Java's compiler of hot code (C2) takes 40 % of the CPU of a start, and pays only under load.
+
+    Servers are killed, because Java's end takes three idle seconds: Netty waits that long for
+    further requests. Tests that run `offpath serve` in its own process end it as a user does.
     """
     with pytest.MonkeyPatch.context() as patch:
+        if not is_reliability(pytestconfig):
+            patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
         patch.setattr(torchserve_server, "STOP_TIMEOUT_S", 0.5)
         yield
 
