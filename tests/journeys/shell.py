@@ -36,7 +36,7 @@ class Shell:
         self.python, self.folder = python, folder
         keep = {
             name: os.environ[name]
-            for name in ("PATH", "JAVA_HOME")
+            for name in ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS")
             if name in os.environ
         }
         # The workers of a plain TorchServe listen in $TMPDIR, under names that all servers share.
