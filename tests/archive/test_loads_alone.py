@@ -95,6 +95,8 @@ def answer_from(folder: Path, *first: str, path: list[Path]) -> set[str]:
     return set(said["answer"])
 
 
+# By default with another handler before it on the path.
+@pytest.mark.slow
 def test_archive_loads_with_only_its_folder_on_the_path(folder: Path) -> None:
     assert answer_from(folder, path=[folder]) == set(LABELS)
 

@@ -77,7 +77,10 @@ def load_stock(model: str) -> StockReference:
     return StockReference(load_model_source(model, weights))
 
 
-@pytest.fixture(params=["efficientnet-lite0", "resnet50"])
+# The handler's part is the same for any model, and that of the first is compared by default.
+@pytest.fixture(
+    params=["efficientnet-lite0", pytest.param("resnet50", marks=pytest.mark.slow)]
+)
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -69,7 +69,7 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
 ) -> None:
     uri, spool = make_uri(server), tmp_path / "spool"
     answered: list[str] = []
-    for _ in range(3):
+    for _ in range(2):
         workers = [start_writer(server, uri, spool) for _ in range(2)]
         for worker in workers:
             assert worker.stdout is not None

@@ -20,7 +20,9 @@ import httpx
 import pytest
 
 from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
+from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
+from offpath.serving.finding import State
 from tests.conftest import build
 from tests.support.front import (
     FrontProcess,
@@ -301,6 +303,9 @@ def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
         assert f"NOT SERVED (--keep-going): {why}" in old_door.errors().replace(
             str(old_door.log_dir.parent / "store") + "/", ""
         )
+    found = check_server(f"unix:{(old_door.run / 'management.sock').resolve()}")
+    (lost,) = (one for one in found if one.cure and "keep" in one.found)
+    assert lost.state is State.WRONG and "broken.mar" in lost.found
     url, photo = f"{old_door.url}/predictions/broken", jpeg(size=(64, 64))
     assert httpx.post(url, content=photo).status_code == 404
     write_broken(old_door.log_dir.parent / "store", b"handler: {image_size: 32}\n")
