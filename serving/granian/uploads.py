@@ -26,7 +26,6 @@ class Body:
 
     size: int
     began_s: float = field(default_factory=time.monotonic)
-    reading: asyncio.Future[bytes] | None = None
     refusal: Refusal = BUSY
 
 
@@ -40,7 +39,7 @@ class BodyMemory:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes, self._bytes = most_bytes, 0
         # Bodies that are being received, the oldest first.
-        self._uploads: dict[Body, None] = {}
+        self._uploads: dict[Body, asyncio.Future[bytes]] = {}
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Body]:
@@ -63,10 +62,9 @@ class BodyMemory:
         Raises:
             Refused: the upload took too long, or others needed its memory.
         """
-        body.reading = asyncio.ensure_future(read)
-        self._uploads[body] = None
+        reading = self._uploads[body] = asyncio.ensure_future(read)
         try:
-            return await body.reading
+            return await reading
         except asyncio.CancelledError:
             raise Refused(body.refusal) from None
         finally:
@@ -93,8 +91,6 @@ class BodyMemory:
         for body in list(self._uploads):
             if body.began_s > latest_s or (size is not None and not self._lacks(size)):
                 return
-            del self._uploads[body]
+            self._uploads.pop(body).cancel()
             self._bytes -= body.size
             body.size, body.refusal = 0, refusal
-            if body.reading is not None:
-                body.reading.cancel()

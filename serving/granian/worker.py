@@ -161,14 +161,14 @@ class App:
         is_file = self._has_door and headers.get(BODY_HEADER)  # which the handler opens
         # A body of unknown length counts as one of the largest.
         size = headers.get("content-length", self._paths.max_body_bytes)
-        with self._memory.hold(0 if is_file else int(size)) as memory:
+        with self._memory.hold(0 if is_file else int(size)) as held:
             # An upload does not count as a request that waits, because it may never end.
             self._check_queue()
             body = b""
             if not is_file:
                 known = "content-length" in headers
                 read = proto() if known else self._read_unknown(proto)
-                body = await self._memory.receive(memory, read)
+                body = await self._memory.receive(held, read)
             self._check_queue()
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
