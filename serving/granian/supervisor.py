@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import selectors
 import signal
@@ -27,6 +28,9 @@ sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."
 from offpath.serving.fork.fork_server import (  # noqa: E402
     end_with_parent,
     import_shared,
+)
+from offpath.serving.granian.balance import (  # noqa: E402
+    share_means,
 )
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
@@ -60,11 +64,16 @@ class Slot:
 
 
 class Supervisor:
-    """Starts the workers and looks after them until SIGTERM."""
+    """Starts the workers and looks after them until SIGTERM.
+
+    Attributes:
+        means: shared with the workers (balance.py).
+    """
 
     def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
         self._slots = [Slot(one) for one in plan["slots"]]
         self._reports = reports
+        self.means = share_means(len(self._slots))
         self._selector = selectors.DefaultSelector()
         self._is_ending = False
         signal.signal(signal.SIGTERM, self._end)
@@ -114,6 +123,7 @@ class Supervisor:
         slot.quick_ends = slot.quick_ends + 1 if ran_s < STABLE_S else 1
         pause_s = PAUSES_S[min(slot.quick_ends, len(PAUSES_S)) - 1]
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
+        self.means[slot.plan["number"]] = math.inf
         if self._is_ending:
             if is_router(slot):
                 self._end()
@@ -200,14 +210,15 @@ def main(reports: socket.socket) -> None:
     gc.collect()
     # Otherwise a garbage collection in a worker would write to, and so copy, every object's page.
     gc.freeze()
-    slot = Supervisor(plan, reports).run()
+    supervisor = Supervisor(plan, reports)
+    slot = supervisor.run()
     if slot is None:
         return
     if is_router(slot):
         from offpath.serving.granian.router import run_router
 
         run_router(plan, slot.plan, slot.listener)
-    run_worker(plan, slot.plan, slot.listener, reports)
+    run_worker(plan, slot.plan, slot.listener, reports, supervisor.means)
 
 
 if __name__ == "__main__":

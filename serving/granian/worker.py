@@ -31,6 +31,7 @@ from offpath.handler.request.body_from_front_door import (
     KEY_HEADER,
     TYPE_HEADER,
 )
+from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
 from offpath.serving.granian.uploads import BodyMemory
@@ -90,6 +91,7 @@ class App:
         handler: the archive's handler.
         series: takes the metrics.
         report: sends them to `offpath serve`.
+        balance: counts the requests.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class App:
         handler: ArchivedHandler,
         series: Series,
         report: Callable[[Any], bool],
+        balance: Balance,
     ) -> None:
         self._handler, self._series, self._report = handler, series, report
+        self._balance = balance
         settings, version = slot["settings"], slot["version"]
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
@@ -108,7 +112,6 @@ class App:
         self._most_requests = slot["queue"]
         self._has_door = plan["has_door"]
         self._labels = {"model_name": slot["name"], "model_version": version}
-        self._requests = 0
         self.is_ending = False
         self._loop = asyncio.get_running_loop()
         self._statuses, self._answered, self._took_s = [0] * 6, 0, 0.0
@@ -140,6 +143,8 @@ class App:
                 status, body = (503, body) if self.is_ending else (200, HEALTHY)
         if request_id:
             out.append(("x-request-id", request_id))
+        if scope.http_version != "2" and self._balance.ends_connection():
+            out.append(("connection", "close"))
         self._statuses[status // 100] += 1
         proto.response_bytes(status, out, body)
         if not self._has_door and scope.path != "/ping":  # the door counts its own
@@ -174,11 +179,11 @@ class App:
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
             request = Request(body, request_id, headers, time.monotonic())
-            self._requests += 1
+            self._balance.add(1)
             try:
                 answer: Answer = await self.batches.answer(request)
             finally:
-                self._requests -= 1
+                self._balance.add(-1)
             self._answered += 1
             self._took_s += time.monotonic() - began_s
             return answer
@@ -186,7 +191,7 @@ class App:
     def _check_queue(self) -> None:
         if self.is_ending:
             raise Refused(MODEL_GONE)
-        if self._requests >= self._most_requests:
+        if self._balance.requests >= self._most_requests:
             raise Refused(BUSY)
 
     async def _read_unknown(self, proto: Any) -> bytes:
@@ -266,6 +271,7 @@ def run_worker(
     slot: dict[str, Any],
     listener: socket.socket | None,
     reports: socket.socket,
+    means: memoryview[float],
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
@@ -294,7 +300,13 @@ def run_worker(
         os._exit(EXIT_STATUS)
     signal.alarm(0)
     listener = listener or open_listener(slot["listen"])
-    uvloop.run(serve(plan, slot, listener, reports, handler, series))
+    peers = [
+        other["number"]
+        for other in plan["slots"]
+        if other["listen"] == slot["listen"] and other is not slot
+    ]
+    balance = Balance(means, slot["number"], peers)
+    uvloop.run(serve(plan, slot, listener, reports, handler, series, balance))
     os._exit(0)
 
 
@@ -305,16 +317,17 @@ async def serve(
     reports: socket.socket,
     handler: ArchivedHandler,
     series: Series,
+    balance: Balance,
 ) -> None:
     """Answers requests until SIGTERM, then those in flight."""
 
     def report(values: Any) -> bool:
         return send(reports, slot["number"], series=values)
 
-    app = App(plan, slot, handler, series, report)
+    app = App(plan, slot, handler, series, report, balance)
     app.server = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
-    watch = asyncio.create_task(app.look_after())
+    watch = asyncio.gather(app.look_after(), balance.run())
     send(reports, slot["number"], ready=handler.describe())
     # Granian answers the requests in flight before this returns.
     await app.server.serve()

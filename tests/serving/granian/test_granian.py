@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -10,11 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -387,6 +391,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
         with stopped_uploads(url):
             answers = [httpx.post(url, content=jpeg(), timeout=30) for _ in range(8)]
             assert {answer.status_code for answer in answers} == {200}
+        if not is_routed:
+            check_kept_connections(url, status["worker_pids"])
         with load(url, [jpeg()], clients=8) as seen:
             wait_until(lambda: len(seen.answered) > 50)
             os.kill(status["worker_pids"][0], signal.SIGKILL)
@@ -423,6 +429,50 @@ def stopped_uploads(url: str) -> Iterator[None]:
             connection.sendall(head_of(url, 32 << 20) + b"x")
         time.sleep(SLOW_S + 0.2)
         yield
+
+
+def check_kept_connections(url: str, workers: list[int]) -> None:
+    """Begins with all clients at one worker; some move to the other, but a lone one does not."""
+    body = jpeg()
+    clients: list[http.client.HTTPConnection] = []
+    while len(clients) < 6:
+        client = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        client.connect()
+        if has_connection(workers[0], client):
+            clients.append(client)
+    stopped = threading.Event()
+
+    def send(client: http.client.HTTPConnection) -> None:
+        while not stopped.is_set():
+            client.request("POST", urlsplit(url).path, body)
+            assert client.getresponse().read()
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        try:
+            lone = pool.submit(send, clients[0])
+            kept = clients[0].sock
+            time.sleep(1)
+            assert clients[0].sock is kept
+            sent = [lone, *(pool.submit(send, client) for client in clients[1:])]
+            wait_until(
+                lambda: 2 <= sum(has_connection(workers[1], c) for c in clients) <= 4
+            )
+        finally:
+            stopped.set()
+    for one in sent:
+        one.result()
+
+
+def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
+    """Tells whether the client's connection is a worker's; False while it has none."""
+    sock = client.sock
+    with contextlib.suppress(OSError):
+        port = sock.getsockname()[1] if sock is not None else None
+        return any(
+            connection.raddr and connection.raddr.port == port
+            for connection in psutil.Process(worker).net_connections("tcp")
+        )
+    return False
 
 
 def check_paths(url: str, name: str) -> None:

@@ -1,0 +1,79 @@
+"""Spreads kept connections evenly over the workers of one port.
+
+The kernel gives a new connection to a worker by chance, and the client keeps it: of 32 clients, one
+of two workers may have 20; of two clients, both. So a worker that has more requests than another
+ends some connections with an answer ("Connection: close"), and those clients connect again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import mmap
+import time
+from collections.abc import Sequence
+
+TICK_S = 0.25
+
+
+class Balance:
+    """Counts the requests of one worker and compares them with others'; used in the event loop.
+
+    Args:
+        means: from `share_means`.
+        own: number of this worker's slot.
+        peers: numbers of the other slots with the same port.
+
+    Attributes:
+        requests: requests that wait or are being answered.
+    """
+
+    def __init__(
+        self, means: memoryview[float], own: int, peers: Sequence[int]
+    ) -> None:
+        self._means, self._own, self._peers = means, own, peers
+        self.requests = 0
+        self._surplus = 0
+        self._began_s = self._changed_s = time.monotonic()
+        # The integral of `requests` over the tick.
+        self._area = 0.0
+
+    def add(self, requests: int) -> None:
+        """Counts requests that arrived, or were answered if the number is negative."""
+        now_s = time.monotonic()
+        self._area += self.requests * (now_s - self._changed_s)
+        self._changed_s = now_s
+        self.requests += requests
+
+    def ends_connection(self) -> bool:
+        """Tells whether the answer that is being sent must end its connection."""
+        self._surplus -= 1
+        return self._surplus >= 0
+
+    async def run(self) -> None:
+        """Compares until it is cancelled."""
+        while self._peers:
+            self._compare()
+            await asyncio.sleep(TICK_S)
+
+    def _compare(self) -> None:
+        self.add(0)
+        # A mean, because the number jumps whenever a batch is answered.
+        mean = self._area / max(TICK_S, self._changed_s - self._began_s)
+        self._area, self._began_s = 0.0, self._changed_s
+        self._means[self._own] = mean
+        least = min(self._means[peer] for peer in self._peers)
+        # Half of the difference would make both equal. Clients pause between requests, so two of
+        # them here and none there are a difference of less than 2.
+        self._surplus = int(max(0.0, mean - least + 0.5) / 2)
+
+
+def share_means(slots: int) -> memoryview[float]:
+    """Makes what forked workers share: the mean number of requests at once, by slot.
+
+    It is infinite for a slot without a READY worker, so that none sends it clients.
+    """
+    means = memoryview(mmap.mmap(-1, 8 * slots)).cast("d")
+    for slot in range(slots):
+        means[slot] = math.inf
+    return means
