@@ -29,9 +29,7 @@ from offpath.serving.fork.fork_server import (  # noqa: E402
     end_with_parent,
     import_shared,
 )
-from offpath.serving.granian.balance import (  # noqa: E402
-    share_means,
-)
+from offpath.serving.granian.balance import share_means  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
 PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)

@@ -17,6 +17,7 @@ from offpath.handler.prediction_log.owner import (
     count_bytes,
     create_owner_folder,
     is_owner_alive,
+    list_owner_folders,
     remove_stale,
 )
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
@@ -117,8 +118,11 @@ def test_a_forked_child_does_not_keep_its_dead_parents_segments(
     writer = start_writer({"forks": True, "batches": 1})
     writer._process.wait(timeout=30)
 
-    adopted = AdoptedFolders(find_sink_folder(tmp_path))
-
+    sink_folder = find_sink_folder(tmp_path)
+    (folder,) = list_owner_folders(sink_folder)
     # The child closes them only when it first runs, which may be after its parent's end.
-    wait_until(lambda: len(adopted.adopt()) == 1)
+    wait_until(lambda: not is_owner_alive(folder))
+    adopted = AdoptedFolders(sink_folder)
+
+    assert len(adopted.adopt()) == 1
     adopted.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import os
@@ -16,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -461,12 +460,14 @@ def check_kept_connections(url: str, workers: list[int]) -> None:
             stopped.set()
     for one in sent:
         one.result()
+    for client in clients:
+        client.close()
 
 
 def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
     """Tells whether the client's connection is a worker's; False while it has none."""
     sock = client.sock
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         port = sock.getsockname()[1] if sock is not None else None
         return any(
             connection.raddr and connection.raddr.port == port
