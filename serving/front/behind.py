@@ -14,7 +14,7 @@ from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import Split, check_splits
-from offpath.serving.granian.slots import ServedModel, plan_models
+from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
@@ -49,6 +49,8 @@ class Behind:
         only_model: the model that /invocations leads to; None closes /invocations.
         routes: the models of a Granian server, which has sockets of its own for each; empty for
             TorchServe, which finds the model itself.
+        generation: number of times that `routes` has changed. Each time, the links to workers get
+            new names, so that an nginx process with the old configuration finds the old workers.
     """
 
     hand_over: bool
@@ -59,6 +61,7 @@ class Behind:
     unwell: frozenset[str] = frozenset()
     only_model: str | None = None
     routes: tuple[ServedModel, ...] = ()
+    generation: int = 0
 
     def __post_init__(self) -> None:
         for host in self.hosts:
@@ -68,6 +71,10 @@ class Behind:
                 )
         if len(set(self.hosts)) < len(self.hosts):
             raise ExpectedError("--upstream names a host twice; name each host once")
+
+    def name_link(self, socket: str) -> str:
+        """Returns the name of the door's link to a server's socket."""
+        return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
 def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
@@ -151,13 +158,17 @@ def count_connections(*sockets: Path) -> int:
     return count
 
 
-def turn_links(server: TorchServe, run: Path) -> None:
-    """Points the door's links at a server: every new connection goes there from now on."""
+def turn_links(server: TorchServe, run: Path, behind: Behind) -> None:
+    """Points the door's links at a server: every new connection by them goes there from now on."""
     for name, socket in server.links().items():
-        new = run / f"{name}.new"
+        link = run / behind.name_link(name)
+        new = link.with_suffix(".new")
         new.unlink(missing_ok=True)
         new.symlink_to(socket)
-        os.replace(new, run / name)
+        os.replace(new, link)
+    for link in run.glob("*.sock"):
+        if not link.exists():  # its server has ended
+            link.unlink()
 
 
 def check_successor(old: Behind, new: Behind) -> None:

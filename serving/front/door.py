@@ -100,14 +100,23 @@ class Door:
             raise RuntimeError("not started")
         return self._nginx
 
-    def let_in(self, server: TorchServe) -> None:
-        """Sends new requests to a server."""
-        turn_links(server, self.place.run)
+    def let_in(self, server: TorchServe) -> list[int]:
+        """Sends new requests to a server.
+
+        Returns:
+            process ids of nginx's workers that may still pass requests to the server before it.
+        """
+        behind, old_workers = self.behind, []
+        routes = tuple(plan_models(server.archives)) if behind.routes else ()
+        # A reload may bring other models or another number of workers.
+        if routes != behind.routes:
+            generation = behind.generation + 1
+            behind = replace(behind, routes=routes, generation=generation)
+            old_workers = self.nginx.worker_pids() if self._nginx is not None else []
+        turn_links(server, self.place.run, behind)
         write_models(self.place.run, server.model_names())
-        if self.behind.routes:
-            # A reload may bring other models or another number of workers.
-            routes = tuple(plan_models(server.archives))
-            self.change(replace(self.behind, routes=routes))
+        self.change(behind)
+        return old_workers
 
     def start(self) -> None:
         """Starts nginx and waits until it answers. Call `let_in` first.

@@ -271,7 +271,7 @@ def _split_values(settings: DoorSettings, behind: Behind, run: Path) -> dict[str
 
 def _shadow_upstream(number: int, split: Split, behind: Behind, run: Path) -> str:
     sockets = [
-        name_socket(slot)
+        behind.name_link(name_socket(slot))
         for model in behind.routes
         if (model.name, model.version) == (split.model, split.version)
         for slot in model.slots
@@ -293,8 +293,8 @@ def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
         name = f"granian_{model.first_slot}"
         most = model.share_queue(behind.queue)
         servers = "\n".join(
-            f"server unix:{run}/{name_socket(slot)} max_conns={most} fail_timeout=1s;"
-            for slot in model.slots
+            f"server unix:{run}/{socket} max_conns={most} fail_timeout=1s;"
+            for socket in map(behind.name_link, map(name_socket, model.slots))
         )
         servers = WORKERS.format(servers=servers, times=times)
         upstreams.append(_format_upstream(name, servers))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
+
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus
@@ -18,6 +20,8 @@ from offpath.serving.torchserve.session import make_server, start_checked
 # After this many seconds, nginx passes no request to an old server. It keeps a connection only if a
 # request on it ended within KEEPALIVE_S of its start, and then for KEEPALIVE_S.
 TURNED_S = 2 * KEEPALIVE_S + 0.5
+# nginx may have looked up the old link just before it changed, and connect a moment later.
+SETTLE_S = 0.5
 
 
 class Starting:
@@ -51,18 +55,20 @@ class Starting:
 
 @dataclass
 class Retired:
-    """A server to which nginx makes no new connections.
+    """A server to which nginx makes no new connections, except processes that are ending.
 
     Attributes:
         server: the old server.
-        since: time by `time.monotonic` of the last new connection.
+        since: time by `time.monotonic` of the last new connection from the others.
         drain_s: seconds after which it ends even with requests in flight.
+        old_nginx: process ids of nginx's workers that still have the old configuration.
         ending: the thread that stops it.
     """
 
     server: TorchServe
     since: float
     drain_s: float
+    old_nginx: list[int]
     ending: threading.Thread | None = None
 
     def is_over(self) -> bool:
@@ -77,11 +83,16 @@ class Retired:
         return not self._is_left() and time.monotonic() < self.since + TURNED_S
 
     def _is_left(self) -> bool:
-        is_left = count_connections(*self.server.links().values()) == 0
-        return is_left or not self.server.is_running()
+        if not self.server.is_running():
+            return True
+        # An upload that began before the reload reaches this server when it ends.
+        if any(map(psutil.pid_exists, self.old_nginx)):
+            return False
+        return count_connections(*self.server.links().values()) == 0
 
     def _may_end(self) -> bool:
-        return self._is_left() or time.monotonic() > self.since + self.drain_s
+        age_s = time.monotonic() - self.since
+        return age_s > self.drain_s or (age_s > SETTLE_S and self._is_left())
 
 
 class Rotation:
@@ -89,14 +100,14 @@ class Rotation:
 
     Args:
         make_settings: returns the settings of the next server, given its number.
-        let_in: sends new requests to a server.
+        let_in: sends new requests to a server (`Door.let_in`).
         drain_s: seconds that an old server may take to answer its requests.
     """
 
     def __init__(
         self,
         make_settings: Callable[[int], ServerSettings],
-        let_in: Callable[[TorchServe], None],
+        let_in: Callable[[TorchServe], list[int]],
         drain_s: float,
     ) -> None:
         self._make_settings, self._let_in = make_settings, let_in
@@ -137,9 +148,10 @@ class Rotation:
         if starting.failure is not None:
             return starting
         old, self._current = self._current, starting.server
-        self._let_in(starting.server)
+        old_nginx = self._let_in(starting.server)
         if old is not None:
-            self._retired.append(Retired(old, time.monotonic(), self._drain_s))
+            since = time.monotonic()
+            self._retired.append(Retired(old, since, self._drain_s, old_nginx))
         return starting
 
     def has_turned(self) -> bool:

@@ -25,6 +25,8 @@ DEFAULTS = {
 
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+# How the names of workers' sockets begin.
+WORKER = "worker-"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class ServedModel:
 
 
 def name_socket(slot: int) -> str:
-    """Returns the name of a worker's socket, and of the front door's link to it."""
-    return f"worker-{slot}.sock"
+    """Returns the name of a worker's socket."""
+    return f"{WORKER}{slot}.sock"
 
 
 def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:

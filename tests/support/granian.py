@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -16,11 +16,12 @@ class GranianProcess(FrontProcess):
 
     def supervisors(self) -> list[psutil.Process]:
         """Returns the supervisor of every server, which is the parent of its workers."""
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if any(part.endswith("supervisor.py") for part in child.cmdline())
-        ]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                if any(part.endswith("supervisor.py") for part in child.cmdline()):
+                    found.append(child)
+        return found
 
     def servers(self) -> list[int]:
         """Returns every supervisor."""
@@ -28,7 +29,11 @@ class GranianProcess(FrontProcess):
 
     def python_workers(self) -> list[int]:
         """Returns the workers of every server."""
-        return [c.pid for one in self.supervisors() for c in one.children()]
+        pids = []
+        for one in self.supervisors():
+            with suppress(psutil.NoSuchProcess):
+                pids += [child.pid for child in one.children()]
+        return pids
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,14 +39,15 @@ from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
 WHY = (
-    r"\(model tricky [12]\.0\) cannot be loaded: ValueError: the weights are of another"
+    r"\(model \w+ [12]\.0\) cannot be loaded: ValueError: the weights are of another"
 )
 BATCH, WORKERS, TIMEOUT_S = 4, 2, 3
 # Between a client's requests while a server starts, which needs a core too.
 PAUSE_S = 0.05
 # The first load that finds the file FLAG.load takes it away and fails. The first batch that finds
-# FLAG takes it away and does what it says.
+# FLAG takes it away and does what it says. A "slow" one writes its process id to FLAG.slow.
 MODEL = """
+import os
 import time
 from pathlib import Path
 
@@ -68,6 +69,7 @@ class Net(torch.nn.Module):
         if said == "hang":
             time.sleep(600)
         if said == "slow":
+            FLAG.with_suffix(".slow").write_text(str(os.getpid()))
             time.sleep(1)
         self.is_broken = self.is_broken or said == "break"
         if self.is_broken:
@@ -90,9 +92,13 @@ ANSWERED: list[str] = []
 
 
 def build(
-    store: Path, flag: Path, version: str = "1.0", workers: int = WORKERS
+    store: Path,
+    flag: Path,
+    version: str = "1.0",
+    workers: int = WORKERS,
+    name: str = "tricky",
 ) -> Path:
-    """Builds `tricky.mar`, whose model does what the file `flag` says."""
+    """Builds an archive whose model does what the file `flag` says."""
     (flag.parent / "net.py").write_text(MODEL.format(flag=str(flag)))
     source = load_model_source(f"{flag.parent}/net.py:Net", "random")
     limits = {"batchSize": BATCH, "minWorkers": workers, "maxWorkers": workers}
@@ -101,7 +107,7 @@ def build(
         {**limits, "responseTimeout": TIMEOUT_S},
         {**source.handler, "metrics_interval_s": 0.2},
     )
-    spec = ArchiveSpec("tricky", version, source, None, "none", config)
+    spec = ArchiveSpec(name, version, source, None, "none", config)
     return build_archive(spec, store, force=True).path
 
 
@@ -225,15 +231,14 @@ def test_hostile_clients(
 
 
 def test_a_killed_worker_costs_its_batch_at_most_and_is_replaced(
-    door: GranianProcess,
+    door: GranianProcess, flag: Path, say
 ) -> None:
     url = f"{door.url}/predictions/tricky/1.0"
     before = read_metrics(door)["offpath_worker_starts_total"]
     with load(url, [jpeg()], clients=8) as seen:
         wait_until(lambda: len(seen.answered) > 50)
         workers = door.python_workers()
-        # A worker of the only model that is busy.
-        os.kill(busiest(workers), signal.SIGKILL)
+        os.kill(wait_for_slow_batch(flag, say), signal.SIGKILL)
         wait_until(lambda: door.python_workers() != workers)
         seen.pause_s = PAUSE_S
         wait_until(lambda: not is_short(door))
@@ -246,11 +251,13 @@ def test_a_killed_worker_costs_its_batch_at_most_and_is_replaced(
     ANSWERED.extend(seen.answered)
 
 
-def busiest(workers: list[int]) -> int:
-    """Returns the worker that has used most CPU since a moment ago."""
-    before = {pid: sum(psutil.Process(pid).cpu_times()) for pid in workers}
-    time.sleep(0.3)
-    return max(workers, key=lambda p: sum(psutil.Process(p).cpu_times()) - before[p])
+def wait_for_slow_batch(flag: Path, say) -> int:
+    """Makes a batch take a second; returns the worker that computes it as soon as it has begun."""
+    begun = flag.with_suffix(".slow")
+    begun.unlink(missing_ok=True)
+    say("slow")
+    wait_until(lambda: begun.exists() and bool(begun.read_text()))
+    return int(begun.read_text())
 
 
 def is_short(door: GranianProcess) -> bool:
@@ -287,13 +294,14 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
         wait_until(lambda: read_metrics(door)["offpath_sick_workers_total"] == 1)
 
 
-def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, say) -> None:
+def test_a_request_that_waited_too_long_gets_504(
+    door: GranianProcess, flag: Path, say
+) -> None:
     url = f"{door.url}/predictions/tricky/2.0"  # it has one worker
-    deadline = {"x-request-timeout-ms": "700"}
     with ThreadPoolExecutor(2) as pool:
-        say("slow")
         slow = pool.submit(httpx.post, url, content=jpeg())
-        time.sleep(0.1)
+        wait_for_slow_batch(flag, say)
+        deadline = {"x-request-timeout-ms": "300"}
         late = pool.submit(httpx.post, url, content=jpeg(), headers=deadline)
         patient = httpx.post(url, content=jpeg())
     assert late.result().status_code == 504
@@ -326,25 +334,52 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(
 
 
 def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
-    door: GranianProcess, store: Path, say
+    door: GranianProcess, store: Path, flag: Path, say
 ) -> None:
     url = f"{door.url}/predictions/tricky"
     with load(url, [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
-        # Another number of models and workers.
-        for name in ("tricky2.mar", "near-free.mar"):
-            (store / name).unlink(missing_ok=True)  # gone already in a second try
+        # Other models, so that this one's workers get other numbers.
+        (store / "tricky2.mar").unlink(missing_ok=True)  # gone already in a second try
+        build(store, flag, workers=3, name="another")
         say("no load")
         failed = door.reload()
         assert failed.returncode == 1
         assert re.search(WHY, failed.stderr)
         workers = door.python_workers()
-        assert door.reload().returncode == 0
+        with slow_upload(url, jpeg()) as upload:
+            assert door.reload().returncode == 0
+        assert upload.result() == 200
         wait_until(lambda: len(door.supervisors()) == 1)
         assert not set(workers) & set(door.python_workers())
-        assert len(door.python_workers()) == WORKERS < len(workers)
+        assert len(door.python_workers()) == 5 + WORKERS
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
     gone = httpx.post(f"{door.url}/predictions/tricky/2.0", content=jpeg())
     assert gone.status_code == 404
+
+
+@contextmanager
+def slow_upload(url: str, body: bytes) -> Iterator[Future[int]]:
+    """Begins a request whose body comes to its end after the block; its result is the status."""
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def send() -> int:
+        with connect(url) as connection:
+            connection.sendall(head_of(url, len(body)))
+            for idx in range(len(body)):
+                connection.sendall(body[idx : idx + 1])
+                has_begun.set()
+                if is_over.wait(0.5):
+                    connection.sendall(body[idx + 1 :])
+                    return int(connection.recv(1 << 16).split()[1])
+        raise AssertionError("the whole body was sent")
+
+    with ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(send)
+        assert has_begun.wait(10)
+        try:
+            yield upload
+        finally:
+            is_over.set()
 
 
 def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
