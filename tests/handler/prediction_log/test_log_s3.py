@@ -157,6 +157,7 @@ def test_storage_class_and_kms_key_are_asked_for(
     options = {"storage_class": "STANDARD_IA", "sse_kms_key_id": "alias/log"}
     log = open_log(uri="s3://kms", s3=s3(moto_server, **options))
     log.append([make_record()])
+    wait_until(lambda: log.counters().shipped == 1)
     log.close()
 
     (row,) = client.list_objects_v2(Bucket="kms")["Contents"]
@@ -223,6 +224,7 @@ def test_duckdb_reads_the_objects_as_the_documentation_says(
             make_record("e3", status=422, error="not_an_image"),
         ]
     )
+    wait_until(lambda: log.counters().shipped == 3)
     log.close()
     # DuckDB would download an extension to read S3, so it reads the same objects as files.
     for key in bucket.keys():
