@@ -19,7 +19,7 @@ from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
 
 MOST_BYTES = 4 << 20
 # Seconds, status and error type, as the formats `answers` and `copies` of nginx.conf write them.
-LINE = re.compile(r"([0-9.]+|copy) [0-9]{3} \S*")
+LINE = re.compile(r"([0-9]+\.[0-9]{3}|copy) [0-9]{3} \S*")
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -137,16 +138,18 @@ class Door:
     def set_ready(self, is_ready: bool) -> None:
         """Sets the answer of /ping: 200 or 503."""
         file = self.place.run / READY_FILE
-        if is_ready:
-            file.touch()
-        else:
-            file.unlink(missing_ok=True)
+        # On a full disk the next call tries again.
+        with contextlib.suppress(OSError):
+            if is_ready:
+                file.touch()
+            else:
+                file.unlink(missing_ok=True)
 
     def change(self, behind: Behind) -> None:
         """Adapts the configuration to changed servers behind the door.
 
         Raises:
-            ExpectedError: nginx rejects the new configuration.
+            ExpectedError: nginx rejects the new configuration, or it cannot be written.
         """
         if behind != self.behind:
             self.behind = behind
@@ -224,7 +227,13 @@ class Door:
         write_config(self.place, self.settings, self.behind, self._binary, tokens)
 
     def _rewrite(self) -> None:
-        self._write()
+        try:
+            self._write()
+        except OSError as error:  # a full disk
+            raise ExpectedError(
+                f"nginx's configuration cannot be written: {error}; make room, then try again or touch the "
+                "changed file"
+            ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
         self.nginx.check()
         self.nginx.reload()

@@ -20,7 +20,7 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
 ) -> None:
     answers = Answers(tmp_path)
     log, obstacle = tmp_path / ANSWERS, (tmp_path / DOOR_METRICS).with_suffix(".new")
-    log.write_text("0.010 200 -\n0.010 2000.010 200 -\n.5\n\n0.020 404 NotFound\n")
+    log.write_text("0.010 200 -\n0.010 2000.010 200 -\n.5\n\n0.010.005 200 -\n0.020 404 NotFound\n")
     answers.count(is_ready=True)
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "404")) == (1, 1)
     obstacle.mkdir()
@@ -36,7 +36,7 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
 
 def test_copies_to_a_shadow_are_no_answers(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
-    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.01 200 -\n")
+    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.010 200 -\n")
     answers.count(is_ready=True)
     answers.close()
     page = (tmp_path / DOOR_METRICS).read_text()

@@ -176,7 +176,14 @@ def test_replaced_tokens_and_certificates_are_taken_over(
     wait_until(lambda: "is not a token" in door.errors(), 10)
     time.sleep(1.1)
     assert post(http).status_code == 200
+    # As if the disk were full.
+    obstacle = door.run / "nginx.conf.new"
+    obstacle.mkdir()
     (files / "tokens").write_text(f"{NEW}\n")
+    wait_until(lambda: "cannot be written" in door.errors(), 10)
+    assert post(http).status_code == 200
+    obstacle.rmdir()
+    (files / "tokens").touch()
     wait_until(lambda: post(http).status_code == 401, 10)
     write_certificate(files)
     wait_until(lambda: is_trusted(door, files / "door.pem"), 10)
