@@ -231,8 +231,8 @@ class Door:
             self._write()
         except OSError as error:  # a full disk
             raise ExpectedError(
-                f"nginx's configuration cannot be written: {error}; make room, then try again or touch the "
-                "changed file"
+                f"nginx's configuration cannot be written: {error}; make room, then try again or "
+                "touch the changed file"
             ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
         self.nginx.check()
