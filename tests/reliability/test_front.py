@@ -79,12 +79,12 @@ def test_twenty_kills_lose_no_record_and_leave_no_file(
 def test_twenty_pairs_of_reloads_lose_no_request_and_tell_the_truth(
     door: FrontProcess, model_store: Path, tmp_path: Path
 ) -> None:
-    """Each archive answers with another number of labels than the one before."""
+    """Each archive answers with another number of labels, every second has another version."""
     archive = model_store / "near-free.mar"
-    versions = {
-        top_k: build(tmp_path, "near-free", "near-free", top_k=top_k).read_bytes()
-        for top_k in (1, 2, 3, 4)
-    }
+    name, versions = "near-free", {}
+    for top_k, version in ((1, "1.0"), (2, "1.0"), (3, "2.0"), (4, "2.0")):
+        built = build(tmp_path, name, name, version, top_k=top_k)
+        versions[top_k] = built.read_bytes()
     took = []
     with load(door.url + PATH, BODIES, pause_s=0.02) as seen, ExitStack() as store:
         for number in range(ROUNDS):
