@@ -6,6 +6,7 @@ session's members are found even after Java has ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import psutil
@@ -84,12 +85,14 @@ def end_session(session_id: int, timeout_s: float) -> None:
     members = find_session_members(session_id)
     leader = [process for process in members if process.pid == session_id]
     for process in leader:
-        process.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended by itself
+            process.terminate()
     # Java unregisters the models and kills its workers; workers that it misses are killed below.
     psutil.wait_procs(leader, timeout=timeout_s)
     # Twice, because a worker may have started while the first list was made.
     for _ in range(2):
         left = find_session_members(session_id)
         for process in left:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(left, timeout=timeout_s)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from offpath.serving.process import processes
 from offpath.serving.process.processes import end_session, find_session_members
 
 WAIT_S = 10
@@ -43,6 +44,18 @@ def test_children_whose_leader_is_dead_are_ended() -> None:
     assert len(find_session_members(leader.pid)) == 2
     end_session(leader.pid, timeout_s=0.5)
     assert find_session_members(leader.pid) == []
+
+
+def test_members_that_have_just_ended_are_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = start_session("sleep 100 & wait", members=2)
+    members = find_session_members(leader.pid)
+    for member in members:
+        member.kill()
+        member.wait(WAIT_S)
+    monkeypatch.setattr(processes, "find_session_members", lambda _: members)
+    end_session(leader.pid, timeout_s=0.5)
 
 
 def test_other_sessions_are_left_alone() -> None:
