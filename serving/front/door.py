@@ -229,10 +229,10 @@ class Door:
     def _rewrite(self) -> None:
         try:
             self._write()
-        except OSError as error:  # a full disk
+        except OSError as error:  # such as a full disk
             raise ExpectedError(
-                f"nginx's configuration cannot be written: {error}; make room, then try again or "
-                "touch the changed file"
+                f"nginx's configuration cannot be written ({error}); repair that, then try again "
+                "or touch the changed file"
             ) from error
         # A failing reload keeps the old configuration, but nginx reports that only in its log.
         self.nginx.check()
