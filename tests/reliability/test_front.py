@@ -120,11 +120,11 @@ def test_twenty_ends_answer_what_was_accepted(
             with load(door.url + PATH, BODIES, clients=16) as seen:
                 time.sleep(SETTLE_S)
                 assert door.terminate() == 0
+        seen.check_end()
         check_log(folder, seen.answered)
         statuses += seen.statuses
         broken += seen.broken
     print(f"\n{ROUNDS} times SIGTERM: {dict(statuses)}, broken {dict(broken)}")
-    assert set(statuses) == {200} and not broken
 
 
 def test_a_good_client_beside_200_slow_ones(door: FrontProcess) -> None:

@@ -41,15 +41,25 @@ class FrontProcess:
     def __init__(self, store: Path, log_dir: Path, *options: str, **env: str) -> None:
         command = [sys.executable, "-m", "offpath", "serve", "--front", "--json"]
         command += ["--model-store", str(store), "--log-dir", str(log_dir)]
-        command += ["--port", "0", "--metrics-port", "0", *options]
+        self._command = [*command, "--port", "0", "--metrics-port", "0", *options]
+        self._env = {**os.environ, **env}
         self.log_dir = log_dir
         self._errors = log_dir.with_suffix(".err")
+        self.start()
+
+    def start_if_ended(self) -> None:
+        """Lets a second try of a test that ends the door find one."""
+        if self.process.poll() is not None:
+            self.start()
+
+    def start(self) -> None:
+        """Starts the door and waits until it is ready."""
         with open(self._errors, "wb") as errors:
             self.process = subprocess.Popen(
-                command,
+                self._command,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **env},
+                env=self._env,
                 text=True,
             )
         assert self.process.stdout is not None
@@ -176,7 +186,9 @@ class Seen:
         statuses: number of replies by status.
         answered: ids of the requests that got 200.
         refused: connections that were not accepted.
-        broken: requests without an answer on an accepted connection, with the error's name.
+        broken: requests without an answer on a connection, with the error's name.
+        new_broken: how many of these were the first on their connection. A server that ends resets
+            connections that it has not accepted yet.
         took: start time (time.monotonic) and duration in seconds of each answered request.
         pause_s: seconds between an answer and the client's next request; a test may set it while
             the load runs.
@@ -186,13 +198,20 @@ class Seen:
     answered: list[str] = field(default_factory=list)
     refused: int = 0
     broken: Counter[str] = field(default_factory=Counter)
+    new_broken: int = 0
     took: list[tuple[float, float]] = field(default_factory=list)
     pause_s: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{dict(self.statuses)}, {self.refused} refused, broken {dict(self.broken)}"
+            f" ({self.new_broken} on new connections)"
         )
+
+    def check_end(self) -> None:
+        """Checks that a server that ended under this load answered all that it had accepted."""
+        assert set(self.statuses) == {200} and self.refused > 0, self
+        assert self.broken.total() == self.new_broken, self
 
 
 @contextmanager
@@ -206,19 +225,24 @@ def load(
     seen, stop = Seen(pause_s=pause_s), threading.Event()
 
     def send(number: int) -> None:
+        events: set[str] = set()
+        extensions = {"trace": lambda event, _: events.add(event)}
         with httpx.Client(trust_env=False, timeout=60, verify=False) as http:
             count = number
             while not stop.is_set():
                 count += 1
                 began = time.monotonic()
+                events.clear()
                 try:
-                    answer = http.post(url, content=bodies[count % len(bodies)])
+                    body = bodies[count % len(bodies)]
+                    answer = http.post(url, content=body, extensions=extensions)
                 except httpx.ConnectError:
                     seen.refused += 1
                     stop.wait(0.1)
                     continue
                 except httpx.HTTPError as error:
                     seen.broken[f"{type(error).__name__}: {error}"] += 1
+                    seen.new_broken += "connection.connect_tcp.complete" in events
                     continue
                 seen.statuses[answer.status_code] += 1
                 seen.took.append((began, time.monotonic() - began))
