@@ -159,12 +159,19 @@ def count_connections(*sockets: Path) -> int:
 
 
 def turn_links(server: TorchServe, run: Path, behind: Behind) -> None:
-    """Points the door's links at a server: every new connection by them goes there from now on."""
+    """Points the door's links at a server: every new connection by them goes there from now on.
+
+    Raises:
+        OSError: the disk is full; no link has changed.
+    """
+    links = {}
     for name, socket in server.links().items():
         link = run / behind.name_link(name)
         new = link.with_suffix(".new")
         new.unlink(missing_ok=True)
         new.symlink_to(socket)
+        links[new] = link
+    for new, link in links.items():
         os.replace(new, link)
     for link in run.glob("*.sock"):
         if not link.exists():  # its server has ended

@@ -25,6 +25,7 @@ from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
     ACCESS_LOG,
     ERROR_LOG,
+    MODELS,
     write_config,
     write_models,
 )
@@ -106,17 +107,27 @@ class Door:
 
         Returns:
             process ids of nginx's workers that may still pass requests to the server before it.
+
+        Raises:
+            ExpectedError or OSError: a disk is full, or nginx rejects the new configuration;
+                requests still go to the server before it.
         """
-        behind, old_workers = self.behind, []
+        before = behind = self.behind
+        old_workers: list[int] = []
         routes = tuple(plan_models(server.archives)) if behind.routes else ()
         # A reload may bring other models or another number of workers.
         if routes != behind.routes:
             generation = behind.generation + 1
             behind = replace(behind, routes=routes, generation=generation)
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
+        new_models = write_models(self.place.run, server.model_names())
         turn_links(server, self.place.run, behind)
-        write_models(self.place.run, server.model_names())
-        self.change(behind)
+        try:
+            self.change(behind)
+        except ExpectedError:
+            self.behind = before
+            raise
+        new_models.replace(self.place.run / MODELS)
         return old_workers
 
     def start(self) -> None:

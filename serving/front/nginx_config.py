@@ -171,20 +171,25 @@ def write_config(
     """
     path = place.run / CONF
     values = _values(place, settings, behind, binary)
-    _write_private(path, fill(TEMPLATE.read_text(encoding="utf-8"), values))
-    _write_private(place.run / TOKENS_MAP, _format_tokens(tokens))
+    text = fill(TEMPLATE.read_text(encoding="utf-8"), values)
+    new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
+    _write_new(path, text).replace(path)
+    new_tokens.replace(place.run / TOKENS_MAP)
     # Copies, because nginx cannot use every path that a package may be installed at.
-    shutil.copy(CONF_DIR / OPENAPI, place.run)
+    _copy_once(CONF_DIR / OPENAPI, place.run)
     for page in settings.pages:
-        (place.run / DEMO).mkdir(exist_ok=True)
-        shutil.copy(page, place.run / DEMO)
+        _copy_once(page, place.run / DEMO)
     return path
 
 
-def write_models(run: Path, names: Sequence[str]) -> None:
-    """Writes the answer of /models, in the form of TorchServe's management API."""
+def write_models(run: Path, names: Sequence[str]) -> Path:
+    """Writes the next answer of /models, in the form of TorchServe's management API.
+
+    Returns:
+        the file, which is in force when it replaces `MODELS`.
+    """
     models = [{"modelName": name} for name in names]
-    _write_private(run / MODELS, json.dumps({"models": models}))
+    return _write_new(run / MODELS, json.dumps({"models": models}))
 
 
 def _format_tokens(tokens: Sequence[str]) -> str:
@@ -555,10 +560,17 @@ def _quote(path: Path) -> str:
     return f'"{path}"'
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Replaces the file at once, because nginx may read it at any time."""
+def _copy_once(page: Path, folder: Path) -> None:
+    """Copies a page that never changes; a copy to a full disk would only empty the file."""
+    folder.mkdir(exist_ok=True)
+    if not (folder / page.name).exists():
+        shutil.copy(page, folder)
+
+
+def _write_new(path: Path, text: str) -> Path:
+    """Writes a file to replace another, which nginx may read at any time, at once."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
-    new.replace(path)
+    return new

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import count_connections
 from offpath.serving.front.nginx_config import KEEPALIVE_S
 from offpath.serving.torchserve.management import ModelStatus
@@ -100,7 +101,7 @@ class Rotation:
 
     Args:
         make_settings: returns the settings of the next server, given its number.
-        let_in: sends new requests to a server (`Door.let_in`).
+        let_in: sends new requests to a server, or raises and changes nothing (`Door.let_in`).
         drain_s: seconds that an old server may take to answer its requests.
     """
 
@@ -147,8 +148,13 @@ class Rotation:
         self.starting = None
         if starting.failure is not None:
             return starting
+        try:
+            old_nginx = self._let_in(starting.server)
+        except (ExpectedError, OSError) as error:  # such as a full disk
+            starting.failure = error
+            starting.server.stop()
+            return starting
         old, self._current = self._current, starting.server
-        old_nginx = self._let_in(starting.server)
         if old is not None:
             since = time.monotonic()
             self._retired.append(Retired(old, since, self._drain_s, old_nginx))

@@ -349,6 +349,13 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
         failed = door.reload()
         assert failed.returncode == 1
         assert re.search(WHY, failed.stderr)
+        # As on a disk that is full when the new server is READY.
+        (door.run / "nginx.conf.new").mkdir()
+        failed = door.reload()
+        assert failed.returncode == 1
+        assert "the old server continues" in failed.stderr
+        assert "nginx's configuration cannot be written" in failed.stderr
+        (door.run / "nginx.conf.new").rmdir()
         workers = door.python_workers()
         with slow_upload(url, jpeg()) as upload:
             assert door.reload().returncode == 0
