@@ -36,6 +36,7 @@ from offpath.serving.torchserve.server_log import (
     find_last_error,
     find_load_failure,
     find_server_failure,
+    has_exception,
     read_log,
 )
 from offpath.serving.torchserve.server_settings import (
@@ -54,6 +55,9 @@ STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
 # A dying worker takes some milliseconds to write its traceback.
 TRACEBACK_S = 0.5
+# On a busy machine, Java can stop reading a worker's output before its traceback. A second later it
+# starts the worker again.
+NEXT_ATTEMPT_S = 6.0
 
 
 class LoadFailure(ExpectedError):
@@ -339,9 +343,12 @@ class TorchServe:
         return True
 
     def _raise_if_failed(self) -> None:
-        if find_load_failure(self._log_lines()) is not None:
+        deadline = time.monotonic() + NEXT_ATTEMPT_S
+        while find_load_failure(self._log_lines()) is not None:
             time.sleep(TRACEBACK_S)
-            self._fail_to_load(*find_load_failure(self._log_lines()) or ("", []))
+            who, lines = find_load_failure(self._log_lines()) or ("", [])
+            if has_exception(lines) or time.monotonic() > deadline:
+                self._fail_to_load(who, lines)
         if not self.is_running():
             failure = find_server_failure(self._log_lines())
             self._fail(f"{self.product} ended while starting", failure)

@@ -101,19 +101,31 @@ def _parse_lines(data: bytes) -> list[LogLine]:
 
 
 def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
-    """Finds why a model or a worker did not load.
+    """Finds why a model or a worker did not load: the first failure with an exception, or any.
 
     Returns:
         NAME_VERSION of the model, or its archive's file if TorchServe itself refused that, and the
         lines that tell why; None if none failed.
     """
+    first: tuple[str, list[str]] | None = None
     for index, line in enumerate(lines):
         if line.worker is not None and WORKER_FAILURE.search(line.message):
-            return line.model, _worker_story(lines, index, line.worker)
-        if line.worker is None and MODEL_REFUSED.search(line.message):
+            found = line.model, _worker_story(lines, index, line.worker)
+        elif line.worker is None and MODEL_REFUSED.search(line.message):
             who = MODEL_REFUSED.sub("", line.message)
-            return who, [entry.message for entry in lines[index : index + MAX_LINES]]
-    return None
+            story = [entry.message for entry in lines[index : index + MAX_LINES]]
+            found = who, story
+        else:
+            continue
+        if has_exception(found[1]):
+            return found
+        first = first or found
+    return first
+
+
+def has_exception(lines: list[str]) -> bool:
+    """Tells whether a failure's lines include an exception."""
+    return any(map(EXCEPTION.match, lines))
 
 
 def find_last_error(lines: list[str]) -> str:

@@ -9,6 +9,7 @@ from offpath.serving.torchserve.server_log import (
     LogFollower,
     find_load_failure,
     find_server_failure,
+    has_exception,
     parse_line,
     read_log,
 )
@@ -56,6 +57,19 @@ def test_death_without_a_word_shows_the_workers_last_lines() -> None:
     ]
     found = find_load_failure([parse_line(line) for line in lines])
     assert found == ("echo_1.0", ["Segmentation fault"])
+
+
+def test_an_attempt_with_its_traceback_comes_before_one_without() -> None:
+    """Java can stop reading a worker's output before its traceback."""
+    retry = f"{TIME} [INFO ] W-9000-echo_1.0 WorkerThread - Retry worker: 9000 in 1 seconds."
+    start = worker_line("W-9000-echo_1.0", "s_name_part0=/tmp/x/.ts.sock, pid=7")
+    ended = worker_line("W-9000-echo_1.0", "model_name: echo, batchSize: 4")
+    error = worker_line("W-9000-echo_1.0", "ValueError: unknown key 'topk'")
+    first, second = [start, ended, retry], [start, ended, error, retry]
+    found = find_load_failure([parse_line(line) for line in first])
+    assert found is not None and not has_exception(found[1])
+    found = find_load_failure([parse_line(line) for line in first + second])
+    assert found is not None and has_exception(found[1])
 
 
 def test_layout_as_torchserve_ships_it_is_understood() -> None:
