@@ -24,13 +24,16 @@ from offpath.serving.granian.worker import InheritedServer
 from offpath.serving.shell.torchserve_http import (
     METHODS,
     MODEL_GONE,
+    NO_PATH,
     ModelPaths,
     Refusal,
+    Refused,
     list_paths,
 )
 
 # Seconds for which a worker that does not listen is asked last.
 ALONE_S = 1.0
+PING = "/ping"
 # Headers of one connection, which the next one has its own of.
 HOP = frozenset(("connection", "transfer-encoding", "expect", "host", "keep-alive"))
 OWN = HOP | {"content-length", "date", "server"}
@@ -82,8 +85,13 @@ class Router:
             refuse(proto, self._too_large)
             return
         now_s = time.monotonic()
-        # Any worker answers /ping, and refuses what is no path.
-        upstreams = self._routes.get(scope.path, self._upstreams)
+        # Any worker answers /ping.
+        upstreams = (
+            self._upstreams if scope.path == PING else self._routes.get(scope.path)
+        )
+        if upstreams is None:
+            refuse(proto, NO_PATH)
+            return
         for upstream in sorted(
             upstreams, key=lambda one: (one.alone_until_s > now_s, one.requests)
         ):
@@ -94,7 +102,10 @@ class Router:
             except aiohttp.ClientConnectorError:
                 # Nothing was sent, so another worker may be asked.
                 upstream.alone_until_s = now_s + ALONE_S
-            except aiohttp.ClientError:
+            except aiohttp.ClientError as error:
+                if isinstance(error.__cause__, Refused):
+                    refuse(proto, error.__cause__.refusal)
+                    return
                 break
             finally:
                 upstream.requests -= 1
@@ -106,23 +117,34 @@ class Router:
         """Returns the status, headers and body of a worker's answer."""
         path, query = scope.path, scope.query_string
         url = URL.build(scheme="http", host="worker", path=path, query_string=query)
+        # A worker that refuses a request at once would not read its body.
+        is_read = scope.method in METHODS and path != PING
+        left = HOP if is_read else HOP | {"content-length"}
         async with upstream.session.request(
             scope.method,
             url,
-            headers=[(k, v) for k, v in scope.headers.items() if k not in HOP],
-            data=self._read(proto) if scope.method in METHODS else None,
+            headers=[(k, v) for k, v in scope.headers.items() if k not in left],
+            data=self._read(scope, proto) if is_read else None,
         ) as reply:
             headers = [(k, v) for k, v in reply.headers.items() if k.lower() not in OWN]
             return reply.status, headers, await reply.read()
 
-    async def _read(self, proto: Any) -> AsyncIterator[bytes]:
-        """Yields the parts of a body; after too many bytes the worker refuses it."""
+    async def _read(self, scope: Any, proto: Any) -> AsyncIterator[bytes]:
+        """Yields the parts of a body.
+
+        Raises:
+            Refused: the body is too large.
+            ConnectionError: the client has left, so the worker need not wait for the rest.
+        """
         size = 0
         async for part in proto:
-            yield part
             size += len(part)
             if size > self._most_bytes:
-                break
+                raise Refused(self._too_large)
+            yield part
+        # Granian only ends the body.
+        if size < int(scope.headers.get("content-length") or 0):
+            raise ConnectionError("the client has left")
 
     async def close(self) -> None:
         """Closes the connections to the workers."""
