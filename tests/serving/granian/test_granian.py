@@ -440,7 +440,7 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
             check_kept_connections(url, status["worker_pids"])
         with load(url, [jpeg()], clients=8) as seen:
             wait_until(lambda: len(seen.answered) > 50)
-            os.kill(status["worker_pids"][0], signal.SIGKILL)
+            os.kill(wait_for_slow_batch(flag, say), signal.SIGKILL)
             # Its connections are reset, and what comes meanwhile waits for the next worker.
             seen.pause_s = PAUSE_S
             count = len(seen.answered)
