@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from torchserve_http import ENVELOPE_BYTES, HEALTHY, JSON_TYPE, ModelPaths, Refusal
+from torchserve_http import (
+    ENVELOPE_BYTES,
+    HEALTHY,
+    JSON_TYPE,
+    PING,
+    ModelPaths,
+    Refusal,
+)
 
 if TYPE_CHECKING:
     from offpath.serving.shell.archived_handler import Answer, Request
@@ -32,7 +39,7 @@ async def read_request(http: HttpRequest) -> Request | Response:
     from archived_handler import Request, make_event_id
 
     path, headers = http.scope["path"], dict(http.headers)
-    if path == "/ping":
+    if path == PING:
         return Response(HEALTHY, media_type=JSON_TYPE)
     refusal = PATHS.refuse(http.method, path, headers.get("content-length"))
     if refusal is not None:

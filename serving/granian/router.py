@@ -25,6 +25,7 @@ from offpath.serving.shell.torchserve_http import (
     METHODS,
     MODEL_GONE,
     NO_PATH,
+    PING,
     ModelPaths,
     Refusal,
     Refused,
@@ -33,7 +34,6 @@ from offpath.serving.shell.torchserve_http import (
 
 # Seconds for which a worker that does not listen is asked last.
 ALONE_S = 1.0
-PING = "/ping"
 # Headers of one connection, which the next one has its own of.
 HOP = frozenset(("connection", "transfer-encoding", "expect", "host", "keep-alive"))
 OWN = HOP | {"content-length", "date", "server"}
@@ -103,10 +103,10 @@ class Router:
                 # Nothing was sent, so another worker may be asked.
                 upstream.alone_until_s = now_s + ALONE_S
             except aiohttp.ClientError as error:
-                if isinstance(error.__cause__, Refused):
-                    refuse(proto, error.__cause__.refusal)
-                    return
-                break
+                cause = error.__cause__
+                refusal = cause.refusal if isinstance(cause, Refused) else MODEL_GONE
+                refuse(proto, refusal)
+                return
             finally:
                 upstream.requests -= 1
         refuse(proto, MODEL_GONE)

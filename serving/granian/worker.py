@@ -43,6 +43,7 @@ from offpath.serving.shell.torchserve_http import (
     HEALTHY,
     JSON_TYPE,
     MODEL_GONE,
+    PING,
     ModelPaths,
     Refused,
 )
@@ -138,7 +139,7 @@ class App:
         except Refused as refused:
             status, body = refused.refusal.status, refused.refusal.body
             out = refused.refusal.headers
-            if scope.path == "/ping":
+            if scope.path == PING:
                 out = [("content-type", JSON_TYPE)]
                 status, body = (503, body) if self.is_ending else (200, HEALTHY)
         if request_id:
@@ -147,7 +148,7 @@ class App:
             out.append(("connection", "close"))
         self._statuses[status // 100] += 1
         proto.response_bytes(status, out, body)
-        if not self._has_door and scope.path != "/ping":  # the door counts its own
+        if not self._has_door and scope.path != PING:  # the door counts its own
             self._handler.count_requests(status, time.monotonic() - began_s)
 
     async def _predict(

@@ -11,6 +11,7 @@ ENVELOPE_BYTES = 65_536
 JSON_TYPE = "application/json"
 HEALTHY = b'{"status": "Healthy"}\n'
 METHODS = frozenset(("POST", "PUT"))
+PING = "/ping"
 
 
 @dataclass(frozen=True)
