@@ -343,12 +343,14 @@ class TorchServe:
         return True
 
     def _raise_if_failed(self) -> None:
-        deadline = time.monotonic() + NEXT_ATTEMPT_S
-        while find_load_failure(self._log_lines()) is not None:
-            time.sleep(TRACEBACK_S)
-            who, lines = find_load_failure(self._log_lines()) or ("", [])
-            if has_exception(lines) or time.monotonic() > deadline:
-                self._fail_to_load(who, lines)
+        if find_load_failure(self._log_lines()) is not None:
+            deadline = time.monotonic() + NEXT_ATTEMPT_S
+            who = ""
+            lines: list[str] = []
+            while not has_exception(lines) and time.monotonic() < deadline:
+                time.sleep(TRACEBACK_S)
+                who, lines = find_load_failure(self._log_lines()) or ("", [])
+            self._fail_to_load(who, lines)
         if not self.is_running():
             failure = find_server_failure(self._log_lines())
             self._fail(f"{self.product} ended while starting", failure)
