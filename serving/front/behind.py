@@ -174,7 +174,7 @@ def turn_links(server: TorchServe, run: Path, behind: Behind) -> None:
     for new, link in links.items():
         os.replace(new, link)
     for link in run.glob("*.sock"):
-        if not link.exists():  # its server has ended
+        if not link.resolve().parent.exists():  # its server has ended
             link.unlink()
 
 

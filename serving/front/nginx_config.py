@@ -107,7 +107,7 @@ server unix:{run}/inference.sock max_conns={queue};
 {times}"""
 # A link for each worker, and no more requests for it than it takes.
 WORKERS = """\
-# The worker with the fewest requests. One that does not answer is left alone for a second.
+# The worker with the fewest requests. The path of one that is being replaced leads to another one.
 least_conn;
 {servers}
 {times}"""
@@ -298,7 +298,7 @@ def _route_values(behind: Behind, run: Path, times: str) -> dict[str, str]:
         name = f"granian_{model.first_slot}"
         most = model.share_queue(behind.queue)
         servers = "\n".join(
-            f"server unix:{run}/{socket} max_conns={most} fail_timeout=1s;"
+            f"server unix:{run}/{socket} max_conns={most} max_fails=0;"
             for socket in map(behind.name_link, map(name_socket, model.slots))
         )
         servers = WORKERS.format(servers=servers, times=times)

@@ -33,6 +33,7 @@ class Balance:
     ) -> None:
         self._means, self._own, self._peers = means, own, peers
         self.requests = 0
+        means[own] = 0.0  # this worker is READY
         self._surplus = 0
         self._began_s = self._changed_s = time.monotonic()
         # The integral of `requests` over the tick.

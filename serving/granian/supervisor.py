@@ -1,7 +1,8 @@
 """Forks Granian's workers from one process that has imported torch, and replaces those that end.
 
-This process has no threads, so that it can fork at any time. It keeps each worker's listener: while
-a worker is replaced, its requests wait in the kernel.
+This process has no threads, so that it can fork at any time. It keeps each worker's listener. While
+a worker is replaced, the path of its Unix socket leads to another worker of its model. Where there
+is none, requests wait in the kernel.
 
 usage: python supervisor.py --model-store STORE --run FOLDER --reports DESCRIPTOR
 STORE and FOLDER are for `offpath check`, which finds this process. The plan comes as a message.
@@ -36,8 +37,12 @@ PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
 # An end after this many seconds is not counted as quick.
 STABLE_S = 60.0
 LOOK_S = 1.0
+# The same while a path leads to another worker.
+LOOK_SOON_S = 0.02
 BACKLOG = 1024
 MOST_MESSAGE_BYTES = 1 << 20
+# Ends a second name of a worker's socket, which always leads to that worker.
+OWN = ".own"
 
 
 @dataclass
@@ -46,7 +51,8 @@ class Slot:
 
     Attributes:
         plan: what the worker serves (`GranianServer`).
-        listener: its socket, which outlives it; None while it has ended too often.
+        listener: its socket, which outlives it; None for a port of a worker that ended too often.
+        target: the slot whose worker its path leads to; None while the path leads nowhere.
         pid: process id; 0 while none runs.
         began_s: time of its last start, by `time.monotonic`.
         start_s: time of its next start.
@@ -59,6 +65,15 @@ class Slot:
     began_s: float = 0.0
     start_s: float = 0.0
     quick_ends: int = 0
+    target: Slot | None = None
+
+    def __post_init__(self) -> None:
+        self.target = self
+
+    @property
+    def has_path(self) -> bool:
+        """Tells whether it has a Unix socket, and not a port that it shares with others."""
+        return isinstance(self.plan["listen"], str)
 
 
 class Supervisor:
@@ -83,11 +98,14 @@ class Supervisor:
             in a forked worker, its slot; in the supervisor, None when all workers have ended.
         """
         while not self._is_ending or any(slot.pid for slot in self._slots):
+            if not self._is_ending:
+                self._lead()
             for slot in self._slots:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
                 if is_due and not self._is_ending and self._fork(slot):
                     return slot
-            for key, _ in self._selector.select(LOOK_S):
+            is_led = all(slot.target is slot for slot in self._slots)
+            for key, _ in self._selector.select(LOOK_S if is_led else LOOK_SOON_S):
                 self._bury(key.data, key.fd)
         return None
 
@@ -112,6 +130,28 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return slot.pid == 0
 
+    def _lead(self) -> None:
+        """Leads the path of each worker to it, or to another of its model while it is replaced."""
+        for slot in self._slots:
+            target = self._choose(slot) if slot.has_path else slot
+            if target is slot.target:
+                continue
+            listener = None if target is None else target.plan["listen"]
+            with contextlib.suppress(OSError):  # the next call tries again
+                lead(slot.plan["listen"], listener)
+                slot.target = target
+
+    def _choose(self, slot: Slot) -> Slot | None:
+        number = slot.plan["number"]
+        if slot.quick_ends == 0 or math.isfinite(self.means[number]):
+            return slot
+        for other in self._slots[number + 1 :] + self._slots[:number]:
+            is_ready = math.isfinite(self.means[other.plan["number"]])
+            if is_ready and other.plan.get("folder") == slot.plan["folder"]:
+                return other
+        # Requests wait for a worker that ended once. One that ends again and again refuses them.
+        return slot if slot.quick_ends == 1 else None
+
     def _bury(self, slot: Slot, pidfd: int) -> None:
         """Notes the end of a worker and sets the time of the next start."""
         _, status = os.waitpid(slot.pid, 0)
@@ -126,7 +166,7 @@ class Supervisor:
             if is_router(slot):
                 self._end()
             return
-        if pause_s and slot.listener is not None:
+        if pause_s and slot.listener is not None and not slot.has_path:
             # It is not coming back soon: its requests are refused, so that others get them.
             slot.listener.close()
             slot.listener = None
@@ -162,10 +202,9 @@ def is_router(slot: Slot) -> bool:
 def open_listener(address: str | list[Any]) -> socket.socket:
     """Listens on a Unix socket, or with others on a TCP port."""
     if isinstance(address, str):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
+        os.link(address, address + OWN)
     else:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -175,6 +214,16 @@ def open_listener(address: str | list[Any]) -> socket.socket:
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+def lead(path: str, listener: str | None) -> None:
+    """Leads a path to a listener, given by its own path; without one, connections are refused."""
+    if listener is None:
+        os.unlink(path)
+    else:
+        new = f"{path}.new"
+        os.link(listener + OWN, new)
+        os.replace(new, path)
 
 
 def send(reports: socket.socket, slot: int, **report: Any) -> bool:
