@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +31,6 @@ from offpath.serving.shell.torchserve_http import (
     list_paths,
 )
 
-# Seconds for which a worker that does not listen is asked last.
-ALONE_S = 1.0
 # Headers of one connection, which the next one has its own of.
 HOP = frozenset(("connection", "transfer-encoding", "expect", "host", "keep-alive"))
 OWN = HOP | {"content-length", "date", "server"}
@@ -47,7 +44,6 @@ class Upstream:
 
     session: aiohttp.ClientSession
     requests: int = 0
-    alone_until_s: float = 0.0
 
 
 class Router:
@@ -84,7 +80,6 @@ class Router:
         if int(scope.headers.get("content-length") or 0) > self._most_bytes:
             refuse(proto, self._too_large)
             return
-        now_s = time.monotonic()
         # Any worker answers /ping.
         upstreams = (
             self._upstreams if scope.path == PING else self._routes.get(scope.path)
@@ -92,16 +87,13 @@ class Router:
         if upstreams is None:
             refuse(proto, NO_PATH)
             return
-        for upstream in sorted(
-            upstreams, key=lambda one: (one.alone_until_s > now_s, one.requests)
-        ):
+        for upstream in sorted(upstreams, key=lambda one: one.requests):
             upstream.requests += 1
             try:
                 proto.response_bytes(*await self._ask(upstream, scope, proto))
                 return
             except aiohttp.ClientConnectorError:
-                # Nothing was sent, so another worker may be asked.
-                upstream.alone_until_s = now_s + ALONE_S
+                continue  # nothing was sent, so another worker may be asked
             except aiohttp.ClientError as error:
                 cause = error.__cause__
                 refusal = cause.refusal if isinstance(cause, Refused) else MODEL_GONE

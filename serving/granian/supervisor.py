@@ -1,8 +1,8 @@
 """Forks Granian's workers from one process that has imported torch, and replaces those that end.
 
 This process has no threads, so that it can fork at any time. It keeps each worker's listener. While
-a worker is replaced, the path of its Unix socket leads to another worker of its model. Where there
-is none, requests wait in the kernel.
+a worker is replaced, the path of its Unix socket leads to another worker of its model for the front
+door. Without another one, or without the door, requests wait in the kernel.
 
 usage: python supervisor.py --model-store STORE --run FOLDER --reports DESCRIPTOR
 STORE and FOLDER are for `offpath check`, which finds this process. The plan comes as a message.
@@ -85,6 +85,7 @@ class Supervisor:
 
     def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
         self._slots = [Slot(one) for one in plan["slots"]]
+        self._has_door = plan["has_door"]
         self._reports = reports
         self.means = share_means(len(self._slots))
         self._selector = selectors.DefaultSelector()
@@ -145,9 +146,11 @@ class Supervisor:
         number = slot.plan["number"]
         if slot.quick_ends == 0 or math.isfinite(self.means[number]):
             return slot
-        for other in self._slots[number + 1 :] + self._slots[:number]:
+        # The router would use its connections to the other worker for good.
+        others = self._slots[number + 1 :] + self._slots[:number]
+        for other in others if self._has_door else ():
             is_ready = math.isfinite(self.means[other.plan["number"]])
-            if is_ready and other.plan.get("folder") == slot.plan["folder"]:
+            if is_ready and other.plan["folder"] == slot.plan["folder"]:
                 return other
         # Requests wait for a worker that ended once. One that ends again and again refuses them.
         return slot if slot.quick_ends == 1 else None
