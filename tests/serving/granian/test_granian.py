@@ -372,10 +372,8 @@ def test_a_reload_loses_nothing_and_one_that_cannot_load_changes_nothing(
         failed = door.reload()
         assert failed.returncode == 1
         assert re.search(WHY, failed.stderr)
-        # As on a disk that is full when the new server is READY.
-        (door.run / "nginx.conf.new").mkdir(
-            exist_ok=True
-        )  # may be there in a second try
+        # As on a disk that is full when the new server is READY. A second try may find it.
+        (door.run / "nginx.conf.new").mkdir(exist_ok=True)
         failed = door.reload()
         assert failed.returncode == 1
         assert "the old server continues" in failed.stderr
