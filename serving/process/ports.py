@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from offpath.handler.errors import ExpectedError
+
+# Linux gives outgoing connections the ports from 32768 on. One of them could take a port in the
+# seconds until its server binds it. Kubernetes has 30000 to 32767 for its services.
+PORTS = range(20000, 30000)
+TRIES = 20
 
 
 def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
@@ -20,10 +27,18 @@ def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
         for port in ports:
             if port == 0:
                 listener = held.enter_context(socket.socket())
-                listener.bind((host, 0))
-                port = listener.getsockname()[1]
+                port = _bind_free(listener, host)
             resolved.append(port)
         return resolved
+
+
+def _bind_free(listener: socket.socket, host: str) -> int:
+    for port in random.sample(PORTS, TRIES):
+        with contextlib.suppress(OSError):
+            listener.bind((host, port))
+            return port
+    listener.bind((host, 0))
+    return int(listener.getsockname()[1])
 
 
 def check_port_free(host: str, port: int, option: str) -> None:
