@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from offpath.handler.errors import ExpectedError
 
@@ -34,7 +33,7 @@ def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
 
 def _bind_free(listener: socket.socket, host: str) -> int:
     for port in random.sample(PORTS, TRIES):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             listener.bind((host, port))
             return port
     listener.bind((host, 0))

@@ -277,16 +277,16 @@ def wait_for_slow_batch(flag: Path, say) -> int:
 
 
 def list_workers(door: GranianProcess, model: str) -> set[int]:
-    """Returns the READY workers of NAME/VERSION, or of NAME/all."""
+    """Returns the READY workers of NAME/VERSION."""
     return {worker["pid"] for one in describe(door, model) for worker in one["workers"]}
 
 
 def is_short(door: GranianProcess) -> bool:
     """Tells whether a worker is missing or not READY."""
-    names = ("near-free/all", "tricky/all")
+    models = [*describe(door, "near-free/all"), *describe(door, "tricky/all")]
     # A worker that has just ended may still be listed.
-    listed = set().union(*(list_workers(door, name) for name in names))
-    wanted = sum(one["minWorkers"] for name in names for one in describe(door, name))
+    listed = {worker["pid"] for model in models for worker in model["workers"]}
+    wanted = sum(model["minWorkers"] for model in models)
     return len(listed) < wanted or listed != set(door.python_workers())
 
 
