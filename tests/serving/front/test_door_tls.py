@@ -170,7 +170,9 @@ def test_replaced_tokens_and_certificates_are_taken_over(
     door: FrontProcess, http: httpx.Client, files: Path
 ) -> None:
     (files / "tokens").write_text(f"{OLD}\n{NEW}\n")
-    wait_until(lambda: post(http).status_code == 200, 10)  # in a second try, not at once
+    wait_until(
+        lambda: post(http).status_code == 200, 10
+    )  # in a second try, not at once
     wait_until(lambda: post(http, Authorization=f"Bearer {NEW}").status_code == 200, 10)
     assert post(http).status_code == 200
     (files / "tokens").write_text("short\n")
