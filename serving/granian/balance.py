@@ -11,7 +11,7 @@ import asyncio
 import math
 import mmap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 TICK_S = 0.25
 
@@ -23,25 +23,31 @@ class Balance:
         means: from `share_means`.
         own: number of this worker's slot.
         peers: numbers of the other slots with the same port.
+        clock: weighs the numbers of requests by how long they lasted.
 
     Attributes:
         requests: requests that wait or are being answered.
     """
 
     def __init__(
-        self, means: memoryview[float], own: int, peers: Sequence[int]
+        self,
+        means: memoryview[float],
+        own: int,
+        peers: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._means, self._own, self._peers = means, own, peers
+        self._clock = clock
         self.requests = 0
         means[own] = 0.0  # this worker is READY
         self._surplus = 0
-        self._began_s = self._changed_s = time.monotonic()
+        self._began_s = self._changed_s = clock()
         # The integral of `requests` over the tick.
         self._area = 0.0
 
     def add(self, requests: int) -> None:
         """Counts requests that arrived, or were answered if the number is negative."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         self._area += self.requests * (now_s - self._changed_s)
         self._changed_s = now_s
         self.requests += requests
@@ -54,10 +60,11 @@ class Balance:
     async def run(self) -> None:
         """Compares until it is cancelled."""
         while self._peers:
-            self._compare()
+            self.compare()
             await asyncio.sleep(TICK_S)
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """Decides how many of the next answers end their connection, until the next tick."""
         self.add(0)
         # A mean, because the number jumps whenever a batch is answered.
         mean = self._area / max(TICK_S, self._changed_s - self._began_s)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from offpath.serving.shell.torchserve_http import BUSY, TOO_SLOW, Refusal, Refused
 
@@ -25,7 +25,7 @@ class Body:
     """The memory of one request's body."""
 
     size: int
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float
     refusal: Refusal = BUSY
 
 
@@ -34,9 +34,13 @@ class BodyMemory:
 
     Args:
         most_bytes: for all bodies together. A single body always fits.
+        clock: tells the age of uploads.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(
+        self, most_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._most_bytes, self._bytes = most_bytes, 0
         # Bodies that are being received, the oldest first.
         self._uploads: dict[Body, asyncio.Future[bytes]] = {}
@@ -49,7 +53,7 @@ class BodyMemory:
             Refused: there is no room.
         """
         self._make_room(size)
-        body = Body(size)
+        body = Body(size, self._clock())
         self._bytes += size
         try:
             yield body
@@ -87,7 +91,7 @@ class BodyMemory:
         self, age_s: float, refusal: Refusal, size: int | None = None
     ) -> None:
         """Ends uploads of at least this age, until `size` bytes fit."""
-        latest_s = time.monotonic() - age_s
+        latest_s = self._clock() - age_s
         for body in list(self._uploads):
             if body.began_s > latest_s or (size is not None and not self._lacks(size)):
                 return

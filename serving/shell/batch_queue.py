@@ -26,6 +26,7 @@ class BatchQueue:
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
+        clock: times that wait and the running batch.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class BatchQueue:
         handle: Callable[[Sequence[Any]], Sequence[Any]],
         most: int,
         delay_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handle, self._most, self._delay_s = handle, most, delay_s
+        self._clock = clock
         self._since_s: float | None = None
         self._expected = 1
         self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
@@ -60,7 +63,7 @@ class BatchQueue:
     def running_s(self) -> float:
         """Seconds since the thread began its current batch; 0 while it is idle."""
         since_s = self._since_s
-        return 0.0 if since_s is None else time.monotonic() - since_s
+        return 0.0 if since_s is None else self._clock() - since_s
 
     def close(self) -> None:
         """Answers the requests that wait, then ends the thread."""
@@ -78,14 +81,14 @@ class BatchQueue:
         """Returns the next batch, and False after the last one."""
         batch: list[Waiting] = []
         first = self._waiting.get()
-        end = time.monotonic() + self._delay_s
+        end = self._clock() + self._delay_s
         while first is not None:
             batch.append(first)
             if len(batch) == self._most:
                 return batch, True
             try:
                 if len(batch) < self._expected:
-                    left_s = max(0.0, end - time.monotonic())
+                    left_s = max(0.0, end - self._clock())
                     first = self._waiting.get(timeout=left_s)
                 else:
                     first = self._waiting.get_nowait()
@@ -103,7 +106,7 @@ class BatchQueue:
         futures = [future for _, future in waiting]
         answers: Sequence[Any] = ()
         failure: Exception | None = None
-        self._since_s = time.monotonic()
+        self._since_s = self._clock()
         try:
             answers = self._handle([request for request, _ in waiting])
         except Exception as error:

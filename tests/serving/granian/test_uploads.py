@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from offpath.serving.granian import uploads
-from offpath.serving.granian.uploads import BodyMemory
+from offpath.serving.granian.uploads import MOST_S, SLOW_S, BodyMemory
 from offpath.serving.shell.torchserve_http import BUSY, TOO_SLOW, Refusal, Refused
+from tests.support.clock import Clock
 
 
 async def upload(memory: BodyMemory, size: int, end: asyncio.Event) -> Refusal | None:
@@ -26,15 +24,16 @@ async def upload(memory: BodyMemory, size: int, end: asyncio.Event) -> Refusal |
     return None
 
 
-def test_the_oldest_slow_upload_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_slow_upload_makes_room() -> None:
     async def run() -> list[Refusal | None]:
-        memory, end = BodyMemory(100), asyncio.Event()
-        slow = []
+        clock, end = Clock(), asyncio.Event()
+        memory, slow = BodyMemory(100, clock), []
         for size in (40, 30, 30):
             slow.append(asyncio.create_task(upload(memory, size, end)))
             await asyncio.sleep(0)
+        clock.pass_s(SLOW_S / 2)
         refused = await upload(memory, 10, end)
-        monkeypatch.setattr(uploads, "SLOW_S", 0.0)
+        clock.pass_s(SLOW_S / 2)
         last = asyncio.create_task(upload(memory, 40, end))
         await asyncio.sleep(0)
         end.set()
@@ -44,18 +43,19 @@ def test_the_oldest_slow_upload_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert asyncio.run(run()) == [BUSY, None, BUSY, None, None]
 
 
-def test_an_upload_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_ends_at_the_time_limit() -> None:
     async def run() -> list[Refusal | None]:
-        memory, end = BodyMemory(100), asyncio.Event()
-        late = asyncio.create_task(upload(memory, 100, end))
-        await asyncio.sleep(0)
-        memory.end_late_uploads()
-        monkeypatch.setattr(uploads, "MOST_S", 0.0)
+        clock, end = Clock(), asyncio.Event()
+        memory, uploads = BodyMemory(100, clock), []
+        for _ in range(2):
+            uploads.append(asyncio.create_task(upload(memory, 50, end)))
+            await asyncio.sleep(0)
+            clock.pass_s(MOST_S / 2)
         memory.end_late_uploads()
         end.set()
-        return [await late, await upload(memory, 100, end)]
+        return [*await asyncio.gather(*uploads), await upload(memory, 100, end)]
 
-    assert asyncio.run(run()) == [TOO_SLOW, None]
+    assert asyncio.run(run()) == [TOO_SLOW, None, None]
 
 
 def test_a_single_body_always_fits() -> None:

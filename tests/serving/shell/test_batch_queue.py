@@ -1,123 +1,149 @@
-"""Batches of one worker, without a server."""
+"""Batches of one worker, without a server: tests say when a batch ends, and set the clock."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import queue
 import threading
+from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
 
+import pytest
+
+from offpath.serving.shell import batch_queue
 from offpath.serving.shell.batch_queue import BatchQueue
+from tests.support.clock import Clock
+from tests.support.eventually import MOST_S, eventually
+
+HOUR_S = 3600.0
 
 
-def gather(handle, count: int, most: int = 4, delay_s: float = 0.0):
-    """Answers of `count` concurrent requests; an exception stands for a failure."""
+class Gate:
+    """A handler that keeps its first batch until it may go."""
 
-    async def ask():
-        batches = BatchQueue(handle, most, delay_s)
-        waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(count)]
-        try:
-            return await asyncio.gather(*waiting, return_exceptions=True)
-        finally:
-            await asyncio.to_thread(batches.close)
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.may_go = threading.Event()
 
-    return asyncio.run(ask())
-
-
-def test_requests_that_waited_for_the_thread_form_batches_with_one_answer_each():
-    seen: list[list[int]] = []
-    is_full = threading.Event()
-
-    def handle(requests):
-        seen.append(list(requests))
-        # The first batch lasts until all others wait.
-        is_full.wait(0.2)
+    def __call__(self, requests: Sequence[int]) -> list[int]:
+        self.batches.append(list(requests))
+        self.may_go.wait()
+        if 1 in requests:
+            raise OSError("no model")
         return [10 * n for n in requests]
 
-    assert gather(handle, 9, delay_s=0.05) == [10 * n for n in range(9)]
-    assert [len(one) for one in seen] == [4, 4, 1]
+
+class WatchedQueue(queue.SimpleQueue):
+    """Notes how long its reader is ready to wait; None means for ever."""
+
+    asked: list[float | None] = []
+
+    def get(self, block: bool = True, timeout: float | None = None) -> object:
+        self.asked.append(timeout)
+        return super().get(block, timeout)
 
 
-def test_a_batch_that_hangs_is_seen_until_it_ends():
-    may_go, lasted_s = threading.Event(), []
-
-    def handle(requests):
-        may_go.wait(5)
-        return requests
-
-    async def ask():
-        batches = BatchQueue(handle, 1, 0.0)
-        lasted_s.append(batches.running_s)
-        waiting = asyncio.ensure_future(batches.answer(1))
-        await asyncio.sleep(0.1)
-        lasted_s.append(batches.running_s)
-        may_go.set()
-        await waiting
-        await asyncio.to_thread(batches.close)
-        lasted_s.append(batches.running_s)
-
-    asyncio.run(ask())
-    before, while_it_hangs, after = lasted_s
-    assert (before, after) == (0.0, 0.0) and while_it_hangs > 0.05
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """Returns what the thread of a `BatchQueue` asks its queue."""
+    monkeypatch.setattr(WatchedQueue, "asked", [])
+    watched = SimpleNamespace(SimpleQueue=WatchedQueue, Empty=queue.Empty)
+    monkeypatch.setattr(batch_queue, "queue", watched)
+    return WatchedQueue.asked
 
 
-def test_a_batch_that_fails_fails_for_each_of_its_requests_and_the_next_is_answered():
-    def handle(requests):
-        if 0 in requests:
-            raise OSError("no model")
-        return requests
+def in_event_loop(
+    test: Callable[..., Coroutine[None, None, None]],
+) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**fixtures: object) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), MOST_S))
 
-    first, *others = gather(handle, 6, most=2, delay_s=0.05)
-    assert isinstance(first, OSError) and isinstance(others[0], OSError)
-    assert others[1:] == [2, 3, 4, 5]
-
-
-def test_requests_of_clients_that_hang_up_are_skipped_and_close_answers_the_others():
-    seen: list[int] = []
-    may_go = threading.Event()
-
-    def handle(requests):
-        may_go.wait(5)
-        seen.extend(requests)
-        return requests
-
-    async def ask():
-        batches = BatchQueue(handle, 1, 0.0)
-        waiting = [asyncio.ensure_future(batches.answer(n)) for n in range(3)]
-        await asyncio.sleep(0.01)
-        waiting[1].cancel()
-        ending = asyncio.create_task(asyncio.to_thread(batches.close))
-        await asyncio.sleep(0.01)
-        may_go.set()
-        answers = await asyncio.gather(*waiting, return_exceptions=True)
-        await ending
-        return answers
-
-    first, second, third = asyncio.run(ask())
-    assert (first, third) == (0, 2) and isinstance(second, asyncio.CancelledError)
-    assert seen == [0, 2]
+    return run
 
 
-def test_a_lone_request_does_not_wait_but_one_after_company_waits_for_the_others():
-    seen: list[int] = []
+async def send(batches: BatchQueue, *requests: int) -> list[asyncio.Future[int]]:
+    """Puts requests into the queue."""
+    sent = [asyncio.ensure_future(batches.answer(n)) for n in requests]
+    await asyncio.sleep(0)  # until each of them waits for its answer
+    return sent
 
-    def handle(requests):
-        seen.append(len(requests))
-        return requests
 
-    async def ask():
-        batches = BatchQueue(handle, 4, 5.0)
-        began = asyncio.get_running_loop().time()
-        for n in range(3):
-            await batches.answer(n)
-        lone_s = asyncio.get_running_loop().time() - began
-        # These two come while the thread is busy with the first, or all three at once.
-        await asyncio.gather(*(batches.answer(n) for n in range(3)))
-        seen.clear()
-        late = [asyncio.ensure_future(batches.answer(0))]
-        await asyncio.sleep(0.05)
-        late += [asyncio.ensure_future(batches.answer(n)) for n in (1, 2)]
-        await asyncio.gather(*late)
-        await asyncio.to_thread(batches.close)
-        return lone_s
+@in_event_loop
+async def test_waiting_requests_form_batches_that_are_answered_or_fail_as_a_whole():
+    gate = Gate()
+    batches = BatchQueue(gate, 4, 0.0)
+    sent = await send(batches, 0)
+    eventually(lambda: gate.batches)
+    sent += await send(batches, *range(1, 9))
+    gate.may_go.set()
+    first, *others = await asyncio.gather(*sent, return_exceptions=True)
+    assert gate.batches == [[0], [1, 2, 3, 4], [5, 6, 7, 8]]
+    assert first == 0 and others[4:] == [50, 60, 70, 80]
+    assert [type(one) for one in others[:4]] == 4 * [OSError]
+    batches.close()
 
-    assert asyncio.run(ask()) < 1.0
-    assert max(seen) > 1
+
+@in_event_loop
+async def test_a_batch_that_hangs_is_seen_until_it_ends():
+    gate, clock = Gate(), Clock()
+    batches = BatchQueue(gate, 1, 0.0, clock)
+    assert batches.running_s == 0.0
+    sent = await send(batches, 2)
+    eventually(lambda: gate.batches)
+    clock.pass_s(7)
+    assert batches.running_s == 7.0
+    gate.may_go.set()
+    assert await asyncio.gather(*sent) == [20]
+    assert batches.running_s == 0.0
+    batches.close()
+
+
+@in_event_loop
+async def test_close_answers_all_but_the_requests_of_clients_that_hung_up():
+    gate = Gate()
+    batches = BatchQueue(gate, 1, 0.0)
+    sent = await send(batches, 0, 2, 3)
+    eventually(lambda: gate.batches)
+    sent[1].cancel()
+    threading.Thread(target=batches.close, daemon=True).start()
+    eventually(lambda: batches._waiting.qsize() == 3)
+    gate.may_go.set()
+    first, second, third = await asyncio.gather(*sent, return_exceptions=True)
+    assert (first, third) == (0, 30) and isinstance(second, asyncio.CancelledError)
+    assert gate.batches == [[0], [3]]
+
+
+@in_event_loop
+async def test_a_lone_request_does_not_wait(asked: list[float | None]):
+    gate = Gate()
+    gate.may_go.set()
+    batches = BatchQueue(gate, 4, HOUR_S)
+    assert [await batches.answer(n) for n in (2, 3, 4)] == [20, 30, 40]
+    batches.close()
+    assert set(asked) == {None}
+
+
+@in_event_loop
+async def test_a_request_after_company_waits_for_as_many_until_the_delay_is_over(
+    asked: list[float | None],
+):
+    gate, clock = Gate(), Clock()
+    batches = BatchQueue(gate, 4, HOUR_S, clock)
+    sent = await send(batches, 0)
+    eventually(lambda: gate.batches)
+    sent += await send(batches, 2, 3)
+    gate.may_go.set()
+    # Three were in flight when the first batch ended, so these two wait for a third.
+    eventually(lambda: asked == [None, None, HOUR_S, HOUR_S])
+    sent += await send(batches, 4)
+    await asyncio.gather(*sent)
+    sent = await send(batches, 5)
+    eventually(lambda: asked[4:] == [None, HOUR_S])
+    clock.pass_s(HOUR_S)
+    sent += await send(batches, 6)
+    await asyncio.gather(*sent)
+    assert asked[6] == 0.0
+    assert gate.batches == [[0], [2, 3, 4], [5, 6]]
+    batches.close()
