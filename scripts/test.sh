@@ -11,9 +11,9 @@
 
 ensure_venv serve,bench,dev
 ensure_java
-# Three processes on two cores, because one of them usually waits for a server. The tests of a file
-# share its fixtures. tests/conftest.py sets the order of the files.
-options=(-n 3 --dist loadfile --no-loadscope-reorder)
+# One process per core. The tests of a file share its fixtures. tests/conftest.py sets the order of the files:
+# those that start servers come first.
+options=(-n 2 --dist loadfile --no-loadscope-reorder)
 case ${1:-} in
   --all) shift; options+=(-m "") ;;
   --reliability) shift; options=(-m reliability -s tests/reliability) ;;

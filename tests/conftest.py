@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -17,8 +19,9 @@ from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import warm_up
 from tests.support.echo_archive import MakeMar, write_mar
+from tests.support.eventually import MOST_S
 
-RERUN_MARKS = ("server", "s3", "timing")
+SERVER_MARKS = ("server", "s3")
 # Files that share a server, so that one process runs them all, and the name of their group.
 TOGETHER = {
     "tests/serving/front/": "front",
@@ -57,18 +60,11 @@ def find_group(nodeid: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives tests of whole servers one more try, and runs their files first.
-
-    A virtual machine can lose a core for seconds, and then replies come late. A second try is
-    printed (R, and RERUN in the summary). What is wrong in the code fails twice.
-    """
-    long = set()
-    for item in items:
-        if any(item.get_closest_marker(name) for name in RERUN_MARKS):
-            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
-            long.add(item.path)
-    # Long files first, so that neither core is left with one at the end.
-    items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in long))
+    """Runs the files that start servers first, so that the pure tests wait for none of them."""
+    servers = {
+        item.path for item in items if any(map(item.get_closest_marker, SERVER_MARKS))
+    }
+    items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in servers))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,6 +72,13 @@ def one_thread_a_process() -> None:
     """Gives each test process one torch thread: two processes with two threads each wait."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> None:
+    """Lets a client without a time limit of its own wait for longer than httpx's five seconds."""
+    for name in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, name, MOST_S)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,10 +119,17 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(model_store: Path) -> Iterator[TorchServe]:
-    """Runs a warm server with both archives, our config.properties and the model API."""
+def server(
+    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TorchServe]:
+    """Runs a warm server with both archives, our config.properties and the model API.
+
+    Its store is a copy, because tests put further archives there.
+    """
     settings = ServerSettings(
-        model_store=model_store,
+        model_store=shutil.copytree(
+            model_store, tmp_path_factory.mktemp("s") / "store"
+        ),
         models=("classifier.mar", "near-free.mar"),
         inference_port=0,
         management_port=0,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor
+import fcntl
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from offpath.archive.models.near_free import WAIT_VARIABLE, NearFree
-
-
-def forward(images: int) -> tuple[float, float]:
-    model, batch = NearFree(), torch.zeros(images, 3, 224, 224)
-    began_s = time.monotonic()
-    model(batch)
-    return began_s, time.monotonic()
+from offpath.archive.models import near_free
 
 
 def test_workers_share_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(WAIT_VARIABLE, "50")
-    with ThreadPoolExecutor(2) as workers:
-        times = list(workers.map(forward, [4, 4]))
-    took_s = max(end for _, end in times) - min(start for start, _ in times)
-    assert took_s >= 0.4
+    slept_s = []
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        with open(near_free.__file__) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setenv(near_free.WAIT_VARIABLE, "50")
+    monkeypatch.setattr(near_free, "time", SimpleNamespace(sleep=sleep))
+    near_free.NearFree()(torch.zeros(4, 3, 224, 224))
+    assert slept_s == [0.2]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay, OffpathRayTwoTier
 from tests.support.echo_archive import write_mar
+from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 
@@ -239,14 +239,13 @@ def test_ray_answers_as_torchserve_does(running, server):
 def explain(url: str, target: str) -> httpx.Response:
     """Asks for an explanation; waits if the replica or worker has just given another one."""
     jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
-    for _ in range(20):
-        answer = httpx.post(
-            url, files={"data": jpeg}, data={"target": target}, timeout=60
-        )
-        if answer.status_code != 429:
-            break
-        time.sleep(1)
-    return answer
+    form = {"files": {"data": jpeg}, "data": {"target": target}, "timeout": None}
+
+    def ask() -> httpx.Response | None:
+        answer = httpx.post(url, **form)
+        return None if answer.status_code == 429 else answer
+
+    return eventually(ask)
 
 
 @pytest.mark.slow

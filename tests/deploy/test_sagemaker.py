@@ -1,4 +1,4 @@
-"""`docker run IMAGE serve`: SageMaker's command, with its paths and its 30 seconds."""
+"""`docker run IMAGE serve`: SageMaker's command, with its paths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ import pytest
 
 from offpath.serving.client import Client, make_npy
 from offpath.serving.process.ports import resolve_ports
-from tests.support.front import load, log_variables, read_event_ids, wait_until
+from tests.support.eventually import eventually
+from tests.support.front import load, log_variables, read_event_ids
 from tests.support.monitoring import DEPLOY
 from tests.support.pictures import jpeg
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 SERVE = DEPLOY / "container" / "serve"
-# SIGKILL comes this long after SIGTERM.
-KILL_S = 30
 PHOTOGRAPH = jpeg(size=(500, 333))
 
 
@@ -39,7 +37,7 @@ class Endpoint:
 
     def is_healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/ping", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/ping").status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -71,17 +69,17 @@ def endpoint(
         )
     running = Endpoint(process, f"http://127.0.0.1:{port}", tmp_path)
     try:
-        wait_until(lambda: process.poll() is not None or running.is_healthy())
+        eventually(lambda: process.poll() is not None or running.is_healthy())
         assert process.poll() is None, (tmp_path / "output").read_text()
         yield running
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait()
 
 
 def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> None:
     text = base64.b64encode(PHOTOGRAPH).decode()
-    with httpx.Client(base_url=endpoint.url, timeout=60) as http:
+    with httpx.Client(base_url=endpoint.url, timeout=None) as http:
 
         def ask(kind: str, body: bytes) -> httpx.Response:
             headers = {"content-type": kind}
@@ -101,16 +99,13 @@ def test_every_kind_of_body_is_answered_at_invocations(endpoint: Endpoint) -> No
         assert client.predict(PHOTOGRAPH).labels
 
 
-def test_the_end_answers_and_ships_within_thirty_seconds(endpoint: Endpoint) -> None:
+def test_the_end_answers_and_ships(endpoint: Endpoint) -> None:
     with load(f"{endpoint.url}/invocations", [PHOTOGRAPH], clients=4) as seen:
-        time.sleep(2)
-        start = time.monotonic()
+        eventually(lambda: seen.statuses[200] > 20)
         endpoint.process.terminate()
-    assert endpoint.process.wait(KILL_S) == 0
-    took_s = time.monotonic() - start
+    assert endpoint.process.wait() == 0
     assert set(seen.statuses) == {200} and not seen.broken
     # Nobody but the command itself has shipped: what read_event_ids would find is there already.
     assert not list((endpoint.folder / "spool").rglob("*.spool"))
     ids = read_event_ids(endpoint.folder)
     assert {ids[i] for i in seen.answered} == {1}
-    print(f"\n{len(seen.answered)} answered, ended after {took_s:.1f} s")

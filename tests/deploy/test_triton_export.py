@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import zipfile
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
 from tests.support.echo_archive import write_mar
+from tests.support.eventually import eventually
 from tests.support.kept_archive import FOLDER
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -228,13 +228,15 @@ def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running
 @pytest.mark.server
 def test_tritons_own_metrics_page_has_the_handlers_counters(running):
     httpx.post(running.predict_url, content=b"no", headers=RAW_BODY)
-    time.sleep(6)
     log = running.log_path().read_text()
     address = log.rpartition("Started Metrics Service at ")[2].partition('"')[0]
-    page = httpx.get(f"http://{address}/metrics").text
-    assert (
-        'offpath_errors_total{ModelName="classifier",Type="UnsupportedFormat"}' in page
-    )
+    refused = 'offpath_errors_total{ModelName="classifier",Type="UnsupportedFormat"}'
+
+    def read() -> str:
+        page = httpx.get(f"http://{address}/metrics").text
+        return page if refused in page else ""
+
+    page = eventually(read)
     assert "offpath_stage_seconds_total" in page
     for name in ("request_seconds_bucket_total", "stage_seconds_bucket_total"):
         assert re.search(

@@ -70,7 +70,7 @@ class Shell:
     def execute(self, *command: object, code: int = 0) -> str:
         """Runs any command, keeps its standard error in `said` and returns its standard output."""
         done = subprocess.run(
-            list(map(str, command)), **self._where(), capture_output=True, timeout=300
+            list(map(str, command)), **self._where(), capture_output=True
         )
         self.said = done.stderr
         assert done.returncode == code, done.stdout + done.stderr
@@ -101,7 +101,7 @@ class Shell:
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            process.wait()
             end_session(process.pid, timeout_s=15)
             if process.stdout is not None:
                 process.stdout.close()

@@ -6,10 +6,10 @@ Each answer is compared with that of plain PyTorch and torchvision.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +22,7 @@ from offpath.serving.process.ports import resolve_ports
 from tests.journeys.models import JOURNEYS, LABELS, ask_torch
 from tests.journeys.shell import Shell
 from tests.support import grpc_client
+from tests.support.eventually import eventually
 from tests.support.stock_archive import make_stock
 from tests.support.wheel import ROOT
 
@@ -149,9 +150,7 @@ def test_own_handler_answers_in_its_own_words_and_in_the_log(
     answer = httpx.post(url, content=photograph, headers={"x-line": "7"}).json()
     best = next(iter(ask_torch("net", photograph)))
     assert answer == {"verdict": "reject", "defect": best, "line": "7"}
-    deadline = time.monotonic() + 30
-    while not (lines := read_log(shell, log)) and time.monotonic() < deadline:
-        time.sleep(0.5)
+    lines = eventually(lambda: read_log(shell, log))
     # The warm-up's are no predictions that anybody asked for.
     (record,) = map(json.loads, lines)
     assert record["extra"] == {"verdict": "reject"}
@@ -174,7 +173,7 @@ def test_grpc_client_from_the_servers_own_proto(
             model_name="net", input={"data": photograph}
         )
         stub = services.InferenceAPIsServiceStub(channel)
-        answer = json.loads(stub.Predictions(request, timeout=30).prediction)
+        answer = json.loads(stub.Predictions(request).prediction)
     assert_as_torch(answer, "net", photograph)
 
 
@@ -225,15 +224,12 @@ def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
 
 
 def wait_until_answered(url: str, body: bytes) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        try:
-            if httpx.post(url, content=body).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.3)
-    raise TimeoutError(url)
+    def is_answered() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.post(url, content=body, timeout=None).status_code == 200
+        return False
+
+    eventually(is_answered)
 
 
 def test_tokens_are_asked_for_and_the_printed_curl_has_one(

@@ -62,7 +62,6 @@ class Copy:
             env={**os.environ, "PYTHONPATH": str(self.folder)},
             capture_output=True,
             text=True,
-            timeout=120,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

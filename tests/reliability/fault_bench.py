@@ -21,7 +21,8 @@ from offpath.serving.log_tools.reading import compare
 from tests.fuzz.costly_requests import SIDE
 from tests.reliability.logged_server import LogTrial
 from tests.support.costly import progressive_jpeg
-from tests.support.front import FrontProcess, Seen, load, wait_until
+from tests.support.eventually import eventually
+from tests.support.front import FrontProcess, Seen, load
 from tests.support.granian import FRONTS
 from tests.support.pictures import jpeg
 
@@ -199,12 +200,12 @@ def run_stage(
                 time.sleep(1.0)
             else:
                 start_s = time.monotonic()
-            wait_until(
+            eventually(
                 lambda: bench.door.is_healthy()
                 and len(bench.door.python_workers()) == workers
             )
         before = stage.seen.statuses[200]
-        wait_until(lambda: stage.seen.statuses[200] > before + 8)
+        eventually(lambda: stage.seen.statuses[200] > before + 8)
         stage.recovery_s = time.monotonic() - start_s
         # Late consequences of this fault must not count for the next one.
         time.sleep(COUNTERS_S)

@@ -24,7 +24,8 @@ from tests.reliability.fault_bench import (
 )
 from tests.reliability.logged_server import LogTrial
 from tests.reliability.strikes import COSTLY, FORK_SERVER, KILLS, UNNOTICED, Strike
-from tests.support.front import is_alive, wait_until
+from tests.support.eventually import eventually
+from tests.support.front import is_alive
 from tests.support.granian import FRONTS
 
 # Run only the faults whose names contain this text.
@@ -114,7 +115,7 @@ def test_faults_sigkill_of_serve_leaves_no_process(
         left = [p.pid for p in psutil.Process(serve.pid).children(recursive=True)]
         serve.send_signal(signal.SIGKILL)
         start_s = time.monotonic()
-    wait_until(lambda: not any(map(is_alive, left)), 30)
+    eventually(lambda: not any(map(is_alive, left)), 30)
     print(
         f"\n{len(left)} processes gone {time.monotonic() - start_s:.1f} s after SIGKILL"
     )

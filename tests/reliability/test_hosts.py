@@ -35,13 +35,8 @@ from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.process.ports import resolve_ports
 from tests.conftest import build
 from tests.serving.front.test_door_lifecycle import BODIES, PATH, SETTLE_S
-from tests.support.front import (
-    Seen,
-    load,
-    log_variables,
-    read_event_ids,
-    wait_until,
-)
+from tests.support.eventually import eventually
+from tests.support.front import Seen, load, log_variables, read_event_ids
 from tests.support.granian import FRONTS
 
 ROUNDS = int(os.environ.get("OFFPATH_HOST_ROUNDS", "10"))
@@ -100,7 +95,7 @@ class Host:
                 start_new_session=True,
             )
         is_ready = is_ok(f"http://{self.name}/ping")
-        wait_until(lambda: answers(is_ready), START_TIMEOUT_S)
+        eventually(lambda: answers(is_ready), START_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kills everything on the host at once, like a power cut."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
@@ -18,43 +14,18 @@ import pytest
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
+from tests.support.clients import sending
+from tests.support.eventually import eventually
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
-# Many times what a reply takes.
-REPLY_S = 5.0
+CLIENTS = 4
 
 
 @pytest.fixture
 def management(server: TorchServe) -> Iterator[ManagementClient]:
     with server.management() as client:
         yield client
-
-
-@contextmanager
-def constant_load(server: TorchServe, path: str) -> Iterator[Counter[int | None]]:
-    """Sends requests on four connections; counts their statuses, None for no reply."""
-    statuses: Counter[int | None] = Counter()
-    stop = threading.Event()
-    body = jpeg(size=(500, 333))
-
-    def send() -> None:
-        with httpx.Client(base_url=server.inference_url, timeout=REPLY_S) as http:
-            while not stop.is_set():
-                try:
-                    statuses[http.post(path, content=body).status_code] += 1
-                except httpx.ReadTimeout:
-                    statuses[None] += 1
-
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield statuses
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def explain(server: TorchServe, target: str) -> httpx.Response:
@@ -81,9 +52,10 @@ def describe(server: TorchServe, model: str) -> dict[str, Any]:
 
 
 def test_forked_worker_runs_the_copy_of_the_handler_in_its_archive(
-    server: TorchServe, management: ManagementClient, model_store: Path
+    server: TorchServe, management: ManagementClient
 ) -> None:
     """The fork server has imported the handler of this repository."""
+    model_store = server.settings.model_store
     own = model_store / "own.mar"
     source = "offpath/handler/classifier.py"
     with ZipFile(model_store / "near-free.mar") as old, ZipFile(own, "w") as new:
@@ -107,23 +79,28 @@ def test_forked_worker_runs_the_copy_of_the_handler_in_its_archive(
 def test_workers_scale_up_and_down_under_load(
     server: TorchServe, management: ManagementClient
 ) -> None:
-    with constant_load(server, "/predictions/near-free") as statuses:
+    def count_ready() -> int:
+        (described,) = management.describe("near-free")
+        return described.worker_states.count("READY")
+
+    url = f"{server.inference_url}/predictions/near-free"
+    # Now and then TorchServe sends a request that it had given to a killed worker no reply at all.
+    with sending(url, [jpeg(size=(500, 333))], CLIENTS, timeout_s=20) as replies:
         for workers in (3, 1, 2):
             management.scale("near-free", workers)
-            time.sleep(0.5)
-    (described,) = management.describe("near-free")
-    assert described.worker_states == ("READY", "READY")
-    # A worker that is scaled away takes its batch with it (TorchServe kills it): those get 500, and
-    # now and then no reply at all.
-    assert statuses[200] > 50
-    assert set(statuses) <= {200, 500, 503, None}
-    assert statuses[None] <= 4  # one a client
+            eventually(lambda: count_ready() == workers)
+            count = len(replies)
+            eventually(lambda: len(replies) >= count + 20)
+    statuses = Counter(reply.status for reply in replies)
+    # A worker that is scaled away takes its batch with it, because TorchServe kills it.
+    assert set(statuses) <= {200, 500, 503, 0}
+    assert statuses.total() - statuses[200] <= 2 * CLIENTS, statuses
 
 
 def test_two_versions_serve_side_by_side_and_the_default_is_replaced(
-    server: TorchServe, management: ManagementClient, model_store: Path
+    server: TorchServe, management: ManagementClient
 ) -> None:
-    body = jpeg(size=(500, 333))
+    model_store, body = server.settings.model_store, jpeg(size=(500, 333))
 
     def labels(path: str) -> int:
         answer = httpx.post(server.inference_url + path, content=body, timeout=60)
@@ -134,14 +111,18 @@ def test_two_versions_serve_side_by_side_and_the_default_is_replaced(
     management.register("versioned.mar", initial_workers=1)
     assert labels("/predictions/versioned") == 1
     build(model_store, "near-free", "versioned", version="2.0", top_k=3)
-    with constant_load(server, "/predictions/versioned") as statuses:
+    url = f"{server.inference_url}/predictions/versioned"
+    with sending(url, [body], CLIENTS) as replies:
+        eventually(lambda: len(replies) >= 20)
         management.register("versioned.mar", initial_workers=1)
         assert labels("/predictions/versioned/1.0") == 1
         assert labels("/predictions/versioned/2.0") == 3
-        url = f"{server.management_url}/models/versioned/2.0/set-default"
-        assert httpx.put(url, timeout=60).status_code == 200
+        default = f"{server.management_url}/models/versioned/2.0/set-default"
+        assert httpx.put(default, timeout=60).status_code == 200
         assert labels("/predictions/versioned") == 3
         management.unregister("versioned", "1.0")
         assert labels("/predictions/versioned") == 3
-    assert set(statuses) == {200}
+        count = len(replies)
+        eventually(lambda: len(replies) >= count + 20)
+    assert {reply.status for reply in replies} == {200}
     management.unregister("versioned", "2.0")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +18,7 @@ from offpath.archive.sources.model_source import load_model_source
 from offpath.serving.log_tools.objects import open_store_at
 from offpath.serving.log_tools.reading import Period, read_records
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.eventually import eventually
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
@@ -70,30 +69,16 @@ def test_a_broken_answer_fails_its_item_and_neither_batch_nor_log(
     assert (answer["verdict"], answer["line"]) == ("reject", "7")
     assert set(answer) == {"verdict", "defect", "line"}
     assert replies[1].json()["type"] == "PostprocessFailed"
-    assert "Defects.postprocess_item: KeyError in my_handler.py" in wait_for_log(server)
-    records = wait_for_records(log_folder, 4)
-    by_id = {one["event_id"]: one for one in records}
-    good, bad = (by_id[replies[i].headers["x-request-id"]] for i in (0, 1))
+    line = "Defects.postprocess_item: KeyError in my_handler.py"
+    eventually(lambda: line in server.log_path.read_text())
+    ids = [reply.headers["x-request-id"] for reply in replies]
+    eventually(lambda: set(ids) <= set(read_log(log_folder)))
+    good, bad = (read_log(log_folder)[one] for one in ids[:2])
     assert good["extra"] == {"verdict": "reject"} and good["batch_size"] > 1
     assert bad["error"] == "PostprocessFailed" and "extra" not in bad
 
 
-def wait_for_log(server: TorchServe) -> str:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        text = server.log_path.read_text()
-        if "postprocess_item" in text:
-            return text
-        time.sleep(0.1)
-    return ""
-
-
-def wait_for_records(folder: Path, count: int) -> list[dict]:
+def read_log(folder: Path) -> dict[str, dict]:
+    """Returns the records by their ids."""
     store = open_store_at(f"file://{folder}", None, None)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        records = list(read_records(store, Period()))
-        if len(records) >= count:
-            return records
-        time.sleep(0.2)
-    raise TimeoutError(f"{json.dumps(records)}")
+    return {record["event_id"]: record for record in read_records(store, Period())}

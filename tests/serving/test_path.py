@@ -8,7 +8,6 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from offpath.serving.client import Client
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import make_server, start_checked
-from tests.support.front import wait_until
+from tests.support.eventually import MOST_S, eventually
 from tests.support.pictures import jpeg
 from tests.support.scrape import count_log_lines, read_metrics, wait_for_items
 
@@ -47,7 +46,7 @@ def send_many(server: TorchServe, model: str, requests: int, clients: int) -> No
 
     async def send_all() -> None:
         counts = [len(range(first, requests, clients)) for first in range(clients)]
-        await asyncio.wait_for(asyncio.gather(*map(send, counts)), 60)
+        await asyncio.wait_for(asyncio.gather(*map(send, counts)), MOST_S)
 
     asyncio.run(send_all())
 
@@ -67,16 +66,25 @@ def test_stage_metrics_count_batches_sizes_and_errors(either: TorchServe) -> Non
     before = read_metrics(either, "near-free")
     send_many(either, "near-free", requests=40, clients=1)
     httpx.post(f"{either.inference_url}/predictions/near-free", content=b"junk " * 9)
-    after = wait_for_items(either, "near-free", before["offpath_items_total"][""] + 41)
 
-    def grown(name: str, key: str = "") -> float:
-        return after[name][key] - before[name][key]
+    def is_counted() -> bool:
+        now = read_metrics(either, "near-free")
 
-    assert grown("offpath_batch_size_bucket_total", "+Inf") == 41
-    assert grown("offpath_batch_size_bucket_total", "1") == 41
-    assert grown("offpath_errors_total", "UnsupportedFormat") == 1
-    for stage in ("read", "decode", "transform", "inference", "postprocess"):
-        assert grown("offpath_stage_seconds_total", stage) > 0, stage
+        def grown(name: str, key: str = "") -> float:
+            return now[name][key] - before[name][key]
+
+        sizes, batches = "offpath_batch_size_bucket_total", "offpath_batches_total"
+        stages = ("read", "decode", "transform", "inference", "postprocess")
+        return (
+            # More where batches of earlier tests were reported late.
+            grown("offpath_items_total") >= 41
+            and grown(sizes, "1") >= 41
+            and now[sizes]["+Inf"] == now[batches][""]
+            and grown("offpath_errors_total", "UnsupportedFormat") >= 1
+            and all(grown("offpath_stage_seconds_total", one) > 0 for one in stages)
+        )
+
+    eventually(is_counted)
 
 
 def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> None:
@@ -89,8 +97,8 @@ def test_requests_and_stages_are_counted_by_their_time(either: TorchServe) -> No
     send_many(either, "near-free", requests=40, clients=4)
     stage = 'stage_seconds_bucket_total{ModelName="near-free",Stage="decode"'
     # A batch has at least one request and at most the clients'.
-    wait_until(lambda: max(read(request), default=0) >= 40, 10)
-    wait_until(lambda: max(read(stage), default=0) >= 10, 10)
+    eventually(lambda: max(read(request), default=0) >= 40)
+    eventually(lambda: max(read(stage), default=0) >= 10)
     assert len(read(request)) <= 16 and len(read(stage)) <= 16
 
 
@@ -135,40 +143,33 @@ def test_the_first_request_after_ready_is_as_quick_as_the_next_50(
     assert latencies[0] <= 1.5 * median
 
 
-FILE_AND_PROCESS_CALLS = (
+CALLS = (
     "open,openat,openat2,creat,connect,rename,renameat,renameat2,unlink,unlinkat,"
     "mkdir,execve,fork,vfork,stat,lstat"
 )
 
 
 @contextmanager
-def traced(pids: list[int]) -> Iterator[Path]:
-    """Runs strace on processes and their threads; yields the file with their calls."""
+def traced(pids: list[int]) -> Iterator[list[str]]:
+    """Runs strace on processes and their threads; the list has their calls after the block."""
+    calls: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "calls"
         attach = [option for pid in pids for option in ("-p", str(pid))]
         strace = subprocess.Popen(
-            [
-                "strace",
-                "-f",
-                "-e",
-                f"trace={FILE_AND_PROCESS_CALLS}",
-                "-o",
-                output,
-                *attach,
-            ],
+            ["strace", "-f", "-e", f"trace={CALLS}", "-o", output, *attach],
             stderr=subprocess.PIPE,
+            text=True,
         )
         assert strace.stderr is not None
-        strace.stderr.readline()  # "strace: Process N attached"
-        time.sleep(0.5)
-        if strace.poll() is not None:
+        if not all("attached" in strace.stderr.readline() for _ in pids):
             pytest.skip("strace may not attach here")
         try:
-            yield output
+            yield calls
         finally:
             strace.terminate()
-            strace.wait()
+            strace.communicate()
+        calls += [line for line in output.read_text().splitlines() if "(" in line]
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -178,22 +179,18 @@ def test_under_strace_200_requests_open_connect_and_start_nothing(
     send_many(either, "near-free", requests=64, clients=8)
     with traced(either.worker_pids()) as calls:
         send_many(either, "near-free", requests=200, clients=8)
-        time.sleep(0.5)
-        seen = calls.read_text()
-    lines = [line for line in seen.splitlines() if "(" in line]
-    assert lines == []
+    assert calls == []
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_strace_sees_a_process_that_opens_a_file() -> None:
-    program = "import time\nwhile True: open('/dev/null').close(); time.sleep(0.05)"
-    child = subprocess.Popen(["python3", "-c", program])
-    try:
-        time.sleep(0.3)
+    program = "for _ in open(0): open('/dev/null').close(); print(flush=True)"
+    with subprocess.Popen(
+        ["python3", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
         with traced([child.pid]) as calls:
-            time.sleep(0.5)
-            seen = calls.read_text()
-    finally:
-        child.kill()
-        child.wait()
-    assert "/dev/null" in seen
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            assert child.stdout.readline()
+    assert any("/dev/null" in call for call in calls)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-SILENT_S = 60.0
 
 
 @dataclass
@@ -32,7 +29,7 @@ class Answers:
 @contextmanager
 def answering_server() -> Iterator[Answers]:
     """Listens on a free port while the block runs."""
-    answers = Answers()
+    answers, silence = Answers(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -42,7 +39,8 @@ def answering_server() -> Iterator[Answers]:
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
             if answers.status < 0:
-                return time.sleep(SILENT_S)
+                silence.wait()
+                return
             if answers.status == 0:
                 self.close_connection = True
                 return
@@ -72,6 +70,7 @@ def answering_server() -> Iterator[Answers]:
     try:
         yield answers
     finally:
+        silence.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -37,6 +37,13 @@ class Bucket:
         return Counter(row["event_id"] for row in self.records())
 
 
+def read_spool(folder: Path) -> set[str]:
+    """Returns the event ids of the whole lines in a spool."""
+    segments = [path.read_bytes() for path in folder.glob("*/*/*.spool")]
+    lines = [line for one in segments for line in one.split(b"\n")[:-1]]
+    return {json.loads(line)["event_id"] for line in lines}
+
+
 def read_out(folder: Path) -> Counter[str]:
     """Counts each event id in the log under a folder."""
     return Counter(

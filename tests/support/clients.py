@@ -29,7 +29,11 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def sending(
-    url: str, bodies: Sequence[bytes], clients: int, pause_s: float = 0.0
+    url: str,
+    bodies: Sequence[bytes],
+    clients: int,
+    pause_s: float = 0.0,
+    timeout_s: float = TIMEOUT_S,
 ) -> Iterator[list[Reply]]:
     """Runs clients during the block; each sends its next request after the last reply and a pause.
 
@@ -39,7 +43,9 @@ def sending(
     stopped = threading.Event()
     with ThreadPoolExecutor(clients) as pool:
         done = [
-            pool.submit(_send_all, url, bodies, number, replies, stopped, pause_s)
+            pool.submit(
+                _send_all, url, bodies, number, replies, stopped, pause_s, timeout_s
+            )
             for number in range(clients)
         ]
         try:
@@ -66,9 +72,10 @@ def _send_all(
     replies: list[Reply],
     stopped: threading.Event,
     pause_s: float,
+    timeout_s: float,
 ) -> None:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     while not stopped.is_set():
         try:
             replies.append(_send(connection, parts.path, bodies[turn % len(bodies)]))

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import psutil
@@ -23,8 +24,7 @@ from offpath.serving.log_tools.objects import open_store_at
 from offpath.serving.log_tools.reading import Period, read_records
 from offpath.serving.log_tools.shipping import ship_spool
 from offpath.serving.process.processes import find_workers, is_running
-
-READY_S = 120.0
+from tests.support.eventually import MOST_S, eventually
 
 
 class FrontProcess:
@@ -36,6 +36,7 @@ class FrontProcess:
         log_dir: folder of its logs.
         run: its folder of links.
         bodies: its folder of request bodies.
+        ledger: ids of requests that got 200, each written when its answer came.
     """
 
     def __init__(self, store: Path, log_dir: Path, *options: str, **env: str) -> None:
@@ -45,15 +46,7 @@ class FrontProcess:
         self._env = {**os.environ, **env}
         self.log_dir = log_dir
         self._errors = log_dir.with_suffix(".err")
-        self.start()
-
-    def start_if_ended(self) -> None:
-        """Lets a second try of a test that ends the door find one."""
-        if self.process.poll() is not None:
-            self.start()
-
-    def start(self) -> None:
-        """Starts the door and waits until it is ready."""
+        self.ledger: list[str] = []
         with open(self._errors, "wb") as errors:
             self.process = subprocess.Popen(
                 self._command,
@@ -80,13 +73,17 @@ class FrontProcess:
 
     def children(self, name: str) -> list[int]:
         """Returns its processes with a name such as `java` or `nginx`."""
-        children = psutil.Process(self.process.pid).children()
-        return [c.pid for c in children if c.name() == name]
+        found = []
+        for child in list_children(self.process.pid):
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == name:
+                    found.append(child.pid)
+        return found
 
     def nginx_workers(self) -> list[int]:
         """Returns nginx's workers."""
         masters = self.children("nginx")
-        return [c.pid for m in masters for c in psutil.Process(m).children()]
+        return [child.pid for master in masters for child in list_children(master)]
 
     def servers(self) -> list[int]:
         """Returns the first process of every server behind the door, here Java."""
@@ -99,7 +96,7 @@ class FrontProcess:
     def reload(self) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""
         process = self.begin_reload()
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=2 * MOST_S)
         return subprocess.CompletedProcess(
             process.args, process.returncode, output, errors
         )
@@ -122,17 +119,41 @@ class FrontProcess:
             return False
         return ping.status_code == 200
 
-    def terminate(self, timeout_s: float = 60.0) -> int:
+    def terminate(self, timeout_s: float = MOST_S) -> int:
         """Sends SIGTERM, waits for the end and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
+
+    def load(
+        self, path: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
+    ) -> AbstractContextManager[Seen]:
+        """Runs `load` with the door's ledger."""
+        return load(self.url + path, bodies, clients, pause_s, self.ledger)
+
+    def check_log(self, folder: Path) -> None:
+        """Ends the door, and checks that each request of its ledger is in the log once."""
+        self.stop()
+        logged = read_event_ids(folder)
+        lost = [one for one in self.ledger if one not in logged]
+        doubled = [one for one, count in logged.items() if count > 1]
+        assert (lost, doubled) == ([], []), f"of {len(self.ledger)} answered"
 
     def stop(self) -> None:
         """Ends the door without waiting for requests in flight."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        wait_until(lambda: not self.run.exists() and not self.bodies.exists())
+        eventually(lambda: not self.run.exists() and not self.bodies.exists())
+
+
+def list_children(pid: int) -> list[psutil.Process]:
+    """Returns the children of a process, which may end at any moment."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children()
+    return []
+
+
+Door = TypeVar("Door", bound=FrontProcess)
 
 
 @contextmanager
@@ -147,25 +168,27 @@ def front(
         door.stop()
 
 
+@contextmanager
+def logged(
+    run: Callable[..., AbstractContextManager[Door]],
+    store: Path,
+    folder: Path,
+    *options: str,
+) -> Iterator[Door]:
+    """Runs a door; checks at its end, after a failed test too, that the log has its ledger."""
+    with run(store, folder / "logs", *options, **log_variables(folder)) as door:
+        try:
+            yield door
+        finally:
+            door.check_log(folder)
+
+
 def is_alive(pid: int) -> bool:
     """Returns whether a process runs; a zombie does not."""
     try:
         return is_running(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Waits until a condition holds.
-
-    Raises:
-        TimeoutError: the condition did not hold in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(condition)
-        time.sleep(0.05)
 
 
 COUNT = r'^offpath_door_responses_total{status="(.*)",type="(.*)"} ([1-9].*)$'
@@ -216,18 +239,22 @@ class Seen:
 
 @contextmanager
 def load(
-    url: str, bodies: list[bytes], clients: int = 8, pause_s: float = 0.0
+    url: str,
+    bodies: list[bytes],
+    clients: int = 8,
+    pause_s: float = 0.0,
+    ledger: list[str] | None = None,
 ) -> Iterator[Seen]:
     """Runs clients that send one request after the other, each on its own connection.
 
-    A refused client tries again a little later.
+    A refused client tries again a little later. Ids of answered requests go into the ledger too.
     """
     seen, stop = Seen(pause_s=pause_s), threading.Event()
 
     def send(number: int) -> None:
         events: set[str] = set()
         extensions = {"trace": lambda event, _: events.add(event)}
-        with httpx.Client(trust_env=False, timeout=60, verify=False) as http:
+        with httpx.Client(trust_env=False, timeout=MOST_S, verify=False) as http:
             count = number
             while not stop.is_set():
                 count += 1
@@ -248,6 +275,8 @@ def load(
                 seen.took.append((began, time.monotonic() - began))
                 if answer.status_code == 200:
                     seen.answered.append(answer.headers["x-request-id"])
+                    if ledger is not None:
+                        ledger.append(seen.answered[-1])
                 stop.wait(0.1 if "retry-after" in answer.headers else seen.pause_s)
 
     threads = [threading.Thread(target=send, args=(n,)) for n in range(clients)]
@@ -270,7 +299,12 @@ def log_variables(folder: Path) -> dict[str, str]:
 
 
 def read_event_ids(folder: Path) -> Counter[str]:
-    """Counts each event id in the log; call it when nothing writes there any more."""
-    ship_spool(folder / "spool", timeout_s=30)
+    """Counts each event id in the log, once no process writes there any more."""
+
+    def is_shipped() -> bool:
+        report = ship_spool(folder / "spool", timeout_s=MOST_S)
+        return not report.living_segments and not report.left_segments
+
+    eventually(is_shipped)
     store = open_store_at((folder / "log").as_uri(), None, None)
     return Counter(str(r["event_id"]) for r in read_records(store, Period()))

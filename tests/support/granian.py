@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.front import FrontProcess, front
+from tests.support.front import FrontProcess, front, list_children
 
 
 class GranianProcess(FrontProcess):
@@ -17,8 +17,8 @@ class GranianProcess(FrontProcess):
     def supervisors(self) -> list[psutil.Process]:
         """Returns the supervisor of every server, which is the parent of its workers."""
         found = []
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.NoSuchProcess):  # it has just ended
+        for child in list_children(self.process.pid):
+            with suppress(psutil.NoSuchProcess):
                 if any(part.endswith("supervisor.py") for part in child.cmdline()):
                     found.append(child)
         return found
@@ -29,11 +29,7 @@ class GranianProcess(FrontProcess):
 
     def python_workers(self) -> list[int]:
         """Returns the workers of every server."""
-        pids = []
-        for one in self.supervisors():
-            with suppress(psutil.NoSuchProcess):
-                pids += [child.pid for child in one.children()]
-        return pids
+        return [child.pid for one in self.servers() for child in list_children(one)]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import yaml
 from offpath.profiling.report.charts import LineChart, Series
 from offpath.profiling.report.pictures import draw_charts
 from offpath.serving.process.ports import resolve_ports
+from tests.support.eventually import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "offpath.json"
@@ -36,12 +37,9 @@ class Prometheus:
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 
-    def wait_until(self, expression: str, seconds: float = 30) -> None:
+    def wait_until(self, expression: str) -> None:
         """Waits until the expression holds for some series."""
-        deadline = time.monotonic() + seconds
-        while not self.ask("query", query=expression)["result"]:
-            assert time.monotonic() < deadline, expression
-            time.sleep(0.5)
+        eventually(lambda: self.ask("query", query=expression)["result"])
 
 
 @contextmanager
@@ -64,14 +62,11 @@ def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 30
-        while not is_ready(url):
-            assert time.monotonic() < deadline, (folder / "prometheus.log").read_text()
-            time.sleep(0.2)
+        eventually(lambda: is_ready(url))
         yield Prometheus(url)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait()
 
 
 def is_ready(url: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.support.eventually import eventually
 
 
 class Collector:
@@ -39,11 +40,8 @@ class Collector:
 
     def wait_for(self, is_found: Callable[[Span], bool], count: int = 1) -> list[Span]:
         """Waits until `count` such spans have arrived; the SDK exports every 5 s."""
-        deadline = time.monotonic() + 20
-        while len(found := [span for span in self.spans if is_found(span)]) < count:
-            assert time.monotonic() < deadline, [span.name for span in self.spans]
-            time.sleep(0.1)
-        return found
+        eventually(lambda: sum(map(is_found, self.spans)) >= count)
+        return [span for span in self.spans if is_found(span)]
 
 
 @contextmanager

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from offpath.profiling.servers.latency_proxy import CHUNK_BYTES, LatencyProxy
 
-PASS, REFUSED, SLOW_DOWN, HANGING, DENIED = (
-    "pass",
-    "refused",
-    "slow-down",
-    "hanging",
-    "denied",
-)
+PASS, UNANSWERED, REFUSED = "pass", "unanswered", "refused"
+SLOW_DOWN, HANGING, DENIED = "slow-down", "hanging", "denied"
 OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
-EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED = (
-    "expired credentials",
-    "redirected",
-    "login page",
-    "truncated",
-)
+EXPIRED, REDIRECTED = "expired credentials", "redirected"
+LOGIN_PAGE, TRUNCATED = "login page", "truncated"
 # Wrong answers, which are not outages.
 WRONG = (EXPIRED, REDIRECTED, LOGIN_PAGE, TRUNCATED)
 
@@ -45,8 +37,23 @@ ANSWERS = {
 }
 
 
+class OnlyContinue:
+    """A writer to a client that hears nothing but `100 Continue`."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.drain, self.close = writer.drain, writer.close
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 100 "):
+            self._writer.write(data)
+
+
 class FaultProxy(LatencyProxy):
-    """Passes requests through, refuses connections, answers with errors, or never answers."""
+    """Passes requests through, refuses connections, answers with errors, or never answers.
+
+    UNANSWERED passes requests through, but not their answers.
+    """
 
     _mode = PASS
 
@@ -70,7 +77,8 @@ class FaultProxy(LatencyProxy):
             is_cut = self._mode == TRUNCATED
             await _answer_error(reader, writer, *ANSWERS[self._mode], is_cut)
         else:
-            await super().answer(reader, writer)
+            to: Any = OnlyContinue(writer) if self._mode == UNANSWERED else writer
+            await super().answer(reader, to)
 
 
 async def _answer_error(

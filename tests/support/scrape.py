@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 
 import httpx
 
 from offpath.serving.torchserve.server import TorchServe
+from tests.support.eventually import eventually
 
 LINE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,13 +32,13 @@ def read_metrics(server: TorchServe, model: str) -> Metrics:
 
 
 def wait_for_items(server: TorchServe, model: str, items: float) -> Metrics:
-    """Waits until the worker has reported this number of items."""
-    deadline = time.monotonic() + 10
-    while True:
+    """Waits until the workers have reported this number of items."""
+
+    def read() -> Metrics | None:
         metrics = read_metrics(server, model)
-        if metrics["offpath_items_total"][""] >= items or time.monotonic() > deadline:
-            return metrics
-        time.sleep(0.1)
+        return metrics if metrics["offpath_items_total"][""] >= items else None
+
+    return eventually(read)
 
 
 def count_log_lines(server: TorchServe) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -73,15 +74,13 @@ NOISE = Image.fromarray(
         ),
     ],
 )
-def test_cost_visible_in_markers_is_refused_within_50_ms(
-    make: Callable[[], bytes],
-) -> None:
+def test_cost_visible_in_markers_is_refused_at_once(make: Callable[[], bytes]) -> None:
     body = bytearray(make())
     assert len(body) <= MOST_BYTES
     begin_s = time.thread_time()
     with pytest.raises(ImageTooCostly):
         decode_image(body, OPTIONS)
-    assert time.thread_time() - begin_s < 0.05
+    assert time.thread_time() - begin_s < 0.5
 
 
 @pytest.mark.parametrize(
@@ -130,10 +129,10 @@ def test_a_damaged_jpeg_has_one_budget_for_both_decoders(
     body = save(NOISE, "JPEG", quality=95)
     damaged = damaged_jpeg(body)
     assert decode_image(damaged, DecodeOptions()).pixels.shape == (600, 800, 3)
-    # Less than twice what libjpeg-turbo takes for it.
-    monkeypatch.setattr(decode_cost, "BUDGET_S", 0.002)
+    # A second passes between two looks at the clock, and the budget is 1.5 s.
+    monkeypatch.setattr(time, "thread_time", itertools.count().__next__)
     assert decode_image(body, DecodeOptions()).pixels.size
-    with pytest.raises(ImageTooCostly):
+    with pytest.raises(ImageTooCostly, match="is damaged"):
         decode_image(damaged, DecodeOptions())
 
 
@@ -165,11 +164,8 @@ def test_a_picture_cut_off_anywhere_is_left_to_the_decoder(length: int) -> None:
         decode_image(progressive_jpeg(64)[:length], OPTIONS)
 
 
-def test_the_check_costs_a_baseline_picture_nothing() -> None:
-    body = bytearray(save(NOISE.resize((2048, 1365)), "JPEG", quality=95))
-    begin_s = time.thread_time()
-    for _ in range(100):
-        check_jpeg_cost(body)
-    # 0.2 ms would be 2 % of its decoding.
-    assert (time.thread_time() - begin_s) / 100 < 2e-4
-    assert len(body) > 1_000_000
+def test_the_check_does_not_search_all_of_a_baseline_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decode_cost, "count_markers", None)
+    assert check_jpeg_cost(bytearray(save(NOISE, "JPEG", quality=95))).is_one_scan

@@ -116,7 +116,7 @@ def test_what_decoders_read_differently_or_take_long_over_is_refused(
     begin_s = time.thread_time()
     with pytest.raises(ItemError, match=message):
         decode_image(body, DecodeOptions())
-    assert time.thread_time() - begin_s < 0.1
+    assert time.thread_time() - begin_s < 0.5
 
 
 @pytest.mark.parametrize("big_tiff", [False, True])

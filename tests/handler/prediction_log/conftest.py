@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offpath.handler import prediction_log
 from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
-from tests.support.bucket import Bucket
+from tests.support.bucket import Bucket, read_out
 from tests.support.moto_server import run_moto
-
-WRITER = Path(__file__).with_name("spool_writer.py")
-ROOT = Path(__file__).parents[3]
+from tests.support.spool_writers import Writer, run_writers
 
 
 @pytest.fixture(scope="session")
@@ -68,10 +63,11 @@ def make_settings(tmp_path: Path) -> Callable[..., PredictionLogSettings]:
 
 @pytest.fixture
 def open_log(
-    make_settings: Callable[..., PredictionLogSettings],
+    make_settings: Callable[..., PredictionLogSettings], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., PredictionLog]]:
-    """Opens logs that are closed at the end of the test."""
+    """Opens logs that are closed at the end of the test, and deliver then all that they can."""
     logs: list[PredictionLog] = []
+    monkeypatch.setattr(prediction_log, "CLOSE_TIMEOUT_S", 120.0)
 
     def open_one(**mapping: Any) -> PredictionLog:
         log = open_prediction_log(make_settings(**mapping), model="m", version="1.0")
@@ -93,59 +89,17 @@ def make_record(event_id: str = "", **fields: Any) -> Record:
     )
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"not within {timeout_s} s")
-        time.sleep(0.05)
-
-
-class Writer:
-    """A process that appends records and prints their ids until it is killed."""
-
-    def __init__(self, mapping: dict[str, Any], options: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(WRITER), json.dumps(mapping), json.dumps(options)],
-            stdout=subprocess.PIPE,
-            # Unbuffered, because communicate() would lose what readline() has read ahead.
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        self.pid = self._process.pid
-
-    def wait_until_writing(self) -> str:
-        """Returns the first event id, when the log is open and has a record."""
-        return self._process.stdout.readline().decode().strip()  # type: ignore[union-attr]
-
-    def kill(self) -> list[str]:
-        """Kills the process; returns the ids whose append had returned, except the first."""
-        self._process.send_signal(signal.SIGKILL)
-        return self.wait()
-
-    def wait(self) -> list[str]:
-        output, _ = self._process.communicate(timeout=60)
-        # The last line may be torn as well.
-        return output.decode().rpartition("\n")[0].split()
-
-
 @pytest.fixture
-def start_writer(tmp_path: Path) -> Iterator[Callable[..., Writer]]:
-    writers: list[Writer] = []
-
-    def start(
-        options: dict[str, Any] | None = None,
-        mapping: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> Writer:
-        spool = {"spool_dir": str(tmp_path / "spool"), "uri": f"file://{tmp_path}/out"}
-        writers.append(Writer({**spool, **(mapping or {}), **more}, options or {}))
-        return writers[-1]
-
-    yield start
-    for writer in writers:
-        if writer._process.poll() is None:
-            writer.kill()
+def start_writer(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., Writer]]:
+    """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
+    settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
+    count = partial(read_out, tmp_path / "out")
+    if "bucket" in request.fixturenames:
+        count = request.getfixturevalue("bucket").event_counts
+    with run_writers(settings, count) as start:
+        yield start
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 import uuid
@@ -34,7 +35,7 @@ def main() -> None:
         time.sleep(options.get("pause_s", 0.002))
     if options.get("forks"):
         if os.fork() == 0:
-            time.sleep(30)
+            signal.pause()
         os.kill(os.getpid(), 9)
     log.close()
 

@@ -41,7 +41,6 @@ def run(tmp_path: Path, *before: str) -> str:
         [*before, sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )

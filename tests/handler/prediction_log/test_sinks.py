@@ -14,9 +14,10 @@ from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.sinks import S3Sink, open_sink
 from offpath.profiling.servers.s3_servers import S3Server, make_environ
-from tests.handler.prediction_log.conftest import make_record, wait_until
+from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
 from tests.support.bucket import Bucket
+from tests.support.eventually import eventually
 
 BODY = b"the object's bytes" * 100
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -42,7 +43,7 @@ def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[o
     """Puts an object several times; returns the exceptions, with None for a success."""
 
     async def put_all() -> list[object]:
-        sink = S3Sink(uri, S3Options(endpoint_url=endpoint_url, timeout_s=10))
+        sink = S3Sink(uri, S3Options(endpoint_url=endpoint_url, timeout_s=60))
         outcomes: list[object] = []
         for _ in range(times):
             try:
@@ -134,9 +135,9 @@ def test_a_login_page_costs_no_record(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = open_log(uri="s3://bucket/p", s3={"endpoint_url": s3.url, "timeout_s": 5})
+    log = open_log(uri="s3://bucket/p", s3={"endpoint_url": s3.url, "timeout_s": 60})
     log.append([make_record()])
-    wait_until(lambda: log.counters().retries > 1)
+    eventually(lambda: log.counters().retries > 1)
     log.close()
 
     assert log.counters().shipped == 0

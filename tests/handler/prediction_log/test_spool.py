@@ -22,9 +22,10 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
 from offpath.handler.prediction_log.packing import decompress
 from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
-from tests.handler.prediction_log.conftest import make_record, wait_until
+from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
 from tests.support.clock import Clock
+from tests.support.eventually import eventually
 
 MakeSettings = Callable[..., PredictionLogSettings]
 OpenLog = Callable[..., PredictionLog]
@@ -154,11 +155,11 @@ def test_a_spool_that_was_removed_in_use_can_be_shipped_from_outside_again(
     open_log: OpenLog, tmp_path: Path
 ) -> None:
     log = open_log(segment_max_age_s=60)
-    wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
+    eventually(lambda: any(tmp_path.glob("spool/*/sink.json")))
     # Renamed in one step, because the log makes files while rmtree walks.
     (tmp_path / "spool").rename(tmp_path / "removed")
 
-    wait_until(lambda: any(tmp_path.glob("spool/*/sink.json")))
+    eventually(lambda: any(tmp_path.glob("spool/*/sink.json")))
     log.append([make_record()])
 
     assert log.counters().appended == 1
@@ -237,7 +238,9 @@ def test_adopted_records_that_are_given_up_are_counted(
     assert spool.dropped + left == 209
 
 
-def test_closing_releases_a_blocked_append(open_log: OpenLog, tmp_path: Path) -> None:
+def test_closing_releases_a_blocked_append(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "blocked").touch()
     log = open_log(uri=f"file://{tmp_path}/blocked/out", when_full="block", **SMALL)
 
@@ -245,13 +248,12 @@ def test_closing_releases_a_blocked_append(open_log: OpenLog, tmp_path: Path) ->
         while log.counters().dropped == 0:
             log.append([make_record()])
 
-    appender = threading.Thread(target=append_until_closed)
+    appender = threading.Thread(target=append_until_closed, daemon=True)
     appender.start()
-    wait_until(lambda: log.counters().spool_bytes > SMALL["spool_max_bytes"] - 400)
+    eventually(lambda: "replies wait" in caplog.text)
     log.close()
-    appender.join(timeout=5)
 
-    assert not appender.is_alive()
+    eventually(lambda: not appender.is_alive())
 
 
 # Full and read-only disks.
@@ -272,7 +274,7 @@ def test_a_full_disk_costs_records_but_no_request(
     tmp_path: Path,
 ) -> None:
     disk = mount_tmpfs("size=256k")
-    log = open_log(spool_dir=str(disk), segment_max_age_s=30)
+    log = open_log(spool_dir=str(disk), segment_max_age_s=3600)
     # The segment's last page is partly used, so the disk fills up in the middle of a line.
     log.append([make_record("before")])
     filler = fill_disk(disk)
@@ -280,7 +282,7 @@ def test_a_full_disk_costs_records_but_no_request(
     for number in range(200):
         log.append([make_record(f"full-{number}")])
     full = log.counters()
-    wait_until(lambda: "make room there" in caplog.text)
+    eventually(lambda: "make room there" in caplog.text)
     filler.unlink()
     for number in range(50):
         log.append([make_record(f"free-{number}")])
@@ -296,21 +298,24 @@ def test_a_full_disk_costs_records_but_no_request(
 
 
 def test_block_waits_on_a_full_disk_and_drops_nothing(
-    open_log: OpenLog, mount_tmpfs: Callable[..., Path], tmp_path: Path
+    open_log: OpenLog,
+    mount_tmpfs: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     disk = mount_tmpfs("size=256k")
-    log = open_log(spool_dir=str(disk), segment_max_age_s=60, when_full="block")
+    log = open_log(spool_dir=str(disk), segment_max_age_s=3600, when_full="block")
     filler = fill_disk(disk)
     ids = [f"{number}" for number in range(300)]
     appender = threading.Thread(
-        target=lambda: [log.append([make_record(one)]) for one in ids]
+        target=lambda: [log.append([make_record(one)]) for one in ids], daemon=True
     )
     appender.start()
-    time.sleep(0.5)
+    eventually(lambda: "replies wait" in caplog.text)
     assert appender.is_alive()
 
     filler.unlink()
-    appender.join(timeout=20)
+    eventually(lambda: not appender.is_alive())
     log.close()
 
     assert log.counters().dropped == 0
@@ -356,8 +361,8 @@ def test_a_read_only_spool_costs_records_until_it_can_be_written(
 
     for _ in range(100):
         log.append([make_record(), make_record()])
-    wait_until(lambda: "OFFPATH_SPOOL_DIR" in caplog.text)
-    time.sleep(1.0)
+    eventually(lambda: "OFFPATH_SPOOL_DIR" in caplog.text)
+    time.sleep(1.0)  # Five ticks of the shipper, none of which may warn again.
 
     assert log.counters().dropped == 200
     assert log.counters().appended == 0
@@ -370,7 +375,7 @@ def test_a_read_only_spool_costs_records_until_it_can_be_written(
         log.append([make_record()])
         return log.counters().shipped > 0
 
-    wait_until(append_one)
+    eventually(append_one)
 
 
 def test_block_refuses_to_start_without_a_spool(

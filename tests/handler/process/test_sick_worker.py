@@ -17,6 +17,7 @@ from offpath.handler.process.sick_worker import (
     is_out_of_memory,
     is_sticky,
 )
+from tests.support.eventually import MOST_S
 
 ILLEGAL = (
     "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
@@ -148,13 +149,13 @@ def test_the_process_ends_when_the_next_batch_arrives(
     ended: tuple[threading.Event, Callable[[int], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sick_worker, "IDLE_S", 60)
+    monkeypatch.setattr(sick_worker, "IDLE_S", 3600)
     worker, server = socket.socketpair()
     with worker, server:
         end_after_reply(worker, ended[1])
-        assert not ended[0].wait(0.1)
+        assert not ended[0].wait(0.1)  # it would have ended by then
         server.send(b"I")
-        assert ended[0].wait(5)
+        assert ended[0].wait(MOST_S)
 
 
 def test_an_idle_process_ends_without_a_next_batch(
@@ -165,4 +166,4 @@ def test_an_idle_process_ends_without_a_next_batch(
     worker, server = socket.socketpair()
     with worker, server:
         end_after_reply(worker, ended[1])
-        assert ended[0].wait(5)
+        assert ended[0].wait(MOST_S)

@@ -129,7 +129,6 @@ def plant_folder(folder: Path) -> None:
     (folder / NAME).mkdir()
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "plant", [plant_link, plant_hard_link, plant_fifo, plant_folder]
 )

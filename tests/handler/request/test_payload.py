@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from offpath.handler.errors import BadEnvelope, EmptyPayload, PayloadTooLarge
+from offpath.handler.request import payload
 from offpath.handler.request.payload import read_payload
 from tests.support.photographs import encode, find_photograph
 
@@ -134,12 +134,13 @@ def test_byte_limit_counts_the_image_not_its_envelope(row: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("piece", [b"{},", b"[", b'"a":1,'])
-def test_json_of_a_million_values_costs_nothing(piece: bytes) -> None:
+def test_json_of_a_million_values_costs_nothing(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = bytearray(b"[" + piece * 2_000_000)
-    begin_s = time.thread_time()
+    monkeypatch.setattr(payload, "json", None)  # nothing is parsed
     with pytest.raises(BadEnvelope, match="more than 1000 values"):
         read_payload({"body": body}, 10**9)
-    assert time.thread_time() - begin_s < 0.1
 
 
 def test_base64_in_millions_of_lines_takes_little_memory() -> None:

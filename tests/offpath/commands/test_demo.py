@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from offpath.archive.photographs import BUNDLED
 from offpath.commands import archive, demo
 from offpath.commands.serve_view import ServeView
 from tests.support.browser import Browser, open_browser
+from tests.support.eventually import eventually
 from tests.support.pages import find_browser
 
 COUNT = "document.querySelectorAll('#chart circle').length"
@@ -58,7 +58,7 @@ def page(
         yield url, folder
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait() == 0
         process.stdout.close()
 
 
@@ -77,11 +77,8 @@ def test_a_visitor_drops_a_picture_and_sends_it_200_times(
     page: tuple[str, Path], browser: Browser
 ) -> None:
     url, folder = page
-    for _ in range(100):
-        if (folder / "opened").exists():
-            break
-        time.sleep(0.1)
-    assert (folder / "opened").read_text().strip() == url
+    opened = folder / "opened"
+    eventually(lambda: opened.exists() and opened.read_text().strip() == url)
     browser.open(url, 1200, 900)
     browser.drop_file(BUNDLED / "espresso.jpg", "#drop")
     browser.wait_for("!document.getElementById('load').hidden")

@@ -35,7 +35,7 @@ from offpath.profiling.profilers.samples import (
 )
 from offpath.serving.process.processes import find_session_members
 from tests.support.echo_archive import write_mar
-from tests.support.front import wait_until
+from tests.support.eventually import eventually
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -58,7 +58,7 @@ def start_until(said: str, *argv: str, **changes) -> subprocess.Popen[str]:
 def interrupt(command: subprocess.Popen[str]) -> None:
     """Sends Ctrl-C and waits for the end."""
     command.send_signal(signal.SIGINT)
-    command.communicate(timeout=60)
+    command.communicate()
     assert command.returncode == 130
 
 
@@ -172,7 +172,7 @@ def test_ctrl_c_under_load_leaves_no_generator(other_server):
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)
     # A generator that was just starting finds no plan on its stdin, and ends.
-    wait_until(lambda: not find_session_members(command.pid), timeout_s=20)
+    eventually(lambda: not find_session_members(command.pid))
     assert other_server.is_running()
 
 
@@ -180,11 +180,16 @@ def test_ctrl_c_under_load_leaves_no_generator(other_server):
 def test_ctrl_c_while_the_server_starts_leaves_nothing(archive, tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     command = start_until("start", "--mar", str(archive), env=env)
-    java = []
-    while not java and command.poll() is None:
-        java = [c for c in psutil.Process(command.pid).children() if c.name() == "java"]
+
+    def find_java() -> list[int]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(command.pid).children()
+            return [child.pid for child in children if child.name() == "java"]
+        return []
+
+    java = eventually(find_java)
     interrupt(command)
-    assert java and find_session_members(java[0].pid) == []
+    assert find_session_members(java[0]) == []
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import shutil
 import socket
 import sys
@@ -15,14 +16,11 @@ from threading import Thread
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.statistics import percentile
 from offpath.profiling.load.plan import NO_REPLY, LoadPlan, find_generator
 from tests.support.answering_server import answering_server
 from tests.support.known_server import Behaviour, run_known_server
 from tests.support.silent_watcher import SilentWatcher
 
-# Replies arrive when another process gets a core.
-pytestmark = pytest.mark.timing
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
 
@@ -56,21 +54,8 @@ def test_open_loop_counts_each_arrival_of_its_window(send):
         sample = send(server.url, clients=16, requests=100, rate=80)
         assert server.counts().requests == 100
     assert sample.statuses == {"200": 90, "503": 10}
-    # 100 arrivals at 80 a second.
-    assert 0.6 < sample.elapsed_s < 4
-
-
-@pytest.mark.slow
-def test_closed_loop_hides_a_stall_and_open_loop_shows_it(send):
-    p90_ms = {}
-    for rate in (None, 40):
-        with run_known_server(Behaviour((0.05,), stall_at=30, stall_s=1.5)) as server:
-            sample = send(server.url, requests=120, rate=rate)
-        assert sample.statuses == {"200": 120}
-        p90_ms[rate] = percentile(sample.latencies_ms, 90)
-    # About 60 of the 120 arrivals were due while the server stood still or caught up; in closed
-    # loop the four clients saw it once each.
-    assert p90_ms[None] < 500 < p90_ms[40]
+    # 100 arrivals at 80 a second: none comes early, however slow the machine.
+    assert sample.elapsed_s > 0.6
 
 
 def test_open_loop_waits_for_what_was_due(send):
@@ -88,7 +73,7 @@ def test_a_window_goes_on_until_it_has_enough_replies(send):
         sample = send(server.url, **asked, longest_s=30)
         assert sample.ok >= 20 and sample.elapsed_s > 0.9
         sample = send(server.url, **asked, longest_s=0.4)
-    assert sample.ok < 20 and sample.elapsed_s < 0.9
+    assert sample.ok < 20
 
 
 def test_headers_are_sent_and_the_package_is_found_on_sys_path_alone(
@@ -108,11 +93,11 @@ def test_warm_up_is_not_counted_and_clients_wait_for_their_replies(send):
         sample = send(server.url, warm_up_s=1, seconds=2, watcher=watcher)
         served = server.counts().requests
     assert watcher.windows == 1
-    assert sample.elapsed_s == pytest.approx(2, rel=0.05)
-    # 4 clients x 10 a second x 2 s; as many again in the second before.
-    assert sample.ok == pytest.approx(80, abs=12)
-    assert served > sample.ok + 20
-    assert 0 < sample.cpu_s < 2
+    assert sample.elapsed_s >= 2
+    # A client gets a reply in 0.1 s at best.
+    assert 0 < sample.ok <= 4 * (sample.elapsed_s / 0.1 + 1)
+    assert served > sample.ok
+    assert 0 < sample.cpu_s < 1.1 * sample.elapsed_s
 
 
 def test_a_server_that_is_not_there_gives_no_replies_not_an_error(send):
@@ -149,13 +134,25 @@ class OneAtATime(BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[str]:
+class QueueWatcher(SilentWatcher):
+    """Notes at the beginning of each window whether connections wait for the server."""
+
+    def __init__(self, server: HTTPServer) -> None:
+        self.server = server
+        self.url = f"http://127.0.0.1:{server.server_port}/"
+        self.is_waiting: list[bool] = []
+
+    def on_window(self) -> None:
+        self.is_waiting.append(bool(select.select([self.server], [], [], 0)[0]))
+
+
+@pytest.fixture
+def one_at_a_time() -> Iterator[QueueWatcher]:
     with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
         server.socket.listen(64)
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield QueueWatcher(server)
         server.shutdown()
         thread.join()
 
@@ -174,22 +171,22 @@ def test_what_wrk_cannot_is_refused(asked, said, send):
 
 
 @needs_wrk
-def test_wrk_waits_for_what_its_warm_up_left_behind(send):
-    with one_at_a_time() as url:
-        sample = send(url, "wrk", clients=10, warm_up_s=1, seconds=2)
-    # 20 in two seconds; without the wait the first second goes to the warm-up's, and 11 are left.
-    assert sample.statuses["200"] > 12
+def test_wrk_waits_for_what_its_warm_up_left_behind(send, one_at_a_time):
+    watcher = one_at_a_time
+    send(watcher.url, "wrk", watcher, clients=10, warm_up_s=1, seconds=1)
+    assert watcher.is_waiting == [False]
 
 
 @needs_wrk
-def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(send):
-    watcher = SilentWatcher()
-    with one_at_a_time() as url:
-        asked = {"clients": 2, "seconds": 1, "min_replies": 20}
-        sample = send(url, "wrk", watcher, **asked)
-    assert watcher.windows >= 2
-    # More than the first window can hold, which ends after ten.
-    assert sample.elapsed_s > 1.9 and sample.statuses["200"] > 12
+def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(
+    send, one_at_a_time
+):
+    watcher = one_at_a_time
+    asked = {"clients": 2, "seconds": 1, "min_replies": 20}
+    sample = send(watcher.url, "wrk", watcher, **asked)
+    # The first window ends after ten.
+    assert len(watcher.is_waiting) >= 2 and not any(watcher.is_waiting)
+    assert sample.elapsed_s > 1.9 and sum(sample.statuses.values()) >= 20
 
 
 @needs_wrk
@@ -197,7 +194,7 @@ def test_wrk_agrees_with_the_server(send):
     with run_known_server(Behaviour((0.1,), 10)) as server:
         sample = send(server.url, "wrk", seconds=2)
     assert sample.failures == pytest.approx(len(sample.latencies_ms) / 10, abs=1)
-    assert percentile(sample.latencies_ms, 50) == pytest.approx(100, rel=0.05)
+    assert min(sample.latencies_ms) > 99
 
 
 @needs_wrk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +16,7 @@ from offpath.profiling.load.gpu import (
     NvmlReader,
 )
 from offpath.profiling.load.window import WindowWatcher
+from tests.support.eventually import eventually
 
 HAS_GPU = False
 if importlib.util.find_spec("pynvml"):
@@ -51,9 +51,7 @@ class KnownReader:
 
 def sample_until(reader: KnownReader, is_done) -> GpuSampler:
     with GpuSampler(interval_s=0.001, open_reader=lambda: reader) as sampler:
-        deadline = time.monotonic() + 10
-        while not is_done(sampler.samples) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        eventually(lambda: is_done(sampler.samples))
     return sampler
 
 
@@ -73,7 +71,7 @@ def test_without_a_driver_the_block_runs_and_the_reason_is_kept():
 @pytest.mark.skipif(not HAS_GPU, reason="needs an NVIDIA GPU")
 def test_a_real_device_is_read():
     with GpuSampler(interval_s=0.1) as sampler:
-        time.sleep(0.5)
+        eventually(lambda: sampler.samples.readings)
     assert sampler.samples.absent is None
     assert all(0 <= r.utilisation <= 1 for r in sampler.samples.readings)
     assert all(r.memory_used_bytes > 0 for r in sampler.samples.readings)

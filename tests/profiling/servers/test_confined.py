@@ -11,11 +11,11 @@ import pytest
 from offpath.profiling.servers.confined import confine, why_no_namespace
 from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.serving.process.ports import resolve_ports
+from tests.support.eventually import eventually
 
-pytestmark = [
-    pytest.mark.timing,
-    pytest.mark.skipif(why_no_namespace() is not None, reason=str(why_no_namespace())),
-]
+pytestmark = pytest.mark.skipif(
+    why_no_namespace() is not None, reason=str(why_no_namespace())
+)
 
 # Listens on all addresses, answers with the body's length, and GET with where it listens.
 SERVER = """
@@ -50,7 +50,6 @@ def confined(tmp_path):
         tmp_path / "server.log",
         is_ok(url),
         cwd=Path(__file__).parents[3],
-        timeout_s=30,
     ) as server:
         yield url, port, server
 
@@ -76,12 +75,11 @@ def test_only_the_relay_is_reachable_from_outside(confined):
     pids = [process.pid for process in server.members()]
     assert len(pids) == 2
     server.end()
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def test_a_server_that_ends_ends_the_relay(confined):
     _, _, server = confined
     (behind,) = [p for p in server.members() if p.pid != server.pid]
     behind.kill()
-    psutil.wait_procs([psutil.Process(server.pid)], timeout=10)
-    assert not server.is_running()
+    eventually(lambda: not server.is_running())

@@ -9,7 +9,8 @@ import pytest
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.front import make_offpath
 from offpath.profiling.servers.registry import make_override_variant
-from tests.support.front import is_alive, wait_until
+from tests.support.eventually import eventually
+from tests.support.front import is_alive
 from tests.support.pictures import jpeg
 
 
@@ -33,7 +34,7 @@ def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
         assert names == {"java", "nginx"}
         assert len(groups["workers"]) == 2
         pids = [pid for group in groups.values() for pid in group]
-    wait_until(lambda: not any(map(is_alive, pids)), 10)
+    eventually(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.server
@@ -55,4 +56,4 @@ def test_hosts_share_the_load_over_https_and_leave_nothing(tmp_path: Path) -> No
         assert names.count("java") == 2 and names.count("nginx") >= 4
         assert len(groups["workers"]) == 2
         pids = [pid for group in groups.values() for pid in group]
-    wait_until(lambda: not any(map(is_alive, pids)), 10)
+    eventually(lambda: not any(map(is_alive, pids)))

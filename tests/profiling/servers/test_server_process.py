@@ -24,8 +24,7 @@ from offpath.profiling.servers.server_process import (
 )
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.process.processes import find_session_members
-
-pytestmark = pytest.mark.timing
+from tests.support.eventually import eventually
 
 # Answers on a port and has a child that ignores SIGTERM.
 SERVER = """
@@ -53,11 +52,10 @@ def test_no_process_is_left_even_after_the_leading_one_was_killed(
         assert len(workers) == 1
         if is_killed:
             os.kill(server.pid, signal.SIGKILL)
-            psutil.wait_procs([psutil.Process(server.pid)], timeout=10)
-            assert not server.is_running()
+            eventually(lambda: not server.is_running())
 
     assert find_session_members(server.pid) == []
-    assert not any(psutil.pid_exists(pid) for pid in workers)
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in workers))
 
 
 def test_server_that_ends_while_starting_is_reported_with_its_cause(
@@ -142,7 +140,7 @@ def test_workers_in_sessions_of_their_own_are_found_and_ended(marked):
     mark, leader, hidden, worker, inside = marked
     assert pids(mark, leader.pid) == {leader.pid, hidden.pid, worker.pid, inside.pid}
     assert pids("another", 2**22) == set()
-    end_members(mark, leader.pid, timeout_s=10)
+    end_members(mark, leader.pid, timeout_s=60)
     assert pids(mark, leader.pid) == set()
     assert not hidden.is_running() or hidden.status() == psutil.STATUS_ZOMBIE
 
@@ -153,5 +151,5 @@ def test_what_a_killed_leader_left_is_ended(marked):
     leader.wait()
     # By its mark, and by the session.
     assert pids(mark, leader.pid) == {worker.pid, inside.pid}
-    end_members(mark, leader.pid, timeout_s=10)
+    end_members(mark, leader.pid, timeout_s=60)
     assert pids(mark, leader.pid) == set()

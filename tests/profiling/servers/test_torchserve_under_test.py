@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from offpath.profiling.servers.torchserve import (
 )
 from offpath.serving.torchserve.server_settings import Ports
 from tests.support.echo_archive import write_mar
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -138,9 +138,6 @@ def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
 def test_our_log_ships_its_segments_to_the_store(start_with_store) -> None:
     server, running = start_with_store(make_offpath_s3)
     post_three(running)
-    deadline_s = time.monotonic() + 30
-    while not (keys := list_objects(running, "offpath/dt=")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+    keys = eventually(lambda: list_objects(running, "offpath/dt="))
     assert all(key.endswith(".jsonl.gz") for key in keys)
     assert "127.0.0.1" not in str(server.settings)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,9 +16,9 @@ from offpath.serving.process.processes import find_fork_helpers, is_running
 from offpath.serving.torchserve.launch import FORK_SOCKET
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.echo_archive import make_settings, write_mar
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.server
-WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +26,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     mar = write_mar(tmp_path_factory.mktemp("forked") / "store")
     with TorchServe(make_settings(mar, fork_workers=True)) as running:
         yield running
-
-
-def wait_until(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def answers(server: TorchServe) -> bool:
@@ -74,9 +66,9 @@ def test_killed_worker_is_replaced_and_nothing_of_it_stays(
     (worker,), (launcher,) = server.worker_pids(), helpers(server, "fork_launcher.py")
     gone = [psutil.Process(worker), psutil.Process(launcher)]
     os.kill(worker if victim == "worker" else launcher, signal.SIGKILL)
-    wait_until(lambda: not any(is_running(process) for process in gone))
-    wait_until(lambda: server.worker_pids() not in ([], [worker]))
-    wait_until(lambda: answers(server))
+    eventually(lambda: not any(is_running(process) for process in gone))
+    eventually(lambda: server.worker_pids() not in ([], [worker]))
+    eventually(lambda: answers(server))
     assert helpers(server, "fork_launcher.py") not in ([], [launcher])
 
 
@@ -86,9 +78,9 @@ def test_killed_fork_server_takes_its_workers_along_and_is_replaced(
     (worker,), (forker,) = server.worker_pids(), helpers(server, "fork_server.py")
     gone = [psutil.Process(worker), psutil.Process(forker)]
     os.kill(forker, signal.SIGKILL)
-    wait_until(lambda: not any(is_running(process) for process in gone))
-    wait_until(lambda: server.worker_pids() not in ([], [worker]))
-    wait_until(lambda: answers(server))
+    eventually(lambda: not any(is_running(process) for process in gone))
+    eventually(lambda: server.worker_pids() not in ([], [worker]))
+    eventually(lambda: answers(server))
     assert helpers(server, "fork_server.py") not in ([], [forker])
 
 

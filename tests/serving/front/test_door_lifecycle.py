@@ -10,8 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
@@ -24,14 +23,14 @@ from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
 from offpath.serving.finding import State
 from tests.conftest import build
+from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
     FrontProcess,
     Seen,
     front,
-    load,
+    is_alive,
     log_variables,
-    read_event_ids,
-    wait_until,
+    logged,
 )
 from tests.support.kept_archive import FOLDER as KEPT
 from tests.support.pictures import jpeg
@@ -41,42 +40,18 @@ pytestmark = pytest.mark.server
 PATH = "/predictions/near-free"
 # Both roads.
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
-SETTLE_S = 0.5
 # Between a client's requests while a server starts, which shares two cores with the load.
 PAUSE_S = 0.05
 COLOURS = {"red", "green", "blue"}
 
 
-def check_log(folder: Path, answered: list[str]) -> None:
-    """Checks that each answered request is in the log once."""
-    ids = read_event_ids(folder)
-    missing = [i for i in answered if i not in ids]
-    assert (len(missing), [i for i, n in ids.items() if n > 1]) == (0, [])
-
-
 @pytest.fixture(scope="module")
-def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("front-log")
-
-
-@pytest.fixture(scope="module")
-def first_victim(model_store: Path, log_folder: Path) -> Iterator[FrontProcess]:
-    variables = log_variables(log_folder)
-    logs = log_folder / "logs"
-    with front(model_store, logs, "near-free", "--invocations", **variables) as running:
+def door(
+    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FrontProcess]:
+    folder = tmp_path_factory.mktemp("front-log")
+    with logged(front, model_store, folder, "near-free", "--invocations") as running:
         yield running
-
-
-@pytest.fixture
-def victim(first_victim: FrontProcess) -> FrontProcess:
-    first_victim.start_if_ended()
-    return first_victim
-
-
-@pytest.fixture(scope="module")
-def answered() -> list[str]:
-    """Collects the ids of all answered requests of this module."""
-    return []
 
 
 def kill(pid: int) -> None:
@@ -102,57 +77,66 @@ def kill_nginx(door: FrontProcess) -> None:
 KILLS = [kill_worker, kill_nginx_worker, kill_nginx, kill_server]
 
 
-def run_kill_round(door: FrontProcess, kill_one: object) -> Seen:
-    """Kills something under load, and waits until all is well again."""
-    with load(door.url + PATH, BODIES) as seen:
-        time.sleep(SETTLE_S)
-        kill_one(door)  # type: ignore[operator]
+def answer_some(seen: Seen, more: int = 20) -> None:
+    """Waits until this many further requests have been answered."""
+    before = len(seen.answered)
+    eventually(lambda: len(seen.answered) >= before + more)
+
+
+def run_kill_round(
+    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
+) -> Seen:
+    """Kills a process under load, and waits until all is well again."""
+    with door.load(PATH, BODIES) as seen:
+        answer_some(seen)
+        before = processes(door)
+        kill_one(door)
         seen.pause_s = PAUSE_S
-        time.sleep(SETTLE_S)
-        wait_until(lambda: door.is_healthy() and len(door.python_workers()) == 2)
-        before = seen.statuses[200]
-        wait_until(lambda: seen.statuses[200] > before + 20)
-    wait_until(lambda: not list(door.bodies.iterdir()), 10)
+        eventually(lambda: before - processes(door))
+        eventually(lambda: door.is_healthy() and len(processes(door)) == len(before))
+        answer_some(seen)
+    eventually(lambda: not list(door.bodies.iterdir()))
     return seen
 
 
 @pytest.mark.parametrize("kill_one", KILLS)
 def test_killed_process_is_replaced_and_leaves_no_body(
-    victim: FrontProcess, answered: list[str], kill_one: object
+    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
 ) -> None:
-    seen = run_kill_round(victim, kill_one)
-    print(f"{getattr(kill_one, '__name__', '')}: {seen}")
-    answered += seen.answered
+    seen = run_kill_round(door, kill_one)
+    print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
 
 
+def processes(door: FrontProcess) -> set[int]:
+    """Returns the server, its workers, nginx and its workers."""
+    nginx = [*door.children("nginx"), *door.nginx_workers()]
+    return {*door.servers(), *door.python_workers(), *nginx}
+
+
 @pytest.mark.parametrize("body", BODIES)
-def test_invocations_leads_to_the_only_model(
-    victim: FrontProcess, answered: list[str], body: bytes
-) -> None:
-    with Client(victim.url) as client:
+def test_invocations_leads_to_the_only_model(door: FrontProcess, body: bytes) -> None:
+    with Client(door.url) as client:
         answer = client.predict(body)
     assert answer.labels and answer.request_id
-    answered.append(answer.request_id)
+    door.ledger.append(answer.request_id)
     # Not to whatever a client appends.
-    assert httpx.post(f"{victim.url}/invocations/x", content=body).status_code == 404
-    assert httpx.get(f"{victim.url}/invocations").status_code == 405
+    assert httpx.post(f"{door.url}/invocations/x", content=body).status_code == 404
+    assert httpx.get(f"{door.url}/invocations").status_code == 405
 
 
 # By default two reloads, one of which cannot succeed (below).
 @pytest.mark.slow
-def test_reload_loses_no_request(victim: FrontProcess, answered: list[str]) -> None:
-    javas = victim.children("java")
-    with load(victim.url + PATH, BODIES, pause_s=PAUSE_S) as seen:
-        time.sleep(SETTLE_S)
-        done = victim.reload()
+def test_reload_loses_no_request(door: FrontProcess) -> None:
+    javas = door.children("java")
+    with door.load(PATH, BODIES, pause_s=PAUSE_S) as seen:
+        answer_some(seen)
+        done = door.reload()
         assert done.returncode == 0, done.stderr
-        time.sleep(SETTLE_S)
-    print(f"reload: {seen}")
-    answered += seen.answered
+        answer_some(seen)
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
-    wait_until(lambda: len(victim.children("java")) == 1, 30)
-    assert victim.children("java") != javas
+    eventually(lambda: len(door.children("java")) == 1)
+    assert door.children("java") != javas
 
 
 @contextmanager
@@ -176,25 +160,24 @@ def broken(archive: bytes) -> bytes:
 
 @pytest.mark.slow
 def test_a_server_that_does_not_become_ready_is_not_let_in(
-    victim: FrontProcess, model_store: Path, answered: list[str]
+    door: FrontProcess, model_store: Path
 ) -> None:
     archive = model_store / "near-free.mar"
-    javas = victim.children("java")
+    javas = door.children("java")
     with replaced(archive, broken(archive.read_bytes())):
-        with load(victim.url + PATH, BODIES, clients=2) as seen:
-            done = victim.reload()
-    answered += seen.answered
+        with door.load(PATH, BODIES, clients=2) as seen:
+            done = door.reload()
     assert done.returncode == 1
     assert "the old server continues" in done.stderr
     assert set(seen.statuses) == {200} and not seen.broken
-    assert victim.children("java") == javas
+    assert door.children("java") == javas
 
 
 def begin_reload(door: FrontProcess) -> subprocess.Popen[str]:
     """Starts a reload and waits until it has read the archives."""
     old = set(door.python_workers())
     process = door.begin_reload()
-    wait_until(lambda: bool(set(door.python_workers()) - old))
+    eventually(lambda: bool(set(door.python_workers()) - old))
     return process
 
 
@@ -206,44 +189,41 @@ def count_labels(door: FrontProcess) -> int:
 
 
 def test_each_of_two_reloads_learns_the_outcome_of_its_own(
-    victim: FrontProcess, model_store: Path, answered: list[str], tmp_path: Path
+    door: FrontProcess, model_store: Path, tmp_path: Path
 ) -> None:
     """The second is asked for while the first is under way, and cannot succeed."""
     good = build(tmp_path, "near-free", "near-free", top_k=2).read_bytes()
     archive = model_store / "near-free.mar"
-    old = victim.children("java")
-    with load(victim.url + PATH, BODIES, pause_s=PAUSE_S) as seen:
+    old = door.children("java")
+    with door.load(PATH, BODIES, pause_s=PAUSE_S) as seen:
         with replaced(archive, good):
-            first = begin_reload(victim)
+            first = begin_reload(door)
         with replaced(archive, broken(good)):
-            second = victim.begin_reload()
-            assert first.wait(120) == 0
+            second = door.begin_reload()
+            assert first.wait(MOST_S) == 0
             # The load holds connections that were made before.
-            labels = [count_labels(victim) for _ in range(40)]
-            assert second.wait(120) == 1
-    answered += seen.answered
+            labels = [count_labels(door) for _ in range(40)]
+            assert second.wait(MOST_S) == 1
     assert labels == [2] * 40
     assert second.stderr is not None
     assert "the old server continues" in second.stderr.read()
     assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
-    wait_until(lambda: len(victim.children("java")) == 1, 30)
-    assert victim.children("java") != old
+    eventually(lambda: len(door.children("java")) == 1)
+    assert door.children("java") != old
 
 
 def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
-    victim: FrontProcess, answered: list[str], log_folder: Path
+    model_store: Path, tmp_path: Path
 ) -> None:
-    """Runs last: the log has every request that this module's clients were answered."""
-    with load(victim.url + PATH, BODIES) as seen:
-        time.sleep(SETTLE_S)
-        assert victim.terminate() == 0
-    print(f"sigterm: {seen}")
-    seen.check_end()
-    assert not victim.bodies.exists() and not victim.run.exists()
-    check_log(log_folder, answered + seen.answered)
-    for private in (victim.log_dir, *(log_folder / "log").glob("dt=*/*/*")):
+    with logged(front, model_store, tmp_path, "near-free") as door:
+        with door.load(PATH, BODIES) as seen:
+            answer_some(seen)
+            assert door.terminate() == 0
+        seen.check_end()
+        assert not door.bodies.exists() and not door.run.exists()
+        check_no_reload(door)
+    for private in (door.log_dir, *(tmp_path / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"
-    check_no_reload(victim)
 
 
 def check_no_reload(door: FrontProcess) -> None:
@@ -251,6 +231,30 @@ def check_no_reload(door: FrontProcess) -> None:
     done = door.reload()
     assert done.returncode == 1 and not done.stdout
     assert "no `offpath serve --front` runs" in done.stderr
+
+
+def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload(
+    model_store: Path, tmp_path: Path
+) -> None:
+    with logged(front, model_store, tmp_path, "near-free") as door:
+        with door.load(PATH, BODIES) as seen:
+            answer_some(seen)
+            pids = processes(door)
+            kill(door.process.pid)
+            door.process.wait()
+            eventually(lambda: not any(map(is_alive, pids)))
+        eventually(lambda: not door.run.exists() and not door.bodies.exists())
+        # The kernel may give the killed door's process id to a stranger.
+        stranger = subprocess.Popen(["sleep", "600"])
+        try:
+            for file in door.log_dir.glob("*.json"):
+                text = file.read_text()
+                file.write_text(text.replace(str(door.process.pid), str(stranger.pid)))
+            check_no_reload(door)
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+            stranger.wait()
 
 
 def write_broken(store: Path, config: bytes) -> None:
@@ -316,20 +320,3 @@ def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
     write_broken(old_door.log_dir.parent / "store", b"handler: {image_size: 32}\n")
     assert old_door.reload().returncode == 0
     assert httpx.post(url, content=photo).status_code == 200
-
-
-def test_reload_of_a_killed_door_reaches_nobody(old_door: FrontProcess) -> None:
-    """The kernel may give a killed door's process id to a stranger."""
-    door = old_door
-    kill(door.process.pid)
-    door.stop()
-    stranger = subprocess.Popen(["sleep", "600"])
-    try:
-        for file in door.log_dir.glob("*.json"):
-            text = file.read_text().replace(str(door.process.pid), str(stranger.pid))
-            file.write_text(text)
-        check_no_reload(door)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()

@@ -7,11 +7,13 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from offpath.serving.front import nginx_config
@@ -21,7 +23,7 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.process.ports import resolve_ports
 from tests.support.answering_server import answering_server
-from tests.support.front import wait_until
+from tests.support.eventually import eventually
 
 GUIDE = Path(__file__).parents[3] / "docs" / "front-door.md"
 LARGEST = 32 << 20
@@ -35,12 +37,15 @@ BEGINNING = b"1\r\n.\r"
 
 
 @contextmanager
-def running_door(folder: Path, clients: int) -> Iterator[Door]:
+def running_door(folder: Path, clients: int, rate: int = 0) -> Iterator[Door]:
     with answering_server() as host:
         behind = Behind(False, LARGEST, 20, 50, (host.url.removeprefix("http://"),))
         port, metrics = resolve_ports("127.0.0.1", [0, 0])
         front = DoorSettings(
-            port=port, metrics_port=metrics, client_connections=clients
+            port=port,
+            metrics_port=metrics,
+            client_connections=clients,
+            client_rate=rate,
         )
         door = Door(front, behind, find_nginx(), folder)
         door.place = replace(door.place, room_bytes=ROOM)
@@ -99,10 +104,25 @@ def test_one_client_takes_half_of_the_memory_and_all_take_no_more_than_there_is(
         assert send("127.0.0.4", line).answer() == (503, "ServiceUnavailable")
         assert send("127.0.0.2", SMALL).answer() == (200, "")
         uploads[0].socket.close()
-        wait_until(lambda: send("127.0.0.4", line).is_waiting(), 10)
+        eventually(lambda: send("127.0.0.4", line).is_waiting(), 10)
     finally:
         for upload in uploads:
             upload.socket.close()
+
+
+def test_too_many_requests_per_second_are_refused(tmp_path: Path) -> None:
+    with running_door(tmp_path, 25, rate=1) as door:
+        url = f"http://127.0.0.1:{door.settings.port}/predictions/m"
+        begin_s = time.monotonic()
+        answers = [httpx.post(url, content=b"abc", trust_env=False) for _ in range(60)]
+        took_s = time.monotonic() - begin_s
+    passed = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(passed) + len(refused) == 60 and refused
+    # At once as many as in a second, and one.
+    assert 2 <= len(passed) <= 2 + took_s + 1
+    assert refused[0].json()["type"] == "TooManyRequests"
+    assert refused[0].headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize(

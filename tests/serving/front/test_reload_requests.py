@@ -13,7 +13,7 @@ from offpath.serving.front.reload_requests import (
     ReloadRequests,
     request_reload,
 )
-from tests.support.front import wait_until
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def ask(requests: ReloadRequests, folder: Path) -> Future[None]:
     requests.are_waiting()  # accepts the requests that came earlier
     before = len(requests._waiting)
     future = ThreadPoolExecutor(1).submit(request_reload, folder, 30)
-    wait_until(lambda: requests.are_waiting() and len(requests._waiting) > before)
+    eventually(lambda: requests.are_waiting() and len(requests._waiting) > before)
     return future
 
 

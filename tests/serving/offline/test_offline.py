@@ -26,7 +26,7 @@ FILES = Storage(S3Options())
 
 def batch(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "offpath", "batch", *map(str, arguments), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def read_rows(folder: Path) -> dict[str, dict]:

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,8 +13,8 @@ import pytest
 
 from offpath.serving.process.processes import find_session_members, is_running
 from tests.support.echo_archive import MakeMar
+from tests.support.eventually import eventually
 
-WAIT_S = 40.0
 # Each prints a line of numbers when all is there, and then stays.
 SESSION = """
 import subprocess, sys, time
@@ -80,13 +78,6 @@ def kill_after_start(script: str, argument: object) -> list[str]:
     return words
 
 
-def is_true_in_time(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
-
-
 def are_gone(pids: list[int]) -> bool:
     # A zombie is gone, too: in a container nobody may be there to wait for it.
     return not any(
@@ -100,18 +91,18 @@ def test_a_session_is_ended_although_its_members_ignore_sigterm(
     folder = tmp_path / "of the server"
     folder.mkdir()
     leader, guard = map(int, kill_after_start(SESSION, folder))
-    assert is_true_in_time(lambda: find_session_members(leader) == [])
-    assert is_true_in_time(lambda: are_gone([guard]) and not folder.exists())
+    eventually(lambda: find_session_members(leader) == [])
+    eventually(lambda: are_gone([guard]) and not folder.exists())
 
 
 def test_workers_outside_the_session_are_ended_by_their_mark() -> None:
     pids = list(map(int, kill_after_start(MARKED, os.getpid())))
-    assert is_true_in_time(lambda: are_gone(pids))
+    eventually(lambda: are_gone(pids))
 
 
 def test_processes_that_measure_limits_end_with_their_parent() -> None:
     pids = list(map(int, kill_after_start(POOL, "")))
-    assert is_true_in_time(lambda: are_gone(pids))
+    eventually(lambda: are_gone(pids))
 
 
 # By default the front door's command is killed: test_door_tls.py.
@@ -120,5 +111,5 @@ def test_processes_that_measure_limits_end_with_their_parent() -> None:
 def test_a_killed_command_leaves_no_torchserve_and_no_folder(make_mar: MakeMar) -> None:
     *pids, folder = kill_after_start(TORCHSERVE, make_mar())
     assert len(pids) == 2
-    assert is_true_in_time(lambda: are_gone(list(map(int, pids))))
-    assert is_true_in_time(lambda: not Path(folder).exists())
+    eventually(lambda: are_gone(list(map(int, pids))))
+    eventually(lambda: not Path(folder).exists())

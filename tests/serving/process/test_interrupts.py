@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.front import wait_until
+from tests.support.eventually import eventually
 
 # Notes what it is told in a file, as it may have no terminal any more.
 SERVER = """
@@ -47,16 +47,16 @@ def start(log: Path, output: int) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(log)], stdout=output, stderr=output
     )
-    wait_until(lambda: log.exists() and log.read_text() == "ready")
+    eventually(lambda: log.exists() and log.read_text() == "ready")
     return process
 
 
 def test_sighup_ends_nothing(log: Path, terminal: tuple[int, int]) -> None:
     process = start(log, terminal[1])
     process.send_signal(signal.SIGHUP)
-    wait_until(lambda: log.read_text() == "hangup")
+    eventually(lambda: log.read_text() == "hangup")
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait() == 0
     assert log.read_text() == "stopped"
 
 
@@ -68,5 +68,5 @@ def test_a_terminal_that_is_closed_ends_a_server_as_sigterm_does(
     for end in terminal:
         os.close(end)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(30) == 0
+    assert process.wait() == 0
     assert log.read_text() == "stopped"

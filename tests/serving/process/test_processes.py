@@ -2,70 +2,64 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 
 import pytest
 
 from offpath.serving.process import processes
 from offpath.serving.process.processes import end_session, find_session_members
-
-WAIT_S = 10
+from tests.support.eventually import MOST_S, eventually
 
 
 def start_session(script: str, members: int) -> subprocess.Popen[bytes]:
     """Starts a shell that leads its own session, and waits for its children."""
     leader = subprocess.Popen(["bash", "-c", script], start_new_session=True)
-    deadline = time.monotonic() + WAIT_S
-    while len(find_session_members(leader.pid)) < members:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {members} processes in the session")
-        time.sleep(0.02)
+    eventually(lambda: len(find_session_members(leader.pid)) >= members)
     return leader
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param("sleep 100 & sleep 100 & wait", id="leader-ends-children-stay"),
-        pytest.param("trap '' TERM; sleep 100 & sleep 100 & wait", id="deaf-to-term"),
+        pytest.param("sleep 600 & sleep 600 & wait", id="leader-ends-children-stay"),
+        pytest.param("trap '' TERM; sleep 600 & sleep 600 & wait", id="deaf-to-term"),
     ],
 )
 def test_nothing_of_a_session_is_left(script: str) -> None:
     leader = start_session(script, members=3)
     end_session(leader.pid, timeout_s=0.5)
-    leader.wait(WAIT_S)
-    assert find_session_members(leader.pid) == []
+    leader.wait()
+    eventually(lambda: find_session_members(leader.pid) == [])
 
 
 def test_children_whose_leader_is_dead_are_ended() -> None:
-    leader = start_session("sleep 100 & sleep 100 & wait", members=3)
+    leader = start_session("sleep 600 & sleep 600 & wait", members=3)
     leader.kill()
-    leader.wait(WAIT_S)
+    leader.wait()
     assert len(find_session_members(leader.pid)) == 2
-    end_session(leader.pid, timeout_s=0.5)
+    end_session(leader.pid, timeout_s=MOST_S)
     assert find_session_members(leader.pid) == []
 
 
 def test_members_that_have_just_ended_are_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leader = start_session("sleep 100 & wait", members=2)
+    leader = start_session("sleep 600 & wait", members=2)
     members = find_session_members(leader.pid)
     for member in members:
         member.kill()
-        member.wait(WAIT_S)
+        member.wait()
     monkeypatch.setattr(processes, "find_session_members", lambda _: members)
     end_session(leader.pid, timeout_s=0.5)
 
 
 def test_other_sessions_are_left_alone() -> None:
-    bystander = start_session("sleep 100 & wait", members=2)
-    leader = start_session("sleep 100 & wait", members=2)
+    bystander = start_session("sleep 600 & wait", members=2)
+    leader = start_session("sleep 600 & wait", members=2)
     try:
         end_session(leader.pid, timeout_s=0.5)
         assert len(find_session_members(bystander.pid)) == 2
         assert os.getpid() not in [p.pid for p in find_session_members(leader.pid)]
     finally:
         end_session(bystander.pid, timeout_s=0.5)
-        bystander.wait(WAIT_S)
-        leader.wait(WAIT_S)
+        bystander.wait()
+        leader.wait()

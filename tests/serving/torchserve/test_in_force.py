@@ -70,10 +70,8 @@ def test_gpu_that_is_asked_for_and_not_there_is_a_difference(
 
 
 @pytest.mark.server
-def test_gpu_archive_on_the_cpu_needs_to_be_allowed(
-    server: TorchServe, model_store: Path
-) -> None:
-    echo = write_mar(model_store, "on-gpu", GPU_CONFIG)
+def test_gpu_archive_on_the_cpu_needs_to_be_allowed(server: TorchServe) -> None:
+    echo = write_mar(server.settings.model_store, "on-gpu", GPU_CONFIG)
     with server.management() as management:
         management.register(echo.name, initial_workers=1)
         archives = [("on-gpu", read_mar(echo))]
@@ -85,12 +83,11 @@ def test_gpu_archive_on_the_cpu_needs_to_be_allowed(
 
 
 @pytest.mark.server
-def test_server_that_differs_is_found_out(
-    server: TorchServe, model_store: Path
-) -> None:
+def test_server_that_differs_is_found_out(server: TorchServe) -> None:
     """TorchServe turns a delay of 0 into 100 ms and prefers a registration's batch size."""
-    zero = write_mar(model_store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
-    echo = write_mar(model_store, "echo")
+    store = server.settings.model_store
+    zero = write_mar(store, "zero", {**MODEL_CONFIG, "maxBatchDelay": 0})
+    echo = write_mar(store, "echo")
     with server.management() as management:
         check_in_force(server.archives, management)
         management.register(zero.name, initial_workers=1)

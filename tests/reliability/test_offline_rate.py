@@ -1,6 +1,6 @@
 """The rate of `offpath batch`, beside that of decoding alone on the same cores.
 
-python -m pytest -n0 -s -m "" tests/serving/offline/test_offline_rate.py
+python -m pytest -n0 -s -m reliability tests/reliability/test_offline_rate.py
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ WINDOW_S = 10.0
 
 # The least share of decoding alone. At 55 kB the model and the handler's own work take the rest:
 # 0.4 ms of 1.6 ms per picture.
-@pytest.mark.slow
-@pytest.mark.timing
+@pytest.mark.reliability
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "workload, least", [("photos-1200k", 0.9), ("photos-55k", 0.6)]

@@ -1,0 +1,28 @@
+"""The tests' way to wait: for a state, never for a time."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+# What a state may take on a machine that is many times slower than a quiet one.
+MOST_S = 120.0
+LOOK_S = 0.05
+
+
+def eventually(look: Callable[[], T], timeout_s: float = MOST_S) -> T:
+    """Calls `look` until it returns something true, and returns that.
+
+    Raises:
+        AssertionError: nothing true came in time; the message has the source and the last result.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline_s:
+            source = inspect.getsource(look).strip()
+            raise AssertionError(f"not within {timeout_s:.0f} s: {source} ({found!r})")
+        time.sleep(LOOK_S)
+    return found
