@@ -45,7 +45,7 @@ def test_histograms_and_deadlines_cost_less_than_a_percent_of_a_small_request() 
     """Compares with a batch of one 500 x 333 JPEG for the near-free model, without a server."""
     torch.set_num_threads(1)
     config = HandlerConfig()
-    pipeline = Pipeline(config, make_runner(config), {})
+    pipeline = Pipeline(config, make_runner(config), {}, threads=1)
     deadlines, histograms = Deadlines(0), Histograms()
     photograph = find_photograph("coffee").rgb.resize((500, 333))
     rows = [{"body": encode(photograph, "JPEG", quality=90)}]

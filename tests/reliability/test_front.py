@@ -55,7 +55,7 @@ def door(run: RunFront, model_store: Path, tmp_path: Path) -> Iterator[FrontProc
 
 
 def test_twenty_kills_lose_no_record_and_leave_no_file(door: FrontProcess) -> None:
-    """What was answered is compared with the log when the door ends."""
+    """When the door ends, the log is compared with its ledger."""
     statuses: Counter[int] = Counter()
     broken: Counter[str] = Counter()
     for number in range(ROUNDS):

@@ -5,7 +5,7 @@ import tracemalloc
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offpath.handler.errors import BadEnvelope
@@ -45,6 +45,7 @@ def parse(body: bytes) -> None:
         assert 3 * body.count(b"%") > len(body)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text("%4aFgz\xff", max_size=40).map(lambda text: text.encode("latin-1")))
 @pytest.mark.parametrize("piece_bytes", [3, 4, 2**20])
 def test_codes_are_decoded_as_by_the_standard_library(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -149,6 +150,26 @@ def test_signal_while_starting_stops_every_process(
     process.communicate()
     assert process.returncode == exit_code
     assert find_session_members(java) == []
+
+
+@pytest.mark.server
+def test_a_model_that_is_not_as_its_archive_asks_is_never_announced(
+    make_mar: MakeMar,
+) -> None:
+    """TorchServe turns a delay of 0 into 100 ms."""
+    process = start_serve(make_mar(config={**MODEL_CONFIG, "maxBatchDelay": 0}))
+    output, errors = process.communicate()
+    assert process.returncode == 1 and not output
+    assert "maxBatchDelay is 100" in errors
+
+
+@pytest.mark.server
+def test_a_server_that_ends_by_itself_ends_the_command(make_mar: MakeMar) -> None:
+    process = start_serve(make_mar())
+    assert process.stdout is not None and json.loads(process.stdout.readline())
+    os.kill(find_java_child(process), signal.SIGKILL)
+    _, errors = process.communicate()
+    assert process.returncode == 1 and "ended by itself" in errors
 
 
 # The journeys ask with the printed key by default; here it is renewed too.

@@ -41,13 +41,6 @@ def in_pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 10_000]
 
 
-def test_photographs_here_are_below_and_above_the_doors_buffer(
-    door: FrontProcess,
-) -> None:
-    threshold = int(re.findall(r"client_body_buffer_size (\d+);", door.config)[0])
-    assert len(SMALL) < threshold < len(LARGE)
-
-
 @pytest.mark.parametrize("name", accepted())
 def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> None:
     assert top_label(http.put(PATH, content=accepted()[name])) == "espresso"

@@ -24,38 +24,35 @@ async def upload(memory: BodyMemory, size: int, end: asyncio.Event) -> Refusal |
     return None
 
 
-def test_the_oldest_slow_upload_makes_room() -> None:
-    async def run() -> list[Refusal | None]:
-        clock, end = Clock(), asyncio.Event()
-        memory, slow = BodyMemory(100, clock), []
-        for size in (40, 30, 30):
-            slow.append(asyncio.create_task(upload(memory, size, end)))
-            await asyncio.sleep(0)
-        clock.pass_s(SLOW_S / 2)
-        refused = await upload(memory, 10, end)
-        clock.pass_s(SLOW_S / 2)
-        last = asyncio.create_task(upload(memory, 40, end))
+async def upload_together(
+    memory: BodyMemory, clock: Clock, *uploads: tuple[int, float]
+) -> list[Refusal | None]:
+    """Begins an upload of each size, followed by a pause, and ends them together."""
+    end, begun = asyncio.Event(), []
+    for size, pause_s in uploads:
+        begun.append(asyncio.create_task(upload(memory, size, end)))
         await asyncio.sleep(0)
-        end.set()
-        return [refused, await last, *await asyncio.gather(*slow)]
+        clock.pass_s(pause_s)
+        memory.end_late_uploads()
+    end.set()
+    return await asyncio.gather(*begun)
 
-    # The first request comes when no upload is slow. The second one ends the first upload only.
-    assert asyncio.run(run()) == [BUSY, None, BUSY, None, None]
+
+def test_the_oldest_slow_upload_makes_room() -> None:
+    clock = Clock()
+    half_s = SLOW_S / 2
+    uploads = (40, 0.0), (30, 0.0), (30, half_s), (10, half_s), (40, 0.0)
+    refusals = asyncio.run(upload_together(BodyMemory(100, clock), clock, *uploads))
+    # The fourth comes when no upload is slow. The fifth ends the first upload only.
+    assert refusals == [BUSY, None, None, BUSY, None]
 
 
 def test_an_upload_ends_at_the_time_limit() -> None:
-    async def run() -> list[Refusal | None]:
-        clock, end = Clock(), asyncio.Event()
-        memory, uploads = BodyMemory(100, clock), []
-        for _ in range(2):
-            uploads.append(asyncio.create_task(upload(memory, 50, end)))
-            await asyncio.sleep(0)
-            clock.pass_s(MOST_S / 2)
-        memory.end_late_uploads()
-        end.set()
-        return [*await asyncio.gather(*uploads), await upload(memory, 100, end)]
-
-    assert asyncio.run(run()) == [TOO_SLOW, None, None]
+    clock = Clock()
+    uploads = (50, MOST_S / 2), (50, MOST_S / 2), (50, 0.0)
+    refusals = asyncio.run(upload_together(BodyMemory(100, clock), clock, *uploads))
+    # The third has the room of the first.
+    assert refusals == [TOO_SLOW, None, None]
 
 
 def test_a_single_body_always_fits() -> None:
