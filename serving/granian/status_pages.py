@@ -6,8 +6,11 @@ private socket or from Prometheus.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
+from collections import deque
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,6 +19,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from offpath.serving.granian.reports import Reports
+
+# Idle clients then take neither the descriptors nor the threads of `offpath serve`.
+MOST_CONNECTIONS = 32
 
 
 class StatusPages:
@@ -86,7 +92,21 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 class _Quiet(BaseServer):
+    """Serves few connections at a time: a new one takes the place of the oldest."""
+
     daemon_threads = allow_reuse_address = True
+    request_queue_size = 4 * MOST_CONNECTIONS
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._open: deque[socket.socket] = deque()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.append(request)
+        if len(self._open) > MOST_CONNECTIONS:
+            with contextlib.suppress(OSError):  # its thread has closed it
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
         """Prints no traceback for a client that has left."""

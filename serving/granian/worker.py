@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import time
@@ -53,6 +54,8 @@ TICK_S = 1.0
 # Seconds for the last answers of a worker that must be replaced.
 END_S = 1.0
 EXIT_STATUS = 1
+# For the prediction log, bodies handed over by the door, and libraries.
+KEPT_DESCRIPTORS = 100
 WARM_UP_BATCHES = 3
 # HTTP names are in lower case here; the handler knows these four as nginx spells them.
 SPELLED = {
@@ -67,13 +70,15 @@ class InheritedServer(Server):
     """
 
     def __init__(self, listener: socket.socket, app: Any) -> None:
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         super().__init__(
             app,
             log_enabled=False,
             websockets=False,
-            http=HTTPModes.auto,
+            # Neither nginx nor our clients speak HTTP/2, whose headers may take megabytes each.
+            http=HTTPModes.http1,
             # Granian stops to accept connections at this number; `App` has the limit of requests.
-            backpressure=1 << 16,
+            backpressure=max(1, min(descriptors - KEPT_DESCRIPTORS, 1 << 16)),
         )
         self._is_unix = listener.family == socket.AF_UNIX
         self._descriptor = listener.detach()

@@ -6,6 +6,7 @@ goes to a run folder for this server: servers run side by side, and nothing is l
 
 from __future__ import annotations
 
+import resource
 import secrets
 import subprocess
 import time
@@ -306,6 +307,9 @@ class TorchServe:
         **options: Any,
     ) -> None:
         """Starts the server's first process, and a guard that ends it if this process is killed."""
+        # Connections take descriptors, and the usual soft limit is 1,024.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._process = subprocess.Popen(
             command,
             env={**environment, WARM_UP_VARIABLE: self.warm_up_key},

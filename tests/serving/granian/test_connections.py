@@ -1,0 +1,97 @@
+"""A Granian without a front door whose clients keep connections open, on few descriptors."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.pictures import jpeg
+
+pytestmark = pytest.mark.server
+MOST_DESCRIPTORS = 300
+
+
+@pytest.fixture(scope="module")
+def ready(
+    model_store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict]:
+    """Starts the server at a soft limit of 128 descriptors; yields its READY event."""
+    log = tmp_path_factory.mktemp("connections") / "log"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
+            *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
+            str(model_store / "near-free.mar"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=open(log, "wb"),
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)
+        ),
+    )
+    try:
+        yield json.loads(process.stdout.readline()) | {"pid": process.pid}
+    finally:
+        process.terminate()
+        assert process.wait() == 0, log.read_text()
+
+
+def open_connections(stack: ExitStack, url: str, count: int) -> None:
+    parts = urlsplit(url)
+    for _ in range(count):
+        stack.enter_context(socket.create_connection((parts.hostname, parts.port)))
+
+
+def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(
+    ready: dict,
+) -> None:
+    serve = psutil.Process(ready["pid"])
+    assert serve.rlimit(psutil.RLIMIT_NOFILE)[0] == MOST_DESCRIPTORS
+    with ExitStack() as stack:
+        open_connections(stack, ready["metrics"], 2 * MOST_DESCRIPTORS)
+        assert "offpath_worker_starts_total" in httpx.get(ready["metrics"]).text
+        eventually(lambda: serve.num_threads() < 60 and serve.num_fds() < 100)
+        url = f"{ready['inference']}/predictions/near-free"
+        assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
+
+
+def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(
+    ready: dict,
+) -> None:
+    workers = [psutil.Process(pid) for pid in ready["models"][0]["worker_pids"]]
+
+    def cpu_s() -> float:
+        return sum(worker.cpu_times().user for worker in workers)
+
+    with ExitStack() as stack:
+        open_connections(stack, ready["inference"], 2 * MOST_DESCRIPTORS)
+        eventually(lambda: all(worker.num_fds() > 100 for worker in workers))
+        began_s = cpu_s()
+        # Each client that comes now waits in the kernel, and a full server does not spin.
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(f"{ready['inference']}/ping", timeout=3)
+        assert cpu_s() - began_s < 1
+        assert all(worker.num_fds() < MOST_DESCRIPTORS - 20 for worker in workers)
+    url = f"{ready['inference']}/predictions/near-free"
+    assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
+
+
+def test_http_2_is_not_spoken_without_the_door(ready: dict) -> None:
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+    parts = urlsplit(ready["inference"])
+    with socket.create_connection((parts.hostname, parts.port)) as connection:
+        connection.sendall(preface)
+        assert not connection.recv(100).startswith(b"\0")  # a frame of HTTP/2
