@@ -66,9 +66,12 @@ class BodyMemory:
         Raises:
             Refused: the upload took too long, or others needed its memory.
         """
-        reading = self._uploads[body] = asyncio.ensure_future(read)
+        self._uploads[body] = asyncio.ensure_future(read)
+        # Granian's future is none that the garbage collector knows. The traceback of its exception
+        # leads to this frame, so a variable that holds it would keep all of them for ever.
+        del read
         try:
-            return await reading
+            return await self._uploads[body]
         except asyncio.CancelledError:
             raise Refused(body.refusal) from None
         finally:

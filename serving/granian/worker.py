@@ -23,6 +23,7 @@ from typing import Any
 import uvloop
 from granian.constants import HTTPModes
 from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from granian.server.embed import Server
 
 from offpath.handler.process.warmup import WARM_UP_HEADER
@@ -141,6 +142,8 @@ class App:
             answer = await self._predict(scope, proto, headers, request_id, began_s)
             status, body = answer.status, answer.body
             out = list(answer.headers.items())
+        except ProtocolClosed:
+            return  # the client has left in the middle of its body
         except Refused as refused:
             status, body = refused.refusal.status, refused.refusal.body
             out = refused.refusal.headers
@@ -177,9 +180,10 @@ class App:
             self._check_queue()
             body = b""
             if not is_file:
-                known = "content-length" in headers
-                read = proto() if known else self._read_unknown(proto)
-                body = await self._memory.receive(held, read)
+                is_known = "content-length" in headers
+                body = await self._memory.receive(
+                    held, proto() if is_known else self._read_unknown(proto)
+                )
             self._check_queue()
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.attacks import connect, head_of
 from tests.support.eventually import eventually
 from tests.support.pictures import jpeg
 
@@ -87,6 +88,23 @@ def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(
         assert all(worker.num_fds() < MOST_DESCRIPTORS - 20 for worker in workers)
     url = f"{ready['inference']}/predictions/near-free"
     assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
+
+
+def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:
+    url = f"{ready['inference']}/predictions/near-free"
+    workers = [psutil.Process(pid) for pid in ready["models"][0]["worker_pids"]]
+    fds = [worker.num_fds() for worker in workers]
+
+    def cut_off(times: int) -> int:
+        for _ in range(times):
+            with connect(url) as connection:
+                connection.sendall(head_of(url, 100_000) + bytes(1000))
+        eventually(lambda: [worker.num_fds() for worker in workers] <= fds)
+        return sum(worker.memory_full_info().uss for worker in workers)
+
+    before = cut_off(1500)
+    assert cut_off(3000) - before < 12_000_000  # 4 kB each; one that stayed took 9 kB
+    assert httpx.post(url, content=jpeg()).status_code == 200
 
 
 def test_http_2_is_not_spoken_without_the_door(ready: dict) -> None:
