@@ -8,6 +8,7 @@ condition holds); 2 wrong usage (an option, or a file that it names) or a missin
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 import traceback
 
@@ -61,6 +62,10 @@ def main() -> None:
 
 def run(argv: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A file's name or a server's text may hold what the terminal's encoding cannot express.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = main.main(args=argv, prog_name="offpath", standalone_mode=False)
     except click.exceptions.Abort:

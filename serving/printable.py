@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-# All control characters but the tab: a terminal obeys them, and a line break forges a line.
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+# All control characters but the tab: a terminal obeys them, and a line break forges a line. Lone
+# surrogates, which JSON can express and UTF-8 cannot.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Replaces each control character by an escape such as `\x1b`."""
-    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    r"""Replaces each control character and lone surrogate by an escape such as `\x1b`."""
+    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:

@@ -123,7 +123,7 @@ class PredictionLogSettings:
     spool_dir: Path = setting(REQUIRED, read_folder)
     spool_max_bytes: int = setting(1024 * MIB, integer(4096, MOST_BYTES))
     when_full: str = setting("drop_oldest", choice(("drop_oldest", "block")))
-    segment_max_bytes: int = setting(8 * MIB, integer(1024, MOST_BYTES))
+    segment_max_bytes: int = setting(8 * MIB, integer(1024, 64 * MIB))
     segment_max_age_s: float = setting(60.0, positive(86_400))
     fields: tuple[str, ...] = setting(FIELDS, read_fields)
     payload_hash: str = setting("xxh3_64", choice(("xxh3_64", "sha256")))

@@ -9,10 +9,12 @@ aside too.
 from __future__ import annotations
 
 import gzip
+import io
 import logging
-import zlib
+from collections.abc import Iterator
 
 from offpath.handler.prediction_log.segment import (
+    MOST_OBJECT_BYTES,
     SPOOL_SUFFIX,
     TORN_SUFFIX,
     SealedSegment,
@@ -24,6 +26,11 @@ LOGGER = logging.getLogger(__name__)
 # Level 1 takes a third of level 6's CPU for about a tenth more bytes; inference needs the cores.
 GZIP_LEVEL = 1
 ZSTD_LEVEL = 3
+
+# A record with 20,000 labels takes 1 MB; parsed JSON takes up to 25 times its text's memory.
+MOST_RECORD_BYTES = 4 << 20
+# Level 3 needs 2 MiB. A hostile frame may ask for 128 MiB.
+ZSTD_WINDOW_BYTES = 8 << 20
 
 CONTENT_ENCODINGS = {"gzip": "gzip", "zstd": "zstd", "none": None}
 
@@ -58,33 +65,48 @@ def compress(data: bytes, name: str) -> bytes:
 
 
 class DamagedObject(ValueError):
-    """An object of the log that cannot be decompressed."""
+    """An object of the log that cannot be decompressed, or is larger than any of ours."""
 
 
-def decompress(data: bytes, name: str) -> bytes:
-    """Returns the lines of an object of the log.
+def unpack_lines(data: bytes, name: str) -> Iterator[bytes]:
+    """Yields the lines of an object of the log. Memory holds a single line.
 
     Raises:
-        DamagedObject: the object is truncated or not compressed as its name says.
+        DamagedObject: the object is truncated, not compressed as its name says, or too large.
     """
-    if name == "gzip":
-        try:
-            return gzip.decompress(data)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DamagedObject(str(error)) from error
-    if name == "zstd":
-        import zstandard
+    total = 0
+    for line in _decompress(data, name):
+        total += len(line)
+        if len(line) > MOST_RECORD_BYTES:
+            raise DamagedObject(f"a line has more than {MOST_RECORD_BYTES} bytes")
+        if total > MOST_OBJECT_BYTES:
+            raise DamagedObject(f"its lines have more than {MOST_OBJECT_BYTES} bytes")
+        yield line.removesuffix(b"\n")
 
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            lines = frame.decompress(data)
-        except zstandard.ZstdError as error:
-            raise DamagedObject(str(error)) from error
-        # A truncated frame is no error to the library.
-        if not frame.eof:
-            raise DamagedObject("the zstd frame is truncated")
-        return lines
-    return data
+
+def _decompress(data: bytes, name: str) -> Iterator[bytes]:
+    """Yields lines, and the beginning of a line that is too long."""
+    file: io.BufferedIOBase = io.BytesIO(data)
+    missing = 0
+    try:
+        if name == "gzip":
+            file = gzip.GzipFile(fileobj=file)
+        elif name == "zstd":
+            import zstandard
+
+            # A truncated frame is no error to the library, but each frame of ours says its size.
+            missing = zstandard.frame_content_size(data)
+            frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+            file = io.BufferedReader(frame.stream_reader(data))
+        while line := file.readline(MOST_RECORD_BYTES + 1):
+            missing -= len(line)
+            yield line
+    except (
+        Exception
+    ) as error:  # zlib's and zstandard's errors have no base but Exception
+        raise DamagedObject(str(error)) from error
+    if missing > 0:
+        raise DamagedObject("the zstd frame is truncated")
 
 
 def pack_segment(segment: SealedSegment) -> tuple[bytes, int]:
@@ -113,14 +135,13 @@ def split_torn(data: bytes) -> tuple[bytes, bytes]:
     """Splits a segment's bytes into (complete lines, everything else)."""
     end = data.rfind(b"\n") + 1
     lines, torn = data[:end], data[end:]
-    good: list[bytes] = []
-    bad: list[bytes] = []
-    for line in lines.splitlines(keepends=True):
+    good, bad = bytearray(), bytearray()
+    for line in io.BytesIO(lines):
         is_record = line.startswith(b"{") and line.endswith(b"}\n") and 0 not in line
-        (good if is_record else bad).append(line)
+        (good if is_record else bad).extend(line)
     if not bad:
         return lines, torn
-    return b"".join(good), b"".join(bad) + torn
+    return bytes(good), bytes(bad) + torn
 
 
 def _set_aside(segment: SealedSegment, torn: bytes) -> None:

@@ -23,6 +23,8 @@ SUFFIX_BY_COMPRESSION = {"gzip": ".gz", "zstd": ".zst", "none": ""}
 SPOOL_SUFFIX = ".spool"
 TORN_SUFFIX = ".torn"
 ASIDE_SUFFIX = ".aside"
+# Memory of whoever reads a segment or an object. Ours have 8 MiB unless the settings say otherwise.
+MOST_OBJECT_BYTES = 128 << 20
 # Errors of a disk that takes no more data.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -203,7 +205,8 @@ def list_segments(folder: Path) -> list[SealedSegment]:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        if name is None or not _is_own_file(status, uid):
+        is_too_large = status.st_size > MOST_OBJECT_BYTES
+        if name is None or is_too_large or not _is_own_file(status, uid):
             continue
         # The file system knows only the time of the last append, which is converted to monotonic
         # time.

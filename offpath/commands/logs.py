@@ -170,13 +170,13 @@ def status(spool: Path, as_json: bool) -> None:
         return
     click.echo(f"spool {spool}")
     for sink in sinks:
-        click.echo(f"\n{sink['uri'] or 'unknown sink (no sink.json)'}")
+        click.echo(f"\n{printable(sink['uri'] or 'unknown sink (no sink.json)')}")
         table = Table(show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in sink.items():
             if name in STATUS_ROWS:
-                text = "-" if value is None else str(value)
+                text = "-" if value is None else printable(str(value))
                 table.add_row(STATUS_ROWS[name], Text(text))
         Console().print(table)
 
@@ -316,7 +316,7 @@ def _check_damage(damage: list[str]) -> None:
 
 def _list_ids(what: str, ids: list[str]) -> None:
     for event_id in ids[:LISTED_IDS]:
-        click.echo(f"{what}: {event_id}")
+        click.echo(f"{what}: {printable(event_id)}")
     if len(ids) > LISTED_IDS:
         click.echo(
             f"{what}: and {len(ids) - LISTED_IDS} more (all of them with --json)"

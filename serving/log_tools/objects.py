@@ -10,8 +10,11 @@ from typing import Any, Protocol
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
-from offpath.handler.prediction_log.packing import DamagedObject, decompress
-from offpath.handler.prediction_log.segment import SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
+from offpath.handler.prediction_log.segment import (
+    MOST_OBJECT_BYTES,
+    SUFFIX_BY_COMPRESSION,
+)
 from offpath.handler.prediction_log.sinks import (
     make_client_config,
     split_file_uri,
@@ -30,10 +33,10 @@ class LogStore(Protocol):
         """Yields the keys that start with `below`, in order."""
 
     def get(self, key: str) -> bytes:
-        """Returns the decompressed lines of an object.
+        """Returns an object as it is stored.
 
         Raises:
-            DamagedObject: it cannot be decompressed.
+            DamagedObject: it is larger than `MOST_OBJECT_BYTES`.
         """
 
 
@@ -73,7 +76,9 @@ class S3Store:
 
     def get(self, key: str) -> bytes:
         answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
-        return decompress(answer["Body"].read(), compression_of(key))
+        check_size(answer["ContentLength"])
+        stored: bytes = answer["Body"].read()
+        return stored
 
 
 class FileStore:
@@ -91,7 +96,8 @@ class FileStore:
         yield from sorted(key for key in keys if key.startswith(below))
 
     def get(self, key: str) -> bytes:
-        return decompress((self.folder / key).read_bytes(), compression_of(key))
+        check_size((self.folder / key).stat().st_size)
+        return (self.folder / key).read_bytes()
 
 
 def open_store(settings: PredictionLogSettings) -> LogStore:
@@ -148,14 +154,33 @@ def compression_of(key: str) -> str:
     return by_suffix.get(Path(key).suffix, "none")
 
 
+def check_size(stored_bytes: int) -> None:
+    """Raises DamagedObject for an object that would take too much memory."""
+    if stored_bytes > MOST_OBJECT_BYTES:
+        raise DamagedObject(f"it has more than {MOST_OBJECT_BYTES} bytes")
+
+
+def get_lines(store: LogStore, key: str) -> Iterator[bytes]:
+    """Downloads an object and checks it as a whole. Reading its lines unpacks them again.
+
+    Raises:
+        DamagedObject: it cannot be decompressed, or is too large.
+    """
+    stored = store.get(key)
+    compression = compression_of(key)
+    for _ in unpack_lines(stored, compression):
+        pass
+    return unpack_lines(stored, compression)
+
+
 def get_all(
     store: LogStore, keys: list[str]
-) -> Iterator[tuple[str, bytes | DamagedObject]]:
+) -> Iterator[tuple[str, Iterator[bytes] | DamagedObject]]:
     """Yields (key, lines or damage) of the objects in order, and downloads some objects ahead."""
 
-    def get(key: str) -> bytes | DamagedObject:
+    def get(key: str) -> Iterator[bytes] | DamagedObject:
         try:
-            return store.get(key)
+            return get_lines(store, key)
         except DamagedObject as error:
             return error
 

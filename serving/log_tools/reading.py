@@ -22,6 +22,9 @@ _PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl(\.gz|\.zst)
 # corrected clock may put it into a neighbouring hour.
 SLACK = timedelta(hours=1)
 LISTED_DAMAGE = 20
+# Of one object, so that a hostile one does not fill the memory with its errors.
+MOST_DAMAGED_LINES = 1000
+REST = f"{MOST_DAMAGED_LINES} of its lines are no records, and the rest was not read"
 
 Progress = Callable[[int, int], None]
 
@@ -122,11 +125,16 @@ def read_records(
             if isinstance(lines, DamagedObject):
                 on_damage(f"{key}: {lines}")
                 continue
-            for number, line in enumerate(lines.splitlines(), start=1):
+            damaged = 0
+            for number, line in enumerate(lines, start=1):
                 try:
                     record = _parse_record(line)
                 except (ValueError, RecursionError) as error:
                     on_damage(f"{key} line {number}: {error}")
+                    damaged += 1
+                    if damaged == MOST_DAMAGED_LINES:
+                        on_damage(f"{key}: {REST}")
+                        break
                     continue
                 if period.holds(record):
                     yield record
@@ -144,7 +152,7 @@ def _parse_record(line: bytes) -> dict[str, Any]:
         ValueError: the line is not JSON, or lacks what each record has.
         RecursionError: its JSON is nested too deeply.
     """
-    record = json.loads(line)
+    record = json.loads(line.decode())
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     for name in ("event_id", "inference_time"):

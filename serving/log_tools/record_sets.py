@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timezone
@@ -13,8 +14,15 @@ from typing import Any
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.handler.stages import Stage
-from offpath.serving.log_tools.objects import DOWNLOADS_AT_ONCE, LogStore, explain
+from offpath.serving.log_tools.objects import (
+    DOWNLOADS_AT_ONCE,
+    LogStore,
+    explain,
+    get_lines,
+)
 from offpath.serving.log_tools.reading import (
+    MOST_DAMAGED_LINES,
+    REST,
     Period,
     Progress,
     find_damage,
@@ -23,6 +31,12 @@ from offpath.serving.log_tools.reading import (
 
 FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
 FILTERS = ("since", "until", "model", "version")
+# Each thread holds the text of one part of an object, and DuckDB what it parses from it.
+PART_BYTES = 8 << 20
+# JSON can express lone surrogates, which make DuckDB fail. The group matches what must stay.
+_SURROGATE = re.compile(
+    r"(\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F]\w\w"
+)
 # More than this, DuckDB writes to the database's folder.
 MEMORY_LIMIT = "1GB"
 STAGES = [stage.value for stage in Stage]
@@ -137,14 +151,22 @@ def _load_store(
 
     def load(key: str) -> list[str]:
         """Inserts an object's records and returns its damage."""
+        damage: list[str] = []
         try:
-            data = store.get(key)
+            done = 0
+            for lines in _split_lines(get_lines(store, key)):
+                damage += load_part(key, lines, done)
+                done += len(lines)
+                if len(damage) >= MOST_DAMAGED_LINES:
+                    return [*damage[:MOST_DAMAGED_LINES], f"{key}: {REST}"]
         except DamagedObject as error:
             return [f"{key}: {error}"]
-        if not data:
-            return []
+        return damage
+
+    def load_part(key: str, lines: list[bytes], done: int) -> list[str]:
         # Bytes that are no UTF-8 become \xNN, which is not JSON either.
-        text = data.removesuffix(b"\n").decode(errors="backslashreplace")
+        text = b"\n".join(lines).decode(errors="backslashreplace")
+        text = _SURROGATE.sub(lambda match: match[1] or r"\ufffd", text)
         with database.cursor() as cursor:
             cursor.execute(_PARSE, [text])
             for name in names_of[key]:
@@ -152,8 +174,10 @@ def _load_store(
                 cursor.execute(f"INSERT INTO records {_KEEP}", filters)
             bad = cursor.execute(f"SELECT number FROM part WHERE NOT ({_IS_RECORD})")
             numbers = sorted(number for (number,) in bad.fetchall())
-        lines = data.split(b"\n") if numbers else []
-        return [f"{key} line {n}: {find_damage(lines[n - 1])}" for n in numbers]
+        return [
+            f"{key} line {done + n}: {find_damage(lines[n - 1])}"
+            for n in numbers[:MOST_DAMAGED_LINES]
+        ]
 
     pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE)
     try:
@@ -169,6 +193,20 @@ def _load_store(
         raise explain(error, store.uri) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _split_lines(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields the lines in parts of a little more than `PART_BYTES`."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line) + 1
+        if size > PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _bind(name: str, one: RecordSet) -> dict[str, Any]:

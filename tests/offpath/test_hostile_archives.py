@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from offpath.serving.printable import CONTROL
+from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run
 from tests.support.hostile_archives import (
     CLASS_FILE,
@@ -50,7 +50,7 @@ def test_every_reader_refuses_it_and_runs_none_of_it(
         assert done.code in (1, 2), (reader, done.err)
         said = done.out + done.err
         assert len(done.err.splitlines()) <= 3, (reader, done.err)
-        assert not CONTROL.search(said.replace("\n", "")), reader
+        assert not UNPRINTABLE.search(said.replace("\n", "")), reader
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.mar"]
 
 
@@ -102,4 +102,4 @@ def test_what_an_archive_says_reaches_the_terminal_escaped(
     pack(tmp_path / "a.mar", {"model": model}, {"c.yaml": config})
     done = run("check", "a.mar")
     assert "\\x1b[2Jowned" in done.out
-    assert not CONTROL.search(done.out.replace("\n", ""))
+    assert not UNPRINTABLE.search(done.out.replace("\n", ""))

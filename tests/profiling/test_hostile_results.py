@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from offpath.serving.printable import CONTROL
+from offpath.serving.printable import UNPRINTABLE
 from tests.offpath.conftest import Run, run  # noqa: F401
 
 FOLDER = Path(__file__).parents[2] / "profiling" / "results"
@@ -67,7 +67,7 @@ def test_names_of_a_result_are_text_everywhere(
     assert done.code == 0, done.err
     shown = run("bench", "show", "a.json", "--markdown")
     for said in (done.out, done.err, shown.out):
-        assert not CONTROL.search(said.replace("\n", ""))
+        assert not UNPRINTABLE.search(said.replace("\n", ""))
     page = Path("a.html").read_text(encoding="utf-8")
     assert MARK in page and Elements(page).found == []
     assert Elements(Path("a.svg").read_text(encoding="utf-8")).found == []

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.prediction_log.packing import decompress
+from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.profiling.servers.s3_servers import S3Server
 
 
@@ -29,8 +29,7 @@ class Bucket:
         rows = []
         for key in self.keys():
             body = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
-            lines = decompress(body, "gzip").splitlines()
-            rows.extend(json.loads(line) for line in lines)
+            rows.extend(json.loads(line) for line in unpack_lines(body, "gzip"))
         return rows
 
     def event_counts(self) -> Counter[str]:
@@ -50,5 +49,5 @@ def read_out(folder: Path) -> Counter[str]:
         json.loads(line)["event_id"]
         for path in folder.glob("dt=*/hour=*/*.jsonl.gz")
         if path.is_file()
-        for line in decompress(path.read_bytes(), "gzip").splitlines()
+        for line in unpack_lines(path.read_bytes(), "gzip")
     )

@@ -20,7 +20,7 @@ import pytest
 from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.owner import count_bytes
-from offpath.handler.prediction_log.packing import decompress
+from offpath.handler.prediction_log.packing import unpack_lines
 from offpath.handler.prediction_log.spool import MOST_SEALED_BY_AGE, Spool
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.bucket import read_out
@@ -466,6 +466,6 @@ def test_closing_delivers_waiting_records(
     log.close()
 
     (path,) = tmp_path.glob("out/dt=*/hour=*/*")
-    lines = decompress(path.read_bytes(), compression).splitlines()
+    lines = list(unpack_lines(path.read_bytes(), compression))
     assert [json.loads(line)["event_id"] for line in lines] == ["e1", "e2"]
     assert log.counters().spool_bytes == 0

@@ -1,0 +1,168 @@
+"""Objects and spools that a stranger has written: nothing ends a command or fills its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from offpath.handler.prediction_log.packing import compress
+from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES
+from offpath.serving.log_tools.reading import MOST_DAMAGED_LINES
+from tests.offpath.commands.test_logs import (  # noqa: F401
+    Logs,
+    StartWorker,
+    check_damage,
+    kill,
+    logs,
+    record,
+    start_worker,
+    write_log,
+)
+from tests.offpath.conftest import Run
+from tests.support.moto_server import run_moto
+
+RECORD = b'{"event_id":"x","inference_time":"2026-11-21T03:51:42Z"}'
+LONG_LINE = bytes(32 << 20)
+MANY_LINES = (RECORD.ljust(1 << 20) + b"\n") * (MOST_OBJECT_BYTES // (1 << 20) + 1)
+NO_RECORDS = b"{}\n" * (1 << 17)
+
+
+def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) -> None:
+    bad = "cat\ud800"
+    records = [record(bad, user_id=bad, predictions=[(bad, 0.5)]) for _ in range(2)]
+    uri = write_log(tmp_path / "out", records)
+    (tmp_path / "ids").write_text("x\n")
+
+    read = run("logs", "read", uri)
+    lines = run("logs", "read", uri, "--json").out.splitlines()
+    verify = run("logs", "verify", uri, "--ids", tmp_path / "ids")
+    html = tmp_path / "report.html"
+    report = run("logs", "report", "--a", uri, "--b", uri, "--html", html)
+
+    assert read.code == 0 and read.out.count(r"cat\ud800 0.500") == 2
+    assert [json.loads(line)["event_id"] for line in lines] == [bad, bad]
+    assert verify.code == 1 and r"double: cat\ud800" in verify.out
+    assert report.code == 0 and "cat\ufffd" in report.out
+    assert "cat\ufffd" in html.read_text()
+
+
+def test_bytes_that_are_no_utf_8_are_damage_to_every_reader(
+    run: Run, tmp_path: Path
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression="none")
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    path.write_bytes(RECORD.replace(b"x", b"\xed\xa0\x80") + b"\n" + path.read_bytes())
+
+    read = run("logs", "read", uri)
+    report = run("logs", "report", "--a", uri, "--b", uri)
+
+    assert read.code == report.code == 1
+    assert "line 1: " in read.err and read.err == report.err
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        pytest.param(LONG_LINE, "a line has more than", id="one-line"),
+        pytest.param(MANY_LINES, "more than 134217728 bytes", id="many-lines"),
+        pytest.param(NO_RECORDS, f"{MOST_DAMAGED_LINES} of its", id="no-records"),
+    ],
+)
+def test_bomb_is_named_and_the_rest_is_read(
+    run: Run,
+    logs: Logs,  # noqa: F811
+    tmp_path: Path,
+    compression: str,
+    content: bytes,
+    why: str,
+) -> None:
+    uri = write_log(tmp_path / "out", [record("a")], compression=compression)
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    bomb = path.with_name(f"0{path.name}")
+    bomb.write_bytes(compress(content, compression))
+
+    tracemalloc.start()
+    done = run("logs", "read", uri, "--json")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    listed = f"{MOST_DAMAGED_LINES + 1} objects" if content is NO_RECORDS else bomb.name
+    assert done.code == 1 and listed in done.err and '"event_id":"a"' in done.out
+    assert peak_bytes < (16 << 20) + bomb.stat().st_size
+    assert why in done.err or content is NO_RECORDS
+    report = run("logs", "report", "--a", uri, "--b", uri, "--json")
+    assert report.err == done.err
+    assert json.loads(report.out)["sets"]["a"]["records"] == 1
+
+
+def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
+    logs: Logs,  # noqa: F811
+    tmp_path: Path,
+    start_worker: StartWorker,  # noqa: F811
+) -> None:
+    kill(start_worker("a"))
+    (segment,) = tmp_path.glob("spool/*/*/*.spool")
+    huge = segment.with_name(segment.name.replace("-0000", "-0009"))
+    huge.touch()
+    os.truncate(huge, MOST_OBJECT_BYTES + 1)
+
+    done = logs("ship", "--spool", tmp_path / "spool", "--json")
+
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["shipped_records"] == 1
+    (aside,) = tmp_path.glob("spool/*/*.aside")
+    assert aside.stat().st_size > MOST_OBJECT_BYTES
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        pytest.param({"uri": "s3://b/\ud800\x1b[2J"}, id="sink"),
+        pytest.param({"message": "\ud800\x1b[2J"}, id="error"),
+    ],
+)
+def test_poisoned_notes_of_a_spool_reach_no_terminal(
+    logs: Logs,
+    tmp_path: Path,
+    start_worker: StartWorker,
+    poison: dict[str, str],  # noqa: F811
+) -> None:
+    kill(start_worker("a"))
+    (sink,) = tmp_path.glob("spool/*")
+    name = "sink.json" if "uri" in poison else "last-error.json"
+    (sink / name).write_text(json.dumps(poison))
+
+    for command in ("status", "ship"):
+        done = logs(
+            command,
+            "--spool",
+            tmp_path / "spool",
+            *["--timeout-s=0"] * (command == "ship"),
+        )
+        assert done.code < 2 and "\x1b" not in done.out + done.err
+
+
+@pytest.mark.s3
+def test_a_poisoned_bucket_is_read_but_for_its_bombs(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned = RECORD.replace(b'"x"', rb'"cat\ud800"')
+    objects = {"1": poisoned, "2": LONG_LINE, "3": RECORD}
+    with run_moto() as server:
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        client = server.client()
+        client.create_bucket(Bucket="log")
+        for name, content in objects.items():
+            key = f"dt=2026-11-21/hour=03/{name}.jsonl.gz"
+            client.put_object(Bucket="log", Key=key, Body=compress(content, "gzip"))
+        where = ("s3://log/", "--endpoint-url", server.endpoint_url)
+        done = run("logs", "read", *where)
+
+    assert done.code == 1 and "1 objects" in done.err and "/2.jsonl.gz" in done.err
+    assert r"cat\ud800" in done.out and " x " in done.out
