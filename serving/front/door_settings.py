@@ -51,7 +51,7 @@ class DoorSettings:
         buffer_bytes: a body is written to its file in pieces of this size. Only measurements change
             it; it has no option.
         pages: files of the page that the door shows at /; only `offpath demo` has them.
-        verbose: logs every request to `front-access.log`, every complaint to `front.log`.
+        verbose: logs every request to `front-access.log`.
     """
 
     host: str = LOOPBACK

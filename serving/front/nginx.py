@@ -21,6 +21,8 @@ OLDEST = (1, 22, 0)
 # Folders of a system's nginx that are not on every user's PATH.
 SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/local/nginx/sbin"
 VERSION = re.compile(r"nginx/(\d+)\.(\d+)\.(\d+)")
+# Logs have mode 0640: only the user and the group of `offpath serve` read them.
+UMASK = 0o027
 POLL_S = 0.05
 STOP_TIMEOUT_S = 5.0
 # Added to worker_shutdown_timeout, at which nginx closes the connections that are left.
@@ -122,7 +124,10 @@ class Nginx:
         Raises:
             ExpectedError: nginx rejects it; the message has its output.
         """
-        done = subprocess.run(self._command("-t"), capture_output=True, text=True)
+        # This creates the logs.
+        done = subprocess.run(
+            self._command("-t"), capture_output=True, text=True, umask=UMASK
+        )
         if done.returncode != 0:
             raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
 
@@ -136,6 +141,7 @@ class Nginx:
                 stderr=log,
                 # Ctrl-C reaches only this process, which then ends the whole session.
                 start_new_session=True,
+                umask=UMASK,
             )
         self._guard = Guard(self._process.pid, *self._folders)
 

@@ -335,7 +335,6 @@ def _values(
         "connections": str(min(CONNECTIONS, files * 2 // 3)),
         "drain_s": str(settings.drain_s),
         "error_log": _quote(place.log / ERROR_LOG),
-        "log_level": "info" if settings.verbose else "crit",
         "access_log": access_log if settings.verbose else "",
         "buffer_bytes": str(settings.buffer_bytes),
         "max_body_bytes": str(behind.max_body_bytes),

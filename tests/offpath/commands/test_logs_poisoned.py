@@ -127,10 +127,10 @@ def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     ],
 )
 def test_poisoned_notes_of_a_spool_reach_no_terminal(
-    logs: Logs,
+    logs: Logs,  # noqa: F811
     tmp_path: Path,
-    start_worker: StartWorker,
-    poison: dict[str, str],  # noqa: F811
+    start_worker: StartWorker,  # noqa: F811
+    poison: dict[str, str],
 ) -> None:
     kill(start_worker("a"))
     (sink,) = tmp_path.glob("spool/*")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
+from offpath.serving.process.ports import resolve_ports
+from tests.support.eventually import eventually
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
@@ -87,6 +91,46 @@ def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     ]
     assert {body["code"] for body in bodies} == set(ERRORS)
     assert all(set(body) == {"code", "type", "message"} for body in bodies)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_log_holds_a_token_or_a_control_character(
+    place: DoorPlace, verbose: bool
+) -> None:
+    port = resolve_ports("127.0.0.1", [0])[0]
+    settings = DoorSettings(port=port, tokens=place.run / "t", verbose=verbose)
+    path = write_config(place, settings, BEHIND, WHEEL, ["s3cret-of-alice00"])
+    nginx = Nginx(WHEEL, path, place.log / "front.log", ())
+    token = b"Authorization: Bearer s3cret-of-alice00\r\n"
+    heads = [token * 2, token.replace(b":", b"\x1b\x07:"), b"\x1b\x07" + token]
+    nginx.check()
+    nginx.start()
+    try:
+        for head in heads:
+            client = eventually(lambda: connect(port))
+            with client:
+                client.sendall(b"GET /\x1b\x07 HTTP/1.1\r\n\r\n")
+                assert b" 400 " in client.recv(100)
+            with eventually(lambda: connect(port)) as client:
+                client.sendall(b"GET /models HTTP/1.1\r\nHost: a\r\n%b\r\n" % head)
+                assert client.recv(100)
+    finally:
+        nginx.stop()
+
+    logs = sorted(place.log.glob("front*.log"))
+    assert len(logs) == 1 + verbose
+    for log in logs:
+        assert not re.search(rb"[\x00-\x08\x0b-\x1f]|s3cret", log.read_bytes())
+        assert log.stat().st_mode & 0o777 == 0o640
+    assert (
+        not verbose or b"GET /models" in (place.log / "front-access.log").read_bytes()
+    )
+
+
+def connect(port: int) -> socket.socket | None:
+    with contextlib.suppress(OSError):
+        return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return None
 
 
 @pytest.mark.parametrize("log", ['a"b', "a$b", "a;b", "a\nb"])
