@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ NEEDED_FILES = {
 }
 # Keys of these files that name code or change the weights.
 REFUSED_KEYS = ("auto_map", "quantization_config")
+# Keys whose value transformers passes on to timm.create_model. Older versions of timm unpickle the
+# file at `checkpoint_path`; other arguments name files, folders and repositories too.
+TIMM_ARGUMENTS = ("model_args", "backbone_kwargs")
+NAMES_A_FILE = re.compile("path|file|dir|url|hub|pretrained|custom_load")
 # Steps of an image processor that have settings of ours, or that concern no pixels.
 KNOWN_STEPS = frozenset(
     """do_resize do_center_crop do_rescale do_normalize do_convert_rgb do_flip_channel_order
@@ -126,7 +131,10 @@ def _check_files(folder: Path) -> None:
     def check(part: dict[str, Any]) -> dict[str, Any]:
         for key, value in part.items():
             is_hub = key.endswith("_implementation") and "/" in str(value)
-            if is_hub or key in REFUSED_KEYS and value:
+            # timm's names have no scheme, such as local-dir: or hf-hub:.
+            is_hub |= key in ("architecture", "backbone") and ":" in str(value)
+            is_file = key in TIMM_ARGUMENTS and _has_file(value)
+            if is_hub or is_file or key in REFUSED_KEYS and value:
                 raise WrongOption(
                     f"{where}: {name} has {key!r}, which asks for code or weights of another kind; "
                     "accepted: models that transformers itself defines, in fp32, fp16 or bf16"
@@ -139,6 +147,16 @@ def _check_files(folder: Path) -> None:
             json.loads(path.read_text("utf-8"), object_hook=check)
         except ValueError as error:
             raise WrongOption(f"{where}: {name} is not JSON: {error}") from error
+
+
+def _has_file(arguments: object) -> bool:
+    """Tells whether an argument names a file. `drop_path_rate` is a number."""
+    if isinstance(arguments, list):
+        return any(map(_has_file, arguments))
+    return isinstance(arguments, dict) and any(
+        _has_file(value) or NAMES_A_FILE.search(key) and isinstance(value, (str, dict))
+        for key, value in arguments.items()
+    )
 
 
 def _import_transformers() -> Any:

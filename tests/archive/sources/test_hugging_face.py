@@ -139,6 +139,22 @@ BY_NAME: dict[str, tuple[str, Spoil, str]] = {
         lambda it: it.update(attn_implementation="someone/kernel"),
         "'attn_implementation', which asks for code",
     ),
+    **{
+        f"timm: {json.dumps(update)}": (
+            "config.json",
+            lambda it, update=update: it.update(model_type="timm_wrapper", **update),
+            f"'{next(iter(update))}', which asks for code",
+        )
+        for update in (
+            {"model_args": {"checkpoint_path": "evil.pth"}},
+            {"model_args": {"cache_dir": "/tmp/evil"}},
+            {"model_args": {"pretrained_cfg": "evil"}},
+            {"model_args": {"pretrained_cfg_overlay": {"file": "evil.pth"}}},
+            {"backbone_kwargs": {"checkpoint_path": "evil.pth"}},
+            {"architecture": "local-dir:/tmp/evil"},
+            {"architecture": "hf-hub:someone/evil"},
+        )
+    },
     "quantised": (
         "config.json",
         lambda it: it.update(quantization_config={"quant_method": "awq"}),
