@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ module = importlib.import_module(sys.argv[1])
 own = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
 make_with_weights(own[0], sys.argv[2])
 """
+# OSError, ImportError and the subclasses of them that a missing file causes.
+FILE_ERROR = re.compile(r"(File|Module)NotFound|Import|OS|NotADirectory|IsADirectory")
 
 
 def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None:
@@ -49,8 +52,13 @@ def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None
     if done.returncode == 0:
         return
     reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+    is_file = FILE_ERROR.match(reason)
+    cure = (
+        "add the files that its code reads with --extra-file and open them beside __file__, and "
+        "pass a Hugging Face folder as --model FOLDER"
+        if is_file
+        else "a worker would fail in the same way, because it imports the model's file alone"
+    )
     raise WrongOption(
-        f"the model can be made here, but not from the archive alone: {reason}; add the files that "
-        "its code reads with --extra-file and open them beside __file__, and pass a Hugging Face "
-        "folder as --model FOLDER"
+        f"the model can be made here, but not from the archive alone: {reason}; {cure}"
     )

@@ -32,6 +32,7 @@ from offpath.archive.sources.named_models import (
 from offpath.archive.sources.onnx_file import read_onnx_input
 from offpath.handler.errors import WrongOption
 
+ERROR_SHOWN = 500
 KEYS_SHOWN = 5
 RANDOM_SEED = 0
 EXPORTED_FILE = MODELS_DIR / "exported.py"
@@ -185,7 +186,7 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource:
         state_dict = wanted.load()(module)
         definition = model.define(state_dict)
         module = definition.make()
-    _fit(module, state_dict, weights)
+    state_dict = _fit(module, state_dict, weights)
     source = _from_definition(definition, module, state_dict, model.file)
     if model.file is not None:
         return replace(source, labels=model.labels, handler=model.handler)
@@ -219,7 +220,7 @@ def _load_python(path: Path, attribute: str | None, wanted: _Wanted) -> ModelSou
         state_dict = _seed(definition.make)
     else:
         state_dict = find_weights(module)
-    _fit(module, state_dict, wanted.weights)
+    state_dict = _fit(module, state_dict, wanted.weights)
     imported = [name for name in definition.files if name != path.name]
     if imported:
         wanted.say(
@@ -249,12 +250,22 @@ def _seed(make: Callable[[], torch.nn.Module]) -> StateDict:
     return make().state_dict()
 
 
-def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
-    """Loads the weights into the model.
+def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDict:
+    """Loads the weights into the model and returns them by the names of its modules.
 
     Raises:
         WrongOption: names the keys that do not fit.
     """
+    if type(module).load_state_dict is not torch.nn.Module.load_state_dict:
+        # The class converts its checkpoints, as TorchServe's example of DenseNet does.
+        try:
+            module.load_state_dict(dict(state_dict))
+        except Exception as error:
+            raise WrongOption(
+                f"the weights {source} do not fit the model; its own load_state_dict fails with "
+                f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_SHOWN]}"
+            ) from error
+        return torch.nn.Module.state_dict(module)
     own = module.state_dict()
     missing = [key for key in own if key not in state_dict]
     unexpected = [key for key in state_dict if key not in own]
@@ -278,6 +289,7 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> None:
             f"the weights {source} do not fit the model; " + "; ".join(problems)
         )
     module.load_state_dict(dict(state_dict))
+    return state_dict
 
 
 def _load_script(path: Path) -> torch.nn.Module:

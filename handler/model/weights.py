@@ -60,5 +60,7 @@ def make_with_weights(
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     with RandomFillsSkipped():
         model = make_model()
-    model.load_state_dict(weights, assign=True)
+    # A class may override the method, to convert its old checkpoints and without `assign`. The
+    # archive's weights are converted already.
+    torch.nn.Module.load_state_dict(model, weights, assign=True)
     return model.float()  # a copy only if the weights were saved in half precision
