@@ -28,8 +28,11 @@ TIMEOUT = re.compile(r"[0-9]{1,9}")
 # Seconds with a fraction, or milliseconds.
 START = re.compile(r"(?:t=)?(?:([0-9]{10}\.[0-9]{1,6})|([0-9]{13}))")
 # Share of the difference by which a shorter batch lowers the expected time; a longer one raises it
-# at once. A mean would be too low for half of the batches.
+# at once, up to MOST_RAISED. A mean would be too low for half of the batches.
 FORGOTTEN = 1 / 32
+# One batch raises the expected time at most by this factor: a single costly image says little about
+# the next batches, and of several costly batches in a row the third or fourth is believed.
+MOST_RAISED = 2
 # A request that has waited for less than the rest of its time is always tried. Otherwise one slow
 # batch could make all later ones look hopeless, and nothing would show that they are not.
 MOST_EXPECTED = 0.9
@@ -63,7 +66,8 @@ class Deadlines:
 
     def learn(self, took_s: float) -> None:
         """Takes the seconds of a batch of which something was decoded."""
-        less_ms = self._expected_ms - 1e3 * took_s
+        took_ms = min(1e3 * took_s, MOST_RAISED * self._expected_ms or math.inf)
+        less_ms = self._expected_ms - took_ms
         self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)
 
     def _judge(

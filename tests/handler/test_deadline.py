@@ -100,3 +100,13 @@ def test_what_recent_batches_took_has_to_fit_in_and_is_forgotten() -> None:
     for _ in range(300):
         deadlines.learn(0.05)
     assert not is_late(deadlines, HALF_A_SECOND_AGO)
+
+
+def test_one_costly_batch_refuses_nobody_and_several_do() -> None:
+    deadlines = Deadlines(1000, lambda: NOW_S)
+    deadlines.learn(0.02)
+    deadlines.learn(1.5)
+    assert not is_late(deadlines, HALF_A_SECOND_AGO)
+    for _ in range(5):
+        deadlines.learn(1.5)
+    assert is_late(deadlines, HALF_A_SECOND_AGO)
