@@ -57,8 +57,9 @@ class ArchiveSpec:
     """Everything that goes into an archive.
 
     Attributes:
-        name: model name and file name.
+        name: model name.
         version: model version, as TorchServe registers it.
+        names_version: whether the file is `NAME-VERSION.mar` instead of `NAME.mar`.
         source: the loaded model.
         labels: names by class index; None for none.
         labels_source: where the labels come from, for messages.
@@ -80,6 +81,7 @@ class ArchiveSpec:
     handler: CustomHandler | None = None
     checks_answers: bool = False
     calibrate: Path | None = None
+    names_version: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class BuiltArchive:
 def build_archive(
     spec: ArchiveSpec, output: Path, force: bool = False, say: Say = say_nothing
 ) -> BuiltArchive:
-    """Builds `output/name.mar`.
+    """Builds the archive in the folder `output`.
 
     Args:
         say: told what the photographs showed, one line each.
@@ -103,7 +105,8 @@ def build_archive(
             file would shadow a module, the engine cannot be built, the folder cannot be written,
             or the archiver failed.
     """
-    target = find_target(spec.name, output, force)
+    version = spec.version if spec.names_version else None
+    target = find_target(spec.name, output, force, version)
     spec = _take_output(spec, say)
     classes = count_classes(spec.source.module, spec.config.handler.input_geometry)
     if spec.labels is not None:
@@ -142,18 +145,21 @@ def _take_output(spec: ArchiveSpec, say: Say) -> ArchiveSpec:
     )
 
 
-def find_target(name: str, output: Path, force: bool) -> Path:
-    """Returns the path of the archive to write.
+def find_target(
+    name: str, output: Path, force: bool, version: str | None = None
+) -> Path:
+    """Returns the path of the archive to write, with the version in its name if one is given.
 
     Raises:
-        WrongOption: TorchServe refuses the name, or the path is taken.
+        WrongOption: TorchServe refuses the name or the version, or the path is taken.
     """
-    if not NAME_PATTERN.fullmatch(name):
-        raise WrongOption(
-            f"--name {name!r}: accepted are letters, digits, '_', '-' and '.', with a letter or a "
-            "digit first"
-        )
-    target = output / f"{name}.mar"
+    for option, text in (("--name", name), ("--model-version", version)):
+        if text is not None and not NAME_PATTERN.fullmatch(text):
+            raise WrongOption(
+                f"{option} {text!r}: accepted are letters, digits, '_', '-' and '.', with a letter "
+                "or a digit first"
+            )
+    target = output / (f"{name}.mar" if version is None else f"{name}-{version}.mar")
     if target.is_dir():
         raise WrongOption(f"{target} is a folder; choose another --name or --output")
     if target.exists() and not force:

@@ -122,13 +122,19 @@ def read_archives(
         entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
 
     Raises:
-        WrongOption: a file is missing or not an archive.
+        WrongOption: a file is missing or not an archive, or two hold the same name and version.
     """
-    archives = []
+    archives: list[tuple[str, MarFile]] = []
     for entry in entries:
         name, _, file = entry.rpartition("=")
         archive = read_mar(model_store / file)
-        archives.append((name or archive.model_name, archive))
+        name, version = name or archive.model_name, archive.model_version
+        if any((name, version) == (one, it.model_version) for one, it in archives):
+            raise WrongOption(
+                f"two archives hold {name} {version}; rename one with NAME=PATH.mar, or build it "
+                "again with another version"
+            )
+        archives.append((name, archive))
     return archives
 
 

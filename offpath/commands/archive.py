@@ -145,11 +145,13 @@ if TYPE_CHECKING:  # these modules import torch
 )
 @click.option(
     "--name",
-    help="Name of the model and of the file.  [default: classifier, or the name in --from]",
+    help="Name of the model and of the file NAME.mar.  [default: classifier, or the name in "
+    "--from]",
 )
 @click.option(
     "--model-version",
-    help="The version that TorchServe shows.  [default: 1.0, or the version in --from]",
+    help="Version of the model; the file is then NAME-VERSION.mar, so that two versions can be "
+    "served from one folder.  [default: 1.0, or the version in --from]",
 )
 @click.option(
     "--output",
@@ -206,6 +208,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     from offpath.archive.sources.stock_archive import format_changes
 
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
+    version = options["model_version"]
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
@@ -216,7 +219,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
     name = options["name"] or "classifier"
-    find_target(name, options["output"], options["force"])
+    find_target(name, options["output"], options["force"], version)
     if old is not None:
         # What can be refused without running a stranger's code is refused before that.
         make_model_config(preset, server, settings)
@@ -236,6 +239,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         extra_files=options["extra_files"],
         checks_answers=True,
         calibrate=options["calibrate"],
+        names_version=version is not None,
     )
     built = build_archive(spec, options["output"], options["force"], _say)
     _say_where_it_runs(built.config.device_type)

@@ -72,7 +72,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
     """Numbers the workers of archives, each given with the name that its model is served under.
 
     Raises:
-        WrongOption: an archive has another handler, or two have the same name and version.
+        WrongOption: an archive has another handler, or a name that no path can hold.
     """
     models: list[ServedModel] = []
     next_slot = 0
@@ -83,11 +83,6 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
             raise WrongOption(
                 f"{archive.path} holds {name!r} {version!r}; a path of Granian's needs names of "
                 "letters, digits and ._-; choose one with NAME=PATH.mar"
-            )
-        same = [model for model in models if model.name == name]
-        if any(model.version == version for model in same):
-            raise WrongOption(
-                f"two archives hold {name} {version}; rename one with NAME=PATH.mar"
             )
         config = archive.model_config or {}
         settings = {key: _read(config, key) for key in DEFAULTS}
@@ -105,7 +100,7 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
                 config.get("deviceType"),
                 ids if is_device_ids(ids) else [],
                 next_slot,
-                not same,
+                all(model.name != name for model in models),
             )
         )
         next_slot = models[-1].slots.stop

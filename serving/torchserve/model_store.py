@@ -23,7 +23,7 @@ def find_models(
         links: folder for links to archives from several folders; empty or filled by this function.
 
     Raises:
-        WrongOption: an archive is missing, there is none, or two have the same file name.
+        WrongOption: an archive is missing, or there is none.
     """
     folders = [Path(entry) for entry in wanted if Path(entry).is_dir()]
     if folders and len(wanted) > 1:
@@ -43,8 +43,10 @@ def find_models(
         name, separator, target = entry.rpartition("=")
         named.append((name + separator, _find_archive(model_store, target)))
     parents = {path.resolve().parent for _, path in named}
-    store = parents.pop() if len(parents) == 1 else _link(named, links)
-    return store, tuple(f"{name}{path.name}" for name, path in named)
+    if len(parents) == 1:
+        return parents.pop(), tuple(f"{name}{path.name}" for name, path in named)
+    files = _link([path for _, path in named], links)
+    return links, tuple(f"{name}{files[path.resolve()]}" for name, path in named)
 
 
 def _list_archives(folder: Path) -> list[str]:
@@ -69,16 +71,17 @@ def _find_archive(model_store: Path, target: str) -> Path:
     return model_store / file
 
 
-def _link(named: Sequence[tuple[str, Path]], links: Path) -> Path:
-    by_file: dict[str, Path] = {}
-    for _, path in named:
-        own = path.resolve()
-        if by_file.setdefault(path.name, own) != own:
-            raise WrongOption(
-                f"two archives have the file name {path.name}; rename one of them"
-            )
-    for file, target in by_file.items():
+def _link(paths: Sequence[Path], links: Path) -> dict[Path, str]:
+    """Returns the name of each archive's link; of equal file names, later ones get a number."""
+    files: dict[Path, str] = {}
+    for path in paths:
+        file, number = path.name, 1
+        while file in files.values():
+            number += 1
+            file = f"{path.stem}-{number}.mar"
+        files.setdefault(path.resolve(), file)
+    for target, file in files.items():
         link = links / file
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-    return links
+    return files

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from offpath.archive import build
+from offpath.archive.mar_file import read_archives
 from offpath.archive.model_config import load_preset
 from tests.archive.conftest import THREE_CLASSES
 from tests.offpath.conftest import Done, Run
@@ -137,11 +138,20 @@ def test_a_file_of_the_model_cannot_be_added_again(
 
 def test_force_replaces_an_archive(archive: Archive, store: Path) -> None:
     assert archive().code == 0
-    assert "pass --force" in archive("--model-version", "2.0").err
-    assert archive("--model-version", "2.0", "--force").code == 0
-    with zipfile.ZipFile(store / "classifier.mar") as file:
-        manifest = json.loads(file.read("MAR-INF/MANIFEST.json"))
-    assert manifest["model"]["modelVersion"] == "2.0"
+    before = (store / "classifier.mar").read_bytes()
+    assert "pass --force" in archive("--batch-size", "2").err
+    assert (store / "classifier.mar").read_bytes() == before
+    assert archive("--batch-size", "2", "--force").code == 0
+    assert read_config(store / "classifier.mar")["batchSize"] == 2
+
+
+def test_a_second_version_is_a_second_file(archive: Archive, store: Path) -> None:
+    assert archive().code == archive("--model-version", "2.0").code == 0
+    archives = read_archives(store, ["classifier.mar", "classifier-2.0.mar"])
+    held = [(name, archive.model_version) for name, archive in archives]
+    assert held == [("classifier", "1.0"), ("classifier", "2.0")]
+    refused = archive("--model-version", "1/2")
+    assert refused.code == 2 and "--model-version '1/2': accepted" in refused.err
 
 
 def test_engine_travels_in_the_archive_with_its_settings(

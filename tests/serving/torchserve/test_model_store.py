@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from offpath.archive.mar_file import read_archives
 from offpath.handler.errors import ExpectedError
 from offpath.serving.torchserve.model_store import find_models
 from tests.support.echo_archive import write_mar
@@ -57,18 +58,29 @@ def test_archives_of_several_folders_are_linked_into_one(
         (["nope"], "no 'nope.mar' in .*it has one.mar, two.mar"),
         (["other/nope.mar"], "no archive at other/nope.mar"),
         (["{store}", "one"], "is a folder; name one folder"),
-        (
-            ["{store}/one.mar", "{other}/one.mar"],
-            "two archives have the file name one.mar",
-        ),
         (["{empty}"], "no .mar file in"),
     ],
 )
 def test_missing_and_ambiguous_archives_are_named(
     store: Path, links: Path, tmp_path: Path, wanted: list[str], message: str
 ) -> None:
-    write_mar(tmp_path / "other", "one")
     (tmp_path / "empty").mkdir()
-    names = {name: tmp_path / name for name in ("store", "other", "empty")}
+    names = {name: tmp_path / name for name in ("store", "empty")}
     with pytest.raises(ExpectedError, match=message):
         find_models(store, [one.format(**names) for one in wanted], links)
+
+
+def test_equal_file_names_of_different_folders_are_two_versions_of_a_model(
+    store: Path, links: Path, tmp_path: Path
+) -> None:
+    others = [
+        write_mar(tmp_path / name, "one", version=name) for name in ("2.0", "3.0")
+    ]
+    wanted = ("one", *map(str, others), str(others[0]))
+    for _ in range(2):  # a reload asks again
+        folder, found = find_models(store, wanted, links)
+    assert found == ("one.mar", "one-2.mar", "one-3.mar", "one-2.mar")
+    archives = read_archives(folder, found[:3])
+    assert [archive.model_version for _, archive in archives] == ["1.0", "2.0", "3.0"]
+    with pytest.raises(ExpectedError, match="two archives hold one 2.0"):
+        read_archives(folder, found)
