@@ -128,7 +128,9 @@ def build_archive(
         try:
             _put(partial, target)
         except OSError as error:
-            raise WrongOption(f"{target} cannot be written: {error}") from error
+            raise WrongOption(
+                f"{target} cannot be written: {error.strerror}"
+            ) from error
     return BuiltArchive(target, spec.config)
 
 

@@ -64,7 +64,7 @@ def load_preset(name: str) -> dict[str, Any]:
     """Reads an embedded preset by name, or a preset file.
 
     Raises:
-        WrongOption: there is no such preset, or the file is not a YAML mapping.
+        WrongOption: there is no such preset, or a setting in it is wrong.
     """
     embedded = PRESETS_DIR / f"{name}.yaml"
     path = embedded if embedded.is_file() else Path(name)
@@ -76,6 +76,10 @@ def load_preset(name: str) -> dict[str, Any]:
     preset = load_yaml(path.read_bytes(), str(path))
     if not isinstance(preset, dict):
         raise WrongOption(f"{path} must be a YAML mapping of settings")
+    try:
+        _check_given(preset)
+    except WrongOption as error:
+        raise WrongOption(f"--preset {str(path)!r}: {error}") from error
     return preset
 
 
@@ -109,13 +113,7 @@ def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     Raises:
         WrongOption: names the setting, its value and what is accepted.
     """
-    for key, value in settings.items():
-        if key != "handler":
-            _check_server_setting(key, value)
-    try:
-        handler = HandlerConfig.from_mapping(settings.get("handler"), environ={})
-    except ConfigError as error:
-        raise WrongOption(str(error)) from error
+    handler = _check_given(settings)
     missing = [key for key in SERVER_SETTINGS if key not in settings]
     if missing:
         raise WrongOption(f"the preset lacks {', '.join(missing)}; add them to it")
@@ -123,6 +121,17 @@ def check_model_config(settings: Mapping[str, Any]) -> ModelConfig:
     if least > most:
         raise WrongOption(f"minWorkers {least} is above maxWorkers {most}")
     return ModelConfig(dict(settings), handler)
+
+
+def _check_given(settings: Mapping[str, Any]) -> HandlerConfig:
+    """Checks the settings that are there; a preset may leave some to options."""
+    for key, value in settings.items():
+        if key != "handler":
+            _check_server_setting(key, value)
+    try:
+        return HandlerConfig.from_mapping(settings.get("handler"), environ={})
+    except ConfigError as error:
+        raise WrongOption(str(error)) from error
 
 
 def merge_preprocessing(

@@ -10,6 +10,7 @@ Every error names the key, the value and what is accepted.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,9 +47,11 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
         raise wrong(where, section, f"a mapping with {', '.join(readers)}")
     for key in section:
         if key not in readers:
-            raise ConfigError(
-                f"unknown key {key!r} in {where}; accepted: {', '.join(readers)}"
+            near = difflib.get_close_matches(str(key), readers, 1)
+            hint = (
+                f"did you mean {near[0]}" if near else f"accepted: {', '.join(readers)}"
             )
+            raise ConfigError(f"unknown key {key!r} in {where}; {hint}")
     return {
         key: readers[key](value, f"{where}.{key}") for key, value in section.items()
     }

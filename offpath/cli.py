@@ -7,6 +7,7 @@ condition holds); 2 wrong usage (an option, or a file that it names) or a missin
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import sys
@@ -14,7 +15,11 @@ import traceback
 
 import click
 
-from offpath.commands.explained_errors import explain_missing, explain_path
+from offpath.commands.explained_errors import (
+    explain_full,
+    explain_missing,
+    explain_path,
+)
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.serving.printable import printable_lines
 
@@ -46,6 +51,14 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], COMMANDS, 1)
+        if near and args[0] not in COMMANDS:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{near[0]}'?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -85,7 +98,8 @@ def run(argv: list[str] | None = None) -> None:
             if missing is not None:
                 sys.exit(say(missing))
         if isinstance(error, OSError):
-            unfit = explain_path(error, sys.argv[1:] if argv is None else argv)
+            arguments = sys.argv[1:] if argv is None else argv
+            unfit = explain_path(error, arguments) or explain_full(error)
             if unfit is not None:
                 sys.exit(say(unfit))
         traceback.print_exc()
@@ -96,6 +110,10 @@ def run(argv: list[str] | None = None) -> None:
 
 def say_usage(error: click.ClickException) -> int:
     """Prints click's message in one line and names the command whose --help explains it."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        # click sorts them by the alphabet.
+        near = difflib.get_close_matches(error.option_name, error.possibilities, 1, 0)
+        error = click.NoSuchOption(error.option_name, None, near, error.ctx)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "offpath"
     text = " ".join(error.format_message().split()).rstrip(".")

@@ -8,6 +8,7 @@ user is told what was removed.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,6 +106,11 @@ def _load_torch(path: Path, say: Say) -> object:
         if isinstance(loaded, Mapping):
             say(f"{path.name}: left out its objects of {names}; no code of them ran")
             return loaded
+    if not isinstance(refusal, pickle.UnpicklingError) or "truncated" in str(refusal):
+        raise WrongOption(
+            f"{path.name} is damaged, incomplete or no checkpoint "
+            f"({type(refusal).__name__}); copy or download it again"
+        ) from refusal
     raise WrongOption(
         f"{path.name} cannot be loaded with weights_only=True ({type(refusal).__name__}); save "
         "only the state dict: torch.save(model.state_dict(), FILE)"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from offpath.handler.errors import MissingPackage, WrongOption
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 
 # Extra of setup.cfg -> the modules that it installs, by the names that are imported.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -64,3 +65,14 @@ def explain_path(error: OSError, arguments: Iterable[str]) -> WrongOption | None
         if passed.is_relative_to(path) or path.is_relative_to(passed):
             return WrongOption(f"{error.filename!r}: {error.strerror}")
     return None
+
+
+def explain_full(error: OSError) -> ExpectedError | None:
+    """Turns the error of a disk without room into one that says which disk."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    place = error.filename2 or error.filename or tempfile.gettempdir()
+    return ExpectedError(
+        f"no room on the disk of {place} ({error.strerror}); make room there, or set TMPDIR to a "
+        "folder of another disk if it is the folder for temporary files"
+    )

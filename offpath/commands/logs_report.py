@@ -107,6 +107,8 @@ def report(
     _show(compared, {"a": text_a, "b": text_b}, damage, html_path, as_json)
     met = [said for one in thresholds if (said := _judge(one, compared))]
     problems = [f"--fail-if {'; '.join(met)}"] if met else []
+    empty = [side for side, it in compared.sets.items() if not it["records"]]
+    problems += [f"no records in --{side}, so nothing is compared" for side in empty]
     problems += [describe_damage(damage)] if damage else []
     if problems:
         raise ExpectedError("\n".join(problems))

@@ -132,8 +132,8 @@ class ServerExperiment:
         self.generator = find_generator(choices.load.generator)
         self.generator.check(choices.load)
         self.model = load_model(choices.model)
-        # A wrong name is refused before photographs are made, which takes a minute.
-        make_servers(choices.servers, self.model, count_cores(), choices.variants)
+        # Refused before photographs are made, which takes a minute.
+        self.find_adapters()
         self.workloads = {
             name: load_workload(name, choices.load.seed, observer.on_step)
             for name in choices.workloads

@@ -67,7 +67,7 @@ def test_delay_outside_its_range_is_refused(value: object) -> None:
         ({"deviceIds": [0, -1]}, {}, "deviceIds is .0, -1.; accepted: a list of GPUs"),
         ({"batch_size": 8}, {}, "unknown setting 'batch_size'; accepted: minWorkers"),
         ({3: 8}, {}, "unknown setting 3"),
-        ({}, {"topk": 3}, "unknown key 'topk' in handler; accepted: image_size"),
+        ({}, {"topk": 3}, "unknown key 'topk' in handler; did you mean top_k"),
         ({}, {"top_k": 0}, "handler.top_k is 0; accepted: an integer from 1"),
         ({}, {"prediction_log": 5}, "handler.prediction_log is 5; accepted: "),
     ],

@@ -68,7 +68,13 @@ def test_wrong_value_names_key_value_and_what_is_accepted(key: str, value: Any) 
         assert repr(value).strip("[]") in message.replace("(", "[").replace(")", "]")
 
 
-@pytest.mark.parametrize("key", ["topk", "Top_k", 1, None, ""])
+@pytest.mark.parametrize("key", ["topk", "Top_k"])
+def test_a_mistyped_key_names_the_right_one(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' in handler; did you mean top_k$"):
+        read({key: 1})
+
+
+@pytest.mark.parametrize("key", ["speed", 1, None, ""])
 def test_unknown_key_names_it_and_the_accepted_ones(key: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"unknown key {key!r}")) as caught:
         read({key: 1})

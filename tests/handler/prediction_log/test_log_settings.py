@@ -65,7 +65,7 @@ def test_s3_options_are_read() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"url": "s3://a"}, "unknown key 'url' in prediction_log; accepted: uri"),
+        ({"url": "s3://a"}, "unknown key 'url' in prediction_log; did you mean uri"),
         ({"uri": "gs://a"}, "prediction_log.uri is 'gs://a'; accepted: s3://bucket"),
         ({"uri": "file://relative"}, "prediction_log.uri is 'file://relative'"),
         ({"uri": True}, "prediction_log.uri is True"),
