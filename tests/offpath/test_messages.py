@@ -1,4 +1,4 @@
-"""What a user reads after a slip names the slip and its cure."""
+"""Messages after a slip name the slip and its cure."""
 
 from __future__ import annotations
 
