@@ -154,12 +154,13 @@ class OffpathClassifier(ImageClassifier):
         batch = None
         try:
             batch = self.preprocess(self._deadlines.refuse_late(data, headers))
-            replies = self.postprocess(self.inference(batch))
+            # Before explanations, whose failures say nothing about predictions.
+            if self.inference(batch).good():
+                self.health.note_success()
+            replies = self.postprocess(batch)
             replies = self._answer_other_requests(batch, data, context, replies)
         except Exception as error:
             return self._answer_failed(error, batch, data, context)
-        if self.health.failures and batch.good():
-            self.health.failures = 0
         return self._finish(batch, replies, data, context)
 
     def _finish(
@@ -220,8 +221,9 @@ class OffpathClassifier(ImageClassifier):
                 item.error = item_error
                 context.set_response_header(idx, "Retry-After", str(RETRY_AFTER_S))
         bodies = self._finish(batch, self.pipeline.postprocess(batch), data, context)
-        if isinstance(item_error, ModelOutOfMemory):
-            self._metrics.count("offpath_out_of_memory_total")
+        is_memory = isinstance(item_error, ModelOutOfMemory)
+        self._metrics.count("offpath_out_of_memory_total", is_memory)
+        if health.diagnosis is None and is_memory:
             logger.warning("a batch did not fit into memory: %s", describe_error(error))
         elif health.diagnosis is None:
             logger.warning("the model failed on a batch", exc_info=error)

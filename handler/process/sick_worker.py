@@ -1,7 +1,8 @@
 """Tells a model's errors apart, and ends a worker whose model cannot recover.
 
 A broken worker answers fastest, so most requests would go to it. On a sticky CUDA error every later
-call of the process fails, and only a new process helps. Out of memory is no such error.
+call of the process fails, and only a new process helps. Out of memory often passes, so it takes
+more batches in a row.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from offpath.handler.errors import ItemError, ModelFailed, ModelOutOfMemory
 
 # Batches in a row that fail in the model, on any device and with any error, before a worker ends.
 MOST_FAILURES_IN_A_ROW = 5
+# The same for batches that run out of memory, which often passes by itself.
+MOST_OUT_OF_MEMORY_IN_A_ROW = 10
 # A sick worker that gets no further batch ends after this time.
 IDLE_S = 1.0
 RETRY_AFTER_S = 1
@@ -52,13 +55,18 @@ class ModelHealth:
     """The failures of a worker's model, batch by batch.
 
     Attributes:
-        failures: batches in a row that failed; running out of memory neither counts nor resets.
+        failures: batches in a row that failed with another error than out of memory.
+        out_of_memory: batches that ran out of memory since the last one that succeeded.
         diagnosis: the reason to end this process, in one line; None while the model may recover.
     """
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.failures = self.out_of_memory = 0
         self.diagnosis: str | None = None
+
+    def note_success(self) -> None:
+        """Notes that the model answered a picture, which interrupts failures in a row."""
+        self.failures = self.out_of_memory = 0
 
     def fail_batch(self, error: Exception, is_model: bool = True) -> ItemError:
         """Notes that a batch failed, and frees the memory that it held.
@@ -73,16 +81,22 @@ class ModelHealth:
         """
         # The frames hold the batch's tensors.
         traceback.clear_frames(error.__traceback__)
+        last = describe_error(error)
         if is_out_of_memory(error):
             torch.cuda.empty_cache()  # does nothing on a CPU
+            self.out_of_memory += is_model
+            if self.out_of_memory >= MOST_OUT_OF_MEMORY_IN_A_ROW:
+                self.diagnosis = (
+                    f"{self.out_of_memory} batches in a row ran out of memory, the last"
+                    f" with {last}"
+                )
             return ModelOutOfMemory(
                 "the model ran out of memory on this batch; send the request again"
             )
         self.failures += is_model
         if is_sticky(error):
-            self.diagnosis = describe_error(error)
+            self.diagnosis = last
         elif self.failures >= MOST_FAILURES_IN_A_ROW:
-            last = describe_error(error)
             self.diagnosis = (
                 f"{self.failures} batches in a row failed, the last with {last}"
             )

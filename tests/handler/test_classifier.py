@@ -23,8 +23,12 @@ from offpath.handler.image.nvjpeg import DeviceDecoder
 from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
-from offpath.handler.process.sick_worker import ModelHealth
+from offpath.handler.process.sick_worker import (
+    MOST_OUT_OF_MEMORY_IN_A_ROW,
+    ModelHealth,
+)
 from offpath.handler.request.npy import read_npy
+from offpath.handler.response import Reply
 from offpath.serving.client import make_npy, parse_server_timing
 from tests.support.photographs import encode, find_photograph
 
@@ -396,14 +400,52 @@ def test_only_a_batch_that_the_model_answers_interrupts_failures_in_a_row(
         assert classifier.health.failures == failures
 
 
+@pytest.mark.usefixtures("unpaused")
+def test_a_description_or_a_failed_explanation_counts_neither_way(
+    classifier: OffpathClassifier,
+    context: Context,
+    failing: Callable[[Exception | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing(ValueError("no"))
+    classifier.handle([{"body": JPEG}], request(context, {}))
+    classifier.handle([{}], request(context, {"describe": "True"}))
+    assert classifier.health.failures == 1
+    failing(None)
+
+    def explain(*_: Any) -> Reply:
+        raise MemoryError
+
+    monkeypatch.setattr(classifier._explainer, "explain_item", explain)
+    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
+        classifier.handle([{"body": JPEG}], request(context, {"explain": "True"}))
+        assert status(context, 0) == 503
+    assert classifier.health.diagnosis is None
+
+
+@pytest.mark.parametrize(
+    ("error", "batches"),
+    [
+        pytest.param(
+            *(torch.AcceleratorError("CUDA error: an illegal memory access\nmore"), 1),
+            id="sticky",
+        ),
+        pytest.param(
+            *(MemoryError("illegal memory access"), MOST_OUT_OF_MEMORY_IN_A_ROW),
+            id="out-of-memory",
+        ),
+    ],
+)
 def test_a_sick_model_is_said_once_and_counted_once(
     classifier: OffpathClassifier,
     context: Context,
     failing: Callable[[Exception | None], None],
     caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    batches: int,
 ) -> None:
-    failing(torch.AcceleratorError("CUDA error: an illegal memory access\nmore"))
-    for _ in range(3):  # another server goes on sending batches
+    failing(error)
+    for _ in range(batches + 2):  # another server goes on sending batches
         classifier.handle([{"body": JPEG}], request(context, {}))
         assert status(context, 0) == 503
     lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]

@@ -19,7 +19,10 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW
+from offpath.handler.process.sick_worker import (
+    MOST_FAILURES_IN_A_ROW,
+    MOST_OUT_OF_MEMORY_IN_A_ROW,
+)
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.behind import Behind
@@ -201,6 +204,11 @@ def load_around(
         pytest.param(
             *("ValueError", "no", MOST_FAILURES_IN_A_ROW),
             id="any-error",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("MemoryError", "no", MOST_OUT_OF_MEMORY_IN_A_ROW),
+            id="out-of-memory-for-ever",
             marks=pytest.mark.slow,
         ),
     ],

@@ -12,6 +12,7 @@ from offpath.handler.process import sick_worker
 from offpath.handler.process.sick_worker import (
     EXIT_STATUS,
     MOST_FAILURES_IN_A_ROW,
+    MOST_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
     end_after_reply,
     is_out_of_memory,
@@ -79,12 +80,25 @@ def test_a_sticky_error_ends_the_worker_at_once(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", MEMORY)
-def test_out_of_memory_never_ends_the_worker(error: Exception) -> None:
+def test_out_of_memory_ends_the_worker_after_ten_batches_in_a_row(
+    error: Exception,
+) -> None:
     health = ModelHealth()
-    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+    for _ in range(MOST_OUT_OF_MEMORY_IN_A_ROW - 1):
         assert isinstance(health.fail_batch(error), ModelOutOfMemory)
     assert is_out_of_memory(error) and not is_sticky(error)
     assert (health.failures, health.diagnosis) == (0, None)
+    health.fail_batch(error)
+    assert health.diagnosis is not None
+    assert "10 batches in a row ran out of memory" in health.diagnosis
+
+
+def test_a_batch_that_succeeds_interrupts_batches_out_of_memory() -> None:
+    health = ModelHealth()
+    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
+        health.fail_batch(MemoryError())
+        health.note_success()
+    assert health.diagnosis is None
 
 
 def test_out_of_memory_empties_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +125,8 @@ def test_a_failure_before_the_model_counts_only_if_it_is_sticky() -> None:
     health = ModelHealth()
     for _ in range(2 * MOST_FAILURES_IN_A_ROW):
         health.fail_batch(ValueError("a decoder's bug"), is_model=False)
+    for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
+        health.fail_batch(MemoryError("50 megapixels"), is_model=False)
     assert (health.failures, health.diagnosis) == (0, None)
     health.fail_batch(torch.AcceleratorError(ILLEGAL), is_model=False)
     assert health.diagnosis is not None
