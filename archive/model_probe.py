@@ -200,11 +200,20 @@ def choose_activation(
 def summarise_outputs(
     model: torch.nn.Module, config: HandlerConfig, photographs: Pixels
 ) -> Outputs:
-    """Runs the model in eager fp32 on a few of the photographs, one image at a time."""
+    """Runs the model in eager fp32 on a few of the photographs, one image at a time.
+
+    Raises:
+        WrongOption: the best output for a photograph is NaN or infinite.
+    """
     engine = EagerEngine(model.eval(), config, torch.device("cpu"))
     few = torch.from_numpy(photographs[:: -(-len(photographs) // PICTURES)])
     with torch.inference_mode():
         outputs = torch.cat([engine(image).float() for image in few.split(1)])
+    if not outputs.amax(1).isfinite().all():
+        raise WrongOption(
+            "the model's outputs for photographs are not finite (NaN or infinity); check the"
+            " weights, and --mean and --std"
+        )
     return Outputs(
         classes=outputs.shape[1],
         low=float(outputs.min()),

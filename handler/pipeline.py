@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -20,6 +21,7 @@ from offpath.handler.errors import (
     BadTensor,
     BatchOutOfTime,
     ItemError,
+    ModelFailed,
     without_frames,
 )
 from offpath.handler.image.decode import Pixels
@@ -29,6 +31,11 @@ from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.request.payload import Payload, read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
 from offpath.handler.stages import BatchTimings, Stage, StageTimer
+
+NOT_FINITE = (
+    "the model's scores are not finite (NaN or infinity); check the weights, and the"
+    " precision if it is fp16"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,8 @@ class Pipeline:
         self.runner = runner
         self._labels = labels
         threshold = config.threshold
-        self._least = -math.inf if threshold is None else threshold
+        # Without a threshold all finite scores are answered: a model may mask classes by -inf.
+        self._least = -sys.float_info.max if threshold is None else threshold
         self._geometry = config.input_geometry
         self._batch_s = batch_s or math.inf
         self._end_s = math.inf
@@ -163,7 +171,11 @@ class Pipeline:
         return batch
 
     def inference(self, batch: Batch) -> Batch:
-        """Adds predictions to the items without an error."""
+        """Adds predictions to the items without an error, or an error if they are not finite.
+
+        Raises:
+            FloatingPointError: no item has a finite score, so the model itself is probably broken.
+        """
         good = batch.good()
         if not good:
             return batch
@@ -175,13 +187,18 @@ class Pipeline:
                 top_k.probabilities.tolist(),
                 top_k.classes.tolist(),
             )
+            # A NaN counts as the best score.
+            if not any(math.isfinite(probabilities[item.index][0]) for item in good):
+                raise FloatingPointError(NOT_FINITE)
             for item in good:
+                if not math.isfinite(probabilities[item.index][0]):
+                    item.error = ModelFailed(
+                        "the model's score for this image is not finite"
+                    )
+                    continue
                 row = zip(classes[item.index], probabilities[item.index])
-                # `not p < least` keeps a NaN, so that clients see it.
                 item.predictions = [
-                    (self._labels.get(c, str(c)), p)
-                    for c, p in row
-                    if not p < self._least
+                    (self._labels.get(c, str(c)), p) for c, p in row if p >= self._least
                 ]
         return batch
 

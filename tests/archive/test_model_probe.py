@@ -213,6 +213,15 @@ def choose(
     return choose_activation(model, config, photographs, said.append), said
 
 
+def test_a_model_whose_outputs_are_not_finite_is_refused(
+    photographs: np.ndarray,
+) -> None:
+    model = Tiny("logits")
+    torch.nn.init.constant_(model.linear.bias, torch.nan)
+    with pytest.raises(WrongOption, match="not finite .* check the weights"):
+        choose(model, photographs)
+
+
 @pytest.mark.parametrize(
     ("model", "chosen", "why"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from offpath.handler.model.batch_runner import TopK
 from offpath.handler.process import host_limits
 from offpath.handler.process.host_limits import threads_per_worker
 from offpath.handler.process.sick_worker import (
+    MOST_FAILURES_IN_A_ROW,
     MOST_OUT_OF_MEMORY_IN_A_ROW,
     ModelHealth,
 )
@@ -421,6 +423,43 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
         classifier.handle([{"body": JPEG}], request(context, {"explain": "True"}))
         assert status(context, 0) == 503
     assert classifier.health.diagnosis is None
+
+
+def test_only_batches_without_any_finite_answer_replace_a_worker(
+    classifier: OffpathClassifier, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier.health = ModelHealth()
+    runner = classifier.pipeline.runner
+    engine, spoiled = runner.engine, 1
+
+    def spoil(pictures: torch.Tensor) -> torch.Tensor:
+        outputs = engine(pictures)
+        outputs[:spoiled] = torch.nan
+        return outputs
+
+    monkeypatch.setattr(runner, "engine", spoil)
+    rows = [{"body": JPEG}] * 2
+    for _ in range(2 * MOST_FAILURES_IN_A_ROW):
+        classifier.handle(rows, request(context, {}, {}))
+        assert [status(context, idx) for idx in range(2)] == [503, 200]
+    assert classifier.health.failures == 0
+    spoiled = 2
+    for _ in range(MOST_FAILURES_IN_A_ROW):
+        assert classifier.health.diagnosis is None
+        bodies = classifier.handle(rows, request(context, {}, {}))
+    assert [json.loads(body)["type"] for body in bodies] == ["ModelFailed"] * 2
+    assert "not finite" in str(classifier.health.diagnosis)
+
+
+def test_weights_that_are_not_finite_refuse_to_load(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(model_dir))
+    shutil.copy(model_dir / "near_free.py", tmp_path)
+    weights = {key: value * torch.nan for key, value in NearFree().state_dict().items()}
+    torch.save(weights, tmp_path / "weights.pt")
+    with pytest.raises(FloatingPointError, match="not finite .* check"):
+        OffpathClassifier().initialize(make_context(tmp_path, threads=1))
 
 
 @pytest.mark.parametrize(

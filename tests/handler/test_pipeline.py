@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offpath.handler.image import input_maker
 from offpath.handler.image.decode import DecodedImage, DecodeOptions
@@ -153,6 +155,38 @@ def test_batch_of_bad_items_alone_runs_no_inference(
 
 def test_empty_batch_is_answered_with_nothing(make_pipeline: MakePipeline) -> None:
     assert make_pipeline().classify([]) == []
+
+
+@pytest.mark.parametrize(
+    ("score", "settings"),
+    [
+        pytest.param(math.nan, {"activation": "softmax"}, id="nan"),
+        pytest.param(math.nan, {"activation": "none", "threshold": 0.1}, id="labels"),
+        pytest.param(math.inf, {"activation": "none"}, id="infinity"),
+    ],
+)
+def test_a_best_score_that_is_not_finite_fails_its_item_alone(
+    make_pipeline: MakePipeline,
+    score: float,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = make_pipeline(**settings)
+    engine = pipeline.runner.engine
+
+    def spoil_first(pictures: torch.Tensor) -> torch.Tensor:
+        outputs = engine(pictures)
+        outputs[0, 7] = score
+        outputs[:, 8] = -math.inf  # as a model masks a class
+        return outputs
+
+    monkeypatch.setattr(pipeline.runner, "engine", spoil_first)
+    monkeypatch.setattr(pipeline.runner, "_top_k", 1000)
+    failed, good = pipeline.classify([{"body": JPEG}, {"body": PNG}])
+    assert (failed.status, json.loads(failed.body)["type"]) == (503, "ModelFailed")
+    assert good.status == 200 and b"null" not in good.body
+    with pytest.raises(FloatingPointError, match="not finite"):
+        pipeline.classify([{"body": JPEG}, {"body": b"junk"}])
 
 
 def test_batch_larger_than_announced_is_answered(make_pipeline: MakePipeline) -> None:
