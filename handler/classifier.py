@@ -103,7 +103,7 @@ class OffpathClassifier(ImageClassifier):
             self.config.metrics_interval_s,
             None if self.config.prediction_log.is_off else self._log.counters,
         )
-        self._metrics.start(self._choice.failed_gate)
+        self._metrics.start(len(self._choice.lost))
         self._tracer = self._make_tracer(context)
         self.health = ModelHealth()
         warn_of_losses(context.metrics)

@@ -29,7 +29,7 @@ from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
 from offpath.serving.check.archive_file import check_labels
 from offpath.serving.check.config_file import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, lost, ok, wrong
-from offpath.serving.torchserve.in_force import find_differences
+from offpath.serving.torchserve.in_force import ENGINE_CURE, find_differences
 from offpath.serving.torchserve.java import read_java_major
 from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus
 from offpath.serving.torchserve.properties import DEFAULTS, read_properties
@@ -196,8 +196,12 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
 def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
     described = status.described
     yield ok(area, "device", f"{status.device}, {status.engine}")
-    for refused in described.get("engines_refused", []):
-        yield ok(area, "engine not used", refused)
+    engines_lost = described.get("engines_lost", [])
+    for reason in described.get("engines_refused", []):
+        if reason in engines_lost:
+            yield lost(area, "engine not used", reason, ENGINE_CURE)
+        else:
+            yield ok(area, "engine not used", reason)
     yield ok(
         area,
         "threads",

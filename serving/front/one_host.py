@@ -266,7 +266,7 @@ class OneHostSession:
     def _greet(self, starting: Starting) -> None:
         """Follows the log of a server that has just been let in."""
         server = starting.server
-        show_gaps(server, self._view)
+        show_gaps(server, starting.statuses or [], self._view)
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:

@@ -28,6 +28,9 @@ MODEL_SETTINGS = {
 }
 DEVICE = "deviceType"
 WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
+ENGINE_CURE = (
+    "build the archive on this machine, or for another --engine or --precision"
+)
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -18,7 +18,7 @@ from offpath.handler.process.warmup import WARM_UP_HEADER
 from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
-from offpath.serving.torchserve.in_force import check_in_force
+from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import LoadFailure, TorchServe
@@ -98,7 +98,7 @@ def serve(
         end.callback(server.stop)
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
-        show_gaps(server, view)
+        show_gaps(server, statuses, view)
         ready_s, left_out = time.monotonic() - started, list(server.settings.left_out)
         view.show_ready(_urls(server), statuses, ready_s, left_out)
         if sample:
@@ -196,14 +196,20 @@ def list_unchecked(server: TorchServe) -> list[str]:
     return [a.path.name for _, a in server.archives if not a.model_config]
 
 
-def show_gaps(server: TorchServe, view: View) -> None:
-    """Shows which archives are not served, and which have no settings to compare or no labels."""
+def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -> None:
+    """Shows which archives are not served, or without their engine, settings or labels."""
     view.show_unchecked(list_unchecked(server))
     for _, archive in server.archives:
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
     for why in server.settings.left_out.values():
         view.show_problem(f"NOT SERVED (--keep-going): {why}")
+    for status in statuses:
+        for reason in status.described.get("engines_lost", []):
+            view.show_problem(
+                f"{status.model_name} {status.model_version} runs {status.engine}: {reason};"
+                f" {ENGINE_CURE}"
+            )
 
 
 def _show_sample(server: TorchServe, view: View) -> None:

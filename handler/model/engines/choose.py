@@ -8,6 +8,7 @@ multiplies it in hardware, and fp32 otherwise; int8 is only used when the settin
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from offpath.handler.model.engines.engine import (
     PRECISIONS,
     Engine,
     EngineUnavailable,
+    has_artefact,
 )
 from offpath.handler.model.engines.onnx_runtime import OnnxRuntimeEngine
 from offpath.handler.model.engines.open_vino import OpenVinoEngine
@@ -43,13 +45,14 @@ class Choice:
         parity: result of the comparison with eager fp32; None without one (the engine is eager
             fp32 itself, or the archive holds no photographs).
         refused: reasons why earlier candidates were not taken, in order.
-        failed_gate: number of candidates whose predictions were too far from eager fp32's.
+        lost: those reasons that concern an engine which the archive was built for: its predictions
+            were too far from eager fp32's, or its package is missing here.
     """
 
     engine: Engine
     parity: Parity | None
     refused: tuple[str, ...] = ()
-    failed_gate: int = 0
+    lost: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Returns the choice and its comparison with eager fp32, for `describe_handle`."""
@@ -57,6 +60,7 @@ class Choice:
             "engine": self.engine.name,
             "precision": self.engine.precision,
             "engines_refused": list(self.refused),
+            "engines_lost": list(self.lost),
         }
         if self.parity is not None:
             described["parity"] = asdict(self.parity)
@@ -78,33 +82,42 @@ def choose_engine(
         folder: the archive's engine folder; may be missing.
         threads: threads of the engine on the CPU.
 
+    An engine that fails the parity gate is tried again in fp32, and then replaced by eager fp32.
+
     Raises:
-        ConfigError: the configured engine cannot run here. An engine that runs but fails the
-            parity gate is replaced by eager fp32, with a warning.
+        ConfigError: the configured engine cannot run here.
     """
     refused: list[str] = []
-    failed_gate = 0
-    for name, precision in _candidates(config, device):
+    lost: list[str] = []
+    waiting = deque(_candidates(config, device))
+    while waiting:
+        name, precision = waiting.popleft()
         try:
             engine = make_engine(
                 name, precision, model, config, device, folder, threads
             )
         except EngineUnavailable as error:
-            if config.engine != "auto":
+            if config.engine != "auto" and not refused:
                 raise ConfigError(f"handler.engine is {name!r}: {error}") from error
             if config.precision != "auto":
                 logger.warning("%s", error)
             refused.append(str(error))
+            if has_artefact(folder, name, precision):
+                lost.append(str(error))
             continue
-        if (name, precision) == ("eager", "fp32"):
-            return Choice(engine, None, tuple(refused), failed_gate)
-        complaint, parity = _check(engine, config, device, folder)
+        complaint, parity = None, None
+        if (name, precision) != ("eager", "fp32"):
+            complaint, parity = _check(engine, config, device, folder)
         if complaint is None:
-            return Choice(engine, parity, tuple(refused), failed_gate)
+            return Choice(engine, parity, tuple(refused), tuple(lost))
         logger.warning("%s", complaint)
         refused.append(complaint)
-        failed_gate += parity is not None
-    return Choice(EagerEngine(model, config, device), None, tuple(refused), failed_gate)
+        if parity is not None:
+            lost.append(complaint)
+        if precision != "fp32":
+            waiting.appendleft((name, "fp32"))
+    engine = EagerEngine(model, config, device)
+    return Choice(engine, None, tuple(refused), tuple(lost))
 
 
 def make_engine(
@@ -180,7 +193,7 @@ def _check(
     if parity.holds(config.parity_bound):
         return None, parity
     return (
-        f"{label} is not used, eager fp32 answers instead: on {parity.pictures} photographs it "
+        f"{label} is not used: on {parity.pictures} photographs it "
         f"changed {parity.top1_changes} best classes and moved a probability by "
         f"{parity.largest_move:.3f} (handler.parity_bound is {config.parity_bound})"
     ), parity

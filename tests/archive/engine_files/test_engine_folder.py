@@ -29,8 +29,9 @@ from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry
 from offpath.handler.model.engines.choose import make_engine
+from offpath.handler.model.engines.engine import Engine
 from offpath.handler.model.outputs import keep_one_output
-from offpath.handler.model.parity import load_parity_set
+from offpath.handler.model.parity import Parity, load_parity_set
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 CONFIG = HandlerConfig(image_size=64, resize_size=72)
@@ -211,15 +212,26 @@ def test_eager_needs_photographs_only_where_it_may_lower_precision(
     assert folder.exists() == bool(files)
 
 
-@pytest.mark.parametrize("precision", ["auto", "fp32"])
-def test_the_precision_that_workers_check_is_named(
-    build: Build, monkeypatch: pytest.MonkeyPatch, precision: str
+@pytest.mark.parametrize("engine", ["openvino", "eager"])
+@pytest.mark.parametrize("does_hold", [True, False])
+def test_the_precision_that_workers_choose_is_checked_and_said(
+    build: Build, monkeypatch: pytest.MonkeyPatch, engine: str, does_hold: bool
 ) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr(engine_folder, "choose_precision", lambda _: "bf16")
-    _, said = build("openvino", precision)
-    assert said[-1].startswith("engine openvino fp32: on ")
-    assert ("Workers run bf16 here" in said[-1]) == (precision == "auto")
+    measure = engine_folder.measure_parity
+
+    def measure_or_fail(made: Engine, *others: Any) -> Parity:
+        moved = 1.0 if made.precision == "bf16" and not does_hold else 0.0
+        return replace(measure(made, *others), largest_move=moved, top1_changes=0)
+
+    monkeypatch.setattr(engine_folder, "measure_parity", measure_or_fail)
+    _, said = build(engine, "auto")
+    assert said[-1].startswith(f"engine {engine} bf16: on ")
+    run = "bf16 (or --precision fp32)" if does_hold else "fp32"
+    assert said[-1].endswith(f"Workers on a processor like this one run {run}")
+    _, said = build(engine, "fp32")
+    assert "bf16" not in "".join(said)
 
 
 def test_answers_outside_the_bound_build_nothing(build: Build) -> None:

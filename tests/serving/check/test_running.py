@@ -102,6 +102,18 @@ def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None
     assert found.cure == f"offpath logs status --spool {tmp_path}"
 
 
+def test_an_engine_of_the_archive_that_does_not_serve_is_lost() -> None:
+    described = {"handler": "offpath", "engines_refused": ["no file", "moved by 0.3"]}
+    described["engines_lost"] = ["moved by 0.3"]
+    status = replace(STATUS, described=described)
+    found = [
+        (one.state, one.found)
+        for one in check_model(status, None)
+        if one.subject == "engine not used"
+    ]
+    assert found == [(State.OK, "no file"), (State.LOST, "moved by 0.3")]
+
+
 def test_server_that_does_not_answer_is_wrong() -> None:
     (found,) = check_server("http://127.0.0.1:9")
     assert (found.subject, found.state) == ("management", State.WRONG)

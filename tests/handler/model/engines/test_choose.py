@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from offpath.handler.errors import ConfigError
 from offpath.handler.model.engines import choose
 from offpath.handler.model.engines.choose import Choice, choose_engine
 from offpath.handler.model.engines.eager import EagerEngine
-from offpath.handler.model.engines.engine import PARITY_FILE
+from offpath.handler.model.engines.engine import PARITY_FILE, EngineUnavailable
 from tests.support.photographs import PHOTOGRAPHS
 
 CPU = torch.device("cpu")
@@ -101,8 +102,7 @@ def test_graph_with_equal_predictions_is_used(
     assert choice.parity is not None
     assert choice.parity.holds(1e-5)
     assert choice.parity.pictures == len(PHOTOGRAPHS)
-    assert choice.refused == ()
-    assert choice.failed_gate == 0
+    assert choice.refused == choice.lost == ()
 
 
 def test_engine_with_other_predictions_is_replaced_with_a_warning(
@@ -113,7 +113,60 @@ def test_engine_with_other_predictions_is_replaced_with_a_warning(
     assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
     assert "compiled fp32 is not used" in caplog.text
     assert "best classes" in choice.refused[0]
-    assert choice.failed_gate == 1
+    assert choice.describe()["engines_lost"] == list(choice.refused)
+
+
+@pytest.mark.parametrize("engine", ["auto", "openvino"])
+@pytest.mark.parametrize("is_right_in_fp32", [True, False])
+def test_an_engine_that_fails_the_gate_is_tried_in_fp32_before_eager(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, engine: str, is_right_in_fp32: bool
+) -> None:
+    tried = []
+
+    def make_engine(name: str, precision: str, *_: object) -> EagerEngine:
+        tried.append((name, precision))
+        if name == "onnxruntime":
+            raise EngineUnavailable("no such file")
+        is_right = precision == "fp32" and (is_right_in_fp32 or name == "eager")
+        made = EagerEngine(Small(0 if is_right else 1).eval(), settings(), CPU)
+        made.name, made.precision = name, precision
+        return made
+
+    monkeypatch.setattr(choose, "make_engine", make_engine)
+    monkeypatch.setattr(choose, "choose_precision", lambda device: "bf16")
+    choice = choose_from(folder, engine=engine)
+    assert tried[:2] == [("openvino", "bf16"), ("openvino", "fp32")]
+    wanted = "openvino" if is_right_in_fp32 else "eager"
+    assert (choice.engine.name, choice.engine.precision) == (wanted, "fp32")
+    assert "openvino bf16 is not used" in choice.lost[0]
+
+
+def test_int8_that_fails_the_gate_without_a_graph_in_fp32_becomes_eager(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = EagerEngine(Small(1).eval(), settings(), CPU)
+    wrong.name, wrong.precision = "onnxruntime", "int8"
+
+    def make_engine(name: str, precision: str, *_: object) -> EagerEngine:
+        if precision == "fp32":
+            raise EngineUnavailable("no such file")
+        return wrong
+
+    monkeypatch.setattr(choose, "make_engine", make_engine)
+    choice = choose_from(folder, engine="onnxruntime", precision="int8")
+    assert (choice.engine.name, choice.engine.precision) == ("eager", "fp32")
+    assert len(choice.lost) == 1
+
+
+def test_an_engine_of_the_archive_without_its_package_is_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = choose_from(folder, precision="fp32")
+    assert len(choice.refused) == 2 and choice.lost == ()
+    (folder / "model.fp32.xml").touch()
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    choice = choose_from(folder, precision="fp32")
+    assert choice.engine.name == "eager" and len(choice.lost) == 1
 
 
 def test_parity_bound_comes_from_the_settings(
