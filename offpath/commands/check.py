@@ -36,7 +36,8 @@ INDENT = " " * (2 + STATE_WIDTH)
 )
 @click.option(
     "--url",
-    help="Management API of a running server: http://HOST:8081 or unix:/path/management.sock "
+    help="Any address of a server on this host, or the management API of another host's: "
+    "http://HOST:8081 or unix:/path/management.sock "
     "[default: the server of this host, if no files are named].",
 )
 @click.option("--token", help="Management key, if the server asks for one.")

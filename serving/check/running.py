@@ -6,8 +6,10 @@ The check asks the management API and /metrics, and reads the process where it r
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,6 +48,7 @@ SETTINGS = (
 )
 LEAST_SPOOL_BYTES = 1 << 30
 NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
+IS_OURS = re.compile(r"\boffpath (serve|demo)\b")
 NGINX_LISTEN = re.compile(r"^ *listen (\S+)", re.MULTILINE)
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
@@ -58,11 +61,15 @@ class ServerProcess:
         command: command line.
         folder: working folder.
         door: address at which a front door before it listens; empty without a door.
+        pid: process id; 0 if unknown.
+        ports: TCP ports at which the server, its door or `offpath serve` listen.
     """
 
     command: list[str]
     folder: Path
     door: str = ""
+    pid: int = 0
+    ports: frozenset[int] = frozenset()
 
     @property
     def config(self) -> Path | None:
@@ -87,16 +94,40 @@ class ServerProcess:
     def address(self, kind: str) -> str:
         """Returns the address of `inference`, `management` or `metrics` on this host."""
         if self.granian is not None:
-            return f"{UNIX}{self.granian / kind}.sock"
+            # Answers /metrics too, also where Prometheus asks a port.
+            name = "inference" if kind == "inference" else "management"
+            return f"{UNIX}{self.granian / name}.sock"
         key = f"{kind}_address"
         address = self.properties().get(key, DEFAULTS[key])
+        if address.startswith(UNIX):
+            return f"{UNIX}{self._see(Path(address.removeprefix(UNIX)))}"
         return address.replace("//0.0.0.0", "//127.0.0.1")
+
+    def answers(self, url: str) -> bool:
+        """Tells whether an address of any kind, such as `offpath serve` prints, leads to it."""
+        if not url.startswith(UNIX):
+            parts = urlsplit(url)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+            return port in self.ports and _is_here(parts.hostname or "")
+        socket = self._see(Path(url.removeprefix(UNIX)))
+        if os.path.islink(socket):  # the door's
+            socket = self._see(Path(os.readlink(socket)))
+        return f"{UNIX}{socket}" == self.address("management")
 
     def _path_after(self, *options: str) -> Path | None:
         for option, value in zip(self.command, self.command[1:]):
             if option in options:
-                return self.folder / value
+                return self._see(self.folder / value)
         return None
+
+    def _see(self, path: Path) -> Path:
+        """Returns a path of the server's by which this process reaches it.
+
+        systemd's PrivateTmp gives the server a /tmp of its own.
+        """
+        if self.pid and not os.path.lexists(path):
+            return Path(f"/proc/{self.pid}/root", *path.parts[1:])
+        return path
 
 
 def find_servers() -> list[ServerProcess]:
@@ -106,8 +137,9 @@ def find_servers() -> list[ServerProcess]:
         try:
             command = process.cmdline()
             if MAIN_CLASS in command or _is_supervisor(process, command):
-                door = _find_door(process)
-                found.append(ServerProcess(command, Path(process.cwd()), door))
+                door, ports = _find_door(process), _list_ports(process)
+                folder = Path(process.cwd())
+                found.append(ServerProcess(command, folder, door, process.pid, ports))
         except psutil.Error:
             continue
     return found
@@ -128,15 +160,48 @@ def _find_door(process: psutil.Process) -> str:
         # A process that has just ended must not hide the server.
         with contextlib.suppress(psutil.Error, OSError):
             if config := NGINX_CONFIG.search(" ".join(sibling.cmdline())):
-                listen = NGINX_LISTEN.search(Path(config[1]).read_text("utf-8"))
+                path = f"/proc/{sibling.pid}/root{config[1]}"
+                listen = NGINX_LISTEN.search(Path(path).read_text("utf-8"))
                 return f"front door at {listen[1]}" if listen else ""
     return ""
 
 
+def _list_ports(server: psutil.Process) -> frozenset[int]:
+    """Returns the TCP ports at which a server, its door or its `offpath serve` listen."""
+    family = [server, *server.children(recursive=True)]
+    parent = server.parent()
+    # A shell or systemd has other children too.
+    if parent is not None and IS_OURS.search(" ".join(parent.cmdline())):
+        family += [parent, *parent.children()]
+    ports = set()
+    for one in family:
+        with contextlib.suppress(psutil.Error):
+            for connection in one.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    ports.add(connection.laddr.port)
+    return frozenset(ports)
+
+
+def _is_here(host: str) -> bool:
+    """Tells whether a name or an address is this host's."""
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    addresses = [one.address for many in psutil.net_if_addrs().values() for one in many]
+    return not found.isdisjoint([*addresses, "0.0.0.0", "::"])
+
+
 def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
-    """Yields findings about the server with this management API, `http://...` or `unix:PATH`."""
-    process = next((p for p in find_servers() if p.address("management") == url), None)
+    """Yields findings about the server with this address: `http://...` or `unix:PATH`.
+
+    For a server on this host it may be any address of the server or of its door, otherwise it must
+    be that of its management API.
+    """
+    # While one server replaces another behind a door, the newer one.
+    process = next((p for p in reversed(find_servers()) if p.answers(url)), None)
     if process is not None:
+        url = process.address("management")
         yield from _check_process(process)
     with ManagementClient(url, token) as management:
         try:
@@ -148,10 +213,12 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
         has_ours = False
         for name, archive_url in models.items():
             for status in management.describe(name):
-                described = management.describe_worker(name, status.model_version)
+                if status.ready_workers:  # otherwise nobody would answer
+                    version = status.model_version
+                    status = management.describe_worker(name, version)
                 archive = _find_archive(process, archive_url)
-                yield from check_model(described, archive)
-                has_ours |= described.described.get("handler") == "offpath"
+                yield from check_model(status, archive)
+                has_ours |= status.described.get("handler") == "offpath"
     metrics = _metrics_address(url, process)
     if has_ours and metrics is not None:
         yield from _check_metrics(metrics)
@@ -163,7 +230,9 @@ def _find_cure(error: ExpectedError) -> str:
         return (
             "wait if the server is starting; otherwise read the end of torchserve.log"
         )
-    return "offpath check --url ... --token ..."
+    return (
+        "--url with the address that `offpath serve` prints as management, and --token"
+    )
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -187,6 +256,8 @@ def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Findin
         yield ok(area, "batches", found)
     if status.queue_left is not None:
         yield ok(area, "queue", f"{status.queue_left} more requests may wait")
+    if not ready:
+        return  # no worker can say what its handler is
     if status.described.get("handler") != "offpath":
         yield lost(area, "handler", "not offpath's", "offpath archive --from OLD.mar")
         return

@@ -103,8 +103,11 @@ class ManagementClient:
 
     def list_models(self) -> dict[str, str]:
         """Returns the archive of each model, by the model's name."""
-        models = self._call("GET", "/models", params={"limit": 1000})["models"]
-        return {model["modelName"]: model["modelUrl"] for model in models}
+        answer = self._call("GET", "/models", params={"limit": 1000})
+        try:
+            return {one["modelName"]: one["modelUrl"] for one in answer["models"]}
+        except (KeyError, TypeError) as error:  # a front door lists names alone
+            raise ExpectedError(f"{self._url} is no management API") from error
 
     def describe(self, model_name: str) -> list[ModelStatus]:
         """Returns every version of a model with the settings in force."""
@@ -157,7 +160,10 @@ class ManagementClient:
                 f"the management API answered {reply.status_code} to {method} {path}: "
                 f"{reply.text.strip()}"
             )
-        return reply.json()
+        try:
+            return reply.json()
+        except ValueError as error:
+            raise ExpectedError(f"{self._url} is no management API") from error
 
 
 def parse_status(entry: dict[str, Any]) -> ModelStatus:

@@ -57,6 +57,13 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
         assert len(re.findall(f"this server: .*{about}", log)) == workers
 
 
+def test_a_model_without_ready_workers_is_not_taken_for_another_handlers() -> None:
+    findings = by_subject(
+        list(check_model(replace(STATUS, worker_states=()), None)), "a 1.0"
+    )
+    assert findings["workers"].state is State.WRONG and "handler" not in findings
+
+
 def test_setting_that_differs_from_the_archive_is_wrong() -> None:
     archive = MarFile(Path("a.mar"), "a", "1.0", "a.py", {"batchSize": 4})
     found = by_subject(list(check_model(STATUS, archive)), "a 1.0")["batchSize"]

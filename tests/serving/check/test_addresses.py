@@ -1,0 +1,83 @@
+"""`offpath check --url` with every address that `offpath serve` prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.handler.errors import ExpectedError
+from offpath.serving.check.running import check_server
+from offpath.serving.finding import State
+from offpath.serving.torchserve.management import ManagementClient
+from tests.support.answering_server import answering_server
+
+pytestmark = pytest.mark.server
+# Hides the temporary folder from other processes, as systemd's PrivateTmp does.
+PRIVATE = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']
+
+
+@contextmanager
+def serving(store: Path, *options: str, hide: str = "") -> Iterator[dict[str, Any]]:
+    """Runs `offpath serve` with its temporary folder in `hide`; yields what it printed."""
+    command = [sys.executable, "-m", "offpath", "serve", "--json", "--port", "0"]
+    command += ["--metrics-port", "0", "--model-store", str(store), *options]
+    if hide:
+        command = [*PRIVATE, hide, "env", f"TMPDIR={hide}", *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def find_faults(url: str) -> list[str]:
+    """Returns what is wrong, and what is said of the metrics unless they are there."""
+    findings = list(check_server(url))
+    metrics = [one.state for one in findings if one.subject == "metrics"]
+    wrong = [one.found for one in findings if one.state is State.WRONG]
+    return wrong if metrics == [State.OK] else [*wrong, f"metrics: {metrics}"]
+
+
+@pytest.mark.parametrize("door", [(), ("--front",)], ids=["direct", "door"])
+@pytest.mark.parametrize("server", ["torchserve", "granian"])
+def test_every_printed_address_leads_to_the_server(
+    model_store: Path, tmp_path: Path, server: str, door: tuple[str, ...]
+) -> None:
+    options = ("--server", server, *door, "--log-dir", str(tmp_path / "logs"))
+    with serving(model_store, *options) as ready:
+        for kind in ("inference", "management", "metrics"):
+            assert find_faults(ready[kind]) == [], kind
+
+
+@pytest.mark.parametrize("server", ["torchserve", "granian"])
+def test_a_server_with_a_private_temporary_folder_is_checked(
+    model_store: Path, tmp_path: Path, server: str
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("this user cannot make a mount namespace")
+    hide = tempfile.mkdtemp(prefix="p")
+    options = ("--server", server, "--front", "--log-dir", str(tmp_path / "logs"))
+    try:
+        with serving(model_store, *options, hide=hide) as ready:
+            assert not Path(ready["management"].removeprefix("unix:")).exists()
+            for kind in ("inference", "management"):
+                assert find_faults(ready[kind]) == [], kind
+    finally:
+        shutil.rmtree(hide)
+
+
+def test_an_address_without_a_management_api_is_named() -> None:
+    with answering_server() as server, ManagementClient(server.url) as management:
+        with pytest.raises(ExpectedError, match="is no management API"):
+            management.list_models()
