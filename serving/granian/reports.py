@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from offpath.serving.granian.series import Key
@@ -27,6 +28,8 @@ class Reports:
         # Slot -> process id and description of the worker that is READY there.
         self._ready: dict[int, tuple[int, Mapping[str, Any]]] = {}
         self._series: dict[Key, float] = {}
+        # Model, version and how a worker ended.
+        self._ends: Counter[tuple[str, str, str]] = Counter()
         self.failure: tuple[str, list[str]] | None = None
 
     def follow(self, receiver: socket.socket) -> None:
@@ -45,6 +48,8 @@ class Reports:
             self._ready[slot] = report["pid"], report["ready"]
         elif "ended" in report:
             self._ready.pop(slot, None)
+            for model in self._find_models(slot):
+                self._ends[model.name, model.version, report["ended"]] += 1
             self._fail(slot, f"its worker ended {report['ended']}")
         elif "failed" in report:
             self._fail(slot, report["failed"])
@@ -53,8 +58,11 @@ class Reports:
             before = self._series.get(key, 0.0) if is_counter else 0.0
             self._series[key] = before + value
 
+    def _find_models(self, slot: int) -> list[ServedModel]:
+        return [one for one in self._models if slot in one.slots]
+
     def _fail(self, slot: int, why: str) -> None:
-        models = [one for one in self._models if slot in one.slots]
+        models = self._find_models(slot)
         who = "".join(f"{model.name}_{model.version}" for model in models)
         # The first failure is the cause; the end of its worker follows.
         self.failure = self.failure or (who, [why])
@@ -105,7 +113,7 @@ class Reports:
     def format_metrics(self) -> str:
         """Returns the metrics as Prometheus reads them."""
         with self._lock:
-            series = sorted(self._series.items())
+            series = sorted([*self._series.items(), *self._count_workers()])
         lines = []
         for (name, labels, _), value in series:
             # As TorchServe spells its own label and the handler's.
@@ -114,3 +122,14 @@ class Reports:
             text = ",".join(f"{key}={json.dumps(text)}" for key, text in pairs)
             lines.append(f"{name}{{{text}}} {value}\n")
         return "".join(lines)
+
+    def _count_workers(self) -> Iterator[tuple[Key, float]]:
+        """Yields what only the supervisor sees: a worker that does not load reports nothing."""
+        for model in self._models:
+            labels = ("model", model.name), ("version", model.version)
+            ready = sum(slot in self._ready for slot in model.slots)
+            yield ("offpath_workers_ready", labels, False), ready
+            yield ("offpath_workers_wanted", labels, False), len(model.slots)
+        for (name, version, how), count in self._ends.items():
+            labels = ("model", name), ("version", version), ("how", how)
+            yield ("offpath_worker_ends_total", labels, True), count
