@@ -131,5 +131,5 @@ class Reports:
             yield ("offpath_workers_ready", labels, False), ready
             yield ("offpath_workers_wanted", labels, False), len(model.slots)
         for (name, version, how), count in self._ends.items():
-            labels = ("model", name), ("version", version), ("how", how)
-            yield ("offpath_worker_ends_total", labels, True), count
+            end = ("model", name), ("version", version), ("how", how)
+            yield ("offpath_worker_ends_total", end, True), count

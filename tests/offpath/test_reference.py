@@ -49,11 +49,14 @@ def test_every_status_of_an_item_is_named() -> None:
     }
 
 
-# serving/front/answers.py writes these.
-DOOR_METRICS = {
+# serving/front/answers.py and serving/granian/reports.py write these.
+OTHER_METRICS = {
     "offpath_door_copies_total": ["status"],
     "offpath_door_ready": [],
     "offpath_door_responses_total": ["status", "type"],
+    "offpath_workers_ready": ["model", "version"],
+    "offpath_workers_wanted": ["model", "version"],
+    "offpath_worker_ends_total": ["model", "version", "how"],
 }
 
 
@@ -64,7 +67,7 @@ def test_every_metric_of_ours_is_named_with_its_dimensions() -> None:
         for kind in declared.values()
         for metric in kind
         if metric["name"].startswith("offpath_")
-    } | DOOR_METRICS
+    } | OTHER_METRICS
     said = {
         row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")
     }
