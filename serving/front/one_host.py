@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
@@ -90,7 +91,10 @@ class OneHostSession:
         behind = look_behind(settings, front)
         self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
-            self._make_next, self.door.let_in, self.door.settings.drain_s
+            self._make_next,
+            self.door.let_in,
+            self.door.settings.drain_s,
+            find_last_number(self.door.place.log),
         )
         self._is_reload = False
         self._next_ready_check = 0.0
@@ -239,11 +243,7 @@ class OneHostSession:
         if server.is_running() or self.rotation.starting is not None:
             return
         self.door.set_ready(False)
-        words = "\n  ".join(server.last_words())
-        self._view.show_problem(
-            f"{server.product} ended by itself; starting another. Its log {server.log_path} "
-            f"says:\n  {words}"
-        )
+        self._view.show_problem(f"{server.describe_end()}\nAnother one is starting")
         self.rotation.begin()
 
     def _tell_ready(self) -> None:
@@ -315,3 +315,9 @@ def settle_ports(front: DoorSettings) -> DoorSettings:
         return replace(front, metrics_port=metrics)
     port, metrics = resolve_ports(front.host, [front.port, front.metrics_port])
     return replace(front, port=port, metrics_port=metrics)
+
+
+def find_last_number(log: Path) -> int:
+    """Returns the highest number of a server's folder of logs, 0 without one."""
+    ends = (path.name.rpartition("-")[2] for path in log.glob("*-*") if path.is_dir())
+    return max((int(end) for end in ends if end.isdecimal()), default=0)

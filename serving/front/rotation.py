@@ -103,6 +103,7 @@ class Rotation:
         make_settings: returns the settings of the next server, given its number.
         let_in: sends new requests to a server, or raises and changes nothing (`Door.let_in`).
         drain_s: seconds that an old server may take to answer its requests.
+        count: number of the last server before this command.
     """
 
     def __init__(
@@ -110,10 +111,11 @@ class Rotation:
         make_settings: Callable[[int], ServerSettings],
         let_in: Callable[[TorchServe], list[int]],
         drain_s: float,
+        count: int = 0,
     ) -> None:
         self._make_settings, self._let_in = make_settings, let_in
         self._drain_s = drain_s
-        self._count = 0
+        self._count = count
         self._current: TorchServe | None = None
         self._retired: list[Retired] = []
         self.starting: Starting | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -175,6 +176,15 @@ class TorchServe:
     def last_words(self) -> list[str]:
         """Returns the log lines that best tell why the server ended."""
         return find_server_failure(self._log_lines()[-MAX_LINES:])
+
+    def describe_end(self) -> str:
+        """Says how the server ended by itself, and what its log says of the reason."""
+        status = None if self._process is None else self._process.poll()
+        how = f"with exit status {status}"
+        if status is not None and status < 0:
+            how = f"by {signal.Signals(-status).name}"
+        words = "\n  ".join(self.last_words())
+        return f"{self.product} ended by itself {how}. Its log {self.log_path} says:\n  {words}"
 
     def is_running(self) -> bool:
         """Tells whether Java runs."""

@@ -237,10 +237,7 @@ def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
                 "`offpath serve --front`"
             )
         time.sleep(WATCH_S)
-    raise ExpectedError(
-        f"{server.product} ended by itself. The log {server.log_path} says:\n  "
-        + "\n  ".join(server.last_words())
-    )
+    raise ExpectedError(server.describe_end())
 
 
 def _drain(server: TorchServe, view: View, drain_s: float) -> None:

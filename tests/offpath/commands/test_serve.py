@@ -169,7 +169,7 @@ def test_a_server_that_ends_by_itself_ends_the_command(make_mar: MakeMar) -> Non
     assert process.stdout is not None and json.loads(process.stdout.readline())
     os.kill(find_java_child(process), signal.SIGKILL)
     _, errors = process.communicate()
-    assert process.returncode == 1 and "ended by itself" in errors
+    assert process.returncode == 1 and "ended by itself by SIGKILL" in errors
 
 
 # The journeys ask with the printed key by default; here it is renewed too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.behind import check_successor, has_ready_workers, look_behind
 from offpath.serving.front.door_settings import DoorSettings
+from offpath.serving.front.one_host import find_last_number
 from offpath.serving.front.splits import parse_split
 from tests.support.echo_archive import MakeMar, make_settings
 
@@ -70,3 +72,11 @@ def test_a_shadow_neither_makes_nor_spoils_a_ready_server(
         for version, workers in ready.items()
     ]
     assert has_ready_workers(server, [parse_split("defects=2.0:5%")]) is is_ready
+
+
+def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:
+    assert find_last_number(tmp_path / "none") == 0
+    for name in ("torchserve-2", "granian-11", "torchserve-x", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "front-99").write_text("")
+    assert find_last_number(tmp_path) == 11
