@@ -99,17 +99,6 @@ def test_more_classes_than_top_k_reach_a_threshold(make_pipeline: MakePipeline) 
     assert len(json.loads(pipeline.classify([{"body": npy(pixels)}])[0].body)) == 1000
 
 
-def test_nan_score_is_returned_as_null() -> None:
-    class Broken(torch.nn.Module):
-        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-            return torch.full((len(pictures), 2), torch.nan)
-
-    config = make_config(activation="sigmoid", threshold=0.5)
-    runner = BatchRunner(EagerEngine(Broken(), config, CPU), config, CPU, 1)
-    body = Pipeline(config, runner, {}, 1).classify(rows()[:1])[0].body
-    assert json.loads(body) == {"0": None, "1": None}
-
-
 def test_half_precision_outputs_give_float32_scores() -> None:
     for activation in PLAIN:
         for dtype in (torch.float16, torch.bfloat16):
