@@ -55,7 +55,5 @@ class _BoundedLoader(yaml.SafeLoader):
             self._characters += 1 + own
             self._length_of[id(node)] = self._characters - before
         if self._characters > MOST_CHARACTERS:
-            raise ValueError(
-                f"its aliases stand for more than {MOST_CHARACTERS:,} characters"
-            )
+            raise ValueError(f"its aliases stand for more than {MOST_CHARACTERS:,} characters")
         return node

@@ -128,9 +128,7 @@ def build_archive(
         try:
             _put(partial, target)
         except OSError as error:
-            raise WrongOption(
-                f"{target} cannot be written: {error.strerror}"
-            ) from error
+            raise WrongOption(f"{target} cannot be written: {error.strerror}") from error
     return BuiltArchive(target, spec.config)
 
 
@@ -147,9 +145,7 @@ def _take_output(spec: ArchiveSpec, say: Say) -> ArchiveSpec:
     )
 
 
-def find_target(
-    name: str, output: Path, force: bool, version: str | None = None
-) -> Path:
+def find_target(name: str, output: Path, force: bool, version: str | None = None) -> Path:
     """Returns the path of the archive to write, with the version in its name if one is given.
 
     Raises:
@@ -317,11 +313,7 @@ def save_weights(source: ModelSource, path: Path) -> None:
     # In channels-last order, as the engine wants convolutions, workers can use the mapped pages
     # without a copy.
     weights = {
-        name: (
-            tensor.to(memory_format=torch.channels_last)
-            if tensor.dim() == 4
-            else tensor
-        )
+        name: (tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor)
         for name, tensor in source.weights.items()
     }
     buffer = io.BytesIO()

@@ -27,9 +27,7 @@ def read_labels(path: Path) -> list[str]:
     if not path.is_file():
         raise WrongOption(f"--labels {str(path)!r}: no such file")
     try:
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # some editors begin with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         raise WrongOption(f"{path.name} is not UTF-8 text") from error
     is_json = path.suffix == ".json"

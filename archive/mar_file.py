@@ -112,9 +112,7 @@ def read_mar(path: Path) -> MarFile:
     )
 
 
-def read_archives(
-    model_store: Path, entries: Iterable[str]
-) -> list[tuple[str, MarFile]]:
+def read_archives(model_store: Path, entries: Iterable[str]) -> list[tuple[str, MarFile]]:
     """Reads the archives to serve, each with the name that its model is served under.
 
     Args:
@@ -138,9 +136,7 @@ def read_archives(
     return archives
 
 
-def unpack_mar(
-    archive: MarFile, folder: Path, names: Iterable[str] | None = None
-) -> None:
+def unpack_mar(archive: MarFile, folder: Path, names: Iterable[str] | None = None) -> None:
     """Writes an archive's files, or those with these names, to a folder.
 
     Raises:
@@ -158,9 +154,7 @@ def copy_mar(archive: MarFile, target: Path, changed: Mapping[str, bytes]) -> No
     """
     with _open_mar(archive.path) as old, zipfile.ZipFile(target, "w") as new:
         for name in sorted(archive.names - changed.keys()):
-            with old.open(name) as source, new.open(
-                name, "w", force_zip64=True
-            ) as copy:
+            with old.open(name) as source, new.open(name, "w", force_zip64=True) as copy:
                 shutil.copyfileobj(source, copy)
         for name, content in changed.items():
             new.writestr(name, content)
@@ -194,9 +188,7 @@ def _check_members(archive: zipfile.ZipFile, packed_bytes: int) -> None:
         is_link = stat.S_ISLNK(info.external_attr >> 16)
         is_outside = name.is_absolute() or ".." in name.parts or not name.parts
         if is_link or is_outside or not info.filename.isprintable():
-            raise ValueError(
-                f"its file {info.filename!r:.80} is a link, or lies outside of it"
-            )
+            raise ValueError(f"its file {info.filename!r:.80} is a link, or lies outside of it")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(
                 f"its file {info.filename!r:.80} has a compression that TorchServe cannot read"
@@ -226,9 +218,7 @@ def _read_manifest(archive: zipfile.ZipFile, names: frozenset[str]) -> dict[str,
         if not isinstance(value, str) or not value.isprintable():
             raise ValueError(f"{key} in its manifest is {value!r:.80}, expected a text")
         if key in FILE_KEYS and value and value not in names:
-            raise ValueError(
-                f"{key} in its manifest is {value!r:.80}, which is not in it"
-            )
+            raise ValueError(f"{key} in its manifest is {value!r:.80}, which is not in it")
     if NAME_PATTERN.fullmatch(model["modelName"]) is None:
         raise ValueError(
             f"modelName in its manifest is {model['modelName']!r:.80}, expected letters, digits, "

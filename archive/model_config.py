@@ -51,9 +51,7 @@ class ModelConfig:
     def with_handler(self, **values: Any) -> ModelConfig:
         """Returns a copy with these values in `handler:`; values in force already add no line."""
         changes = {
-            key: value
-            for key, value in values.items()
-            if value != getattr(self.handler, key)
+            key: value for key, value in values.items() if value != getattr(self.handler, key)
         }
         section = {**self.settings.get("handler", {}), **changes}
         settings = {**self.settings, "handler": section}
@@ -70,9 +68,7 @@ def load_preset(name: str) -> dict[str, Any]:
     path = embedded if embedded.is_file() else Path(name)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PRESETS_DIR.glob("*.yaml")))
-        raise WrongOption(
-            f"--preset {name!r}: no such preset or file; presets: {known}"
-        )
+        raise WrongOption(f"--preset {name!r}: no such preset or file; presets: {known}")
     preset = load_yaml(path.read_bytes(), str(path))
     if not isinstance(preset, dict):
         raise WrongOption(f"{path} must be a YAML mapping of settings")
@@ -134,9 +130,7 @@ def _check_given(settings: Mapping[str, Any]) -> HandlerConfig:
         raise WrongOption(str(error)) from error
 
 
-def merge_preprocessing(
-    models: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
+def merge_preprocessing(models: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Merges the model's own preprocessing with the user's settings, which win.
 
     A value of the model's that followed from a replaced one is dropped: the resize size goes with
@@ -165,9 +159,7 @@ def is_device_ids(value: object) -> bool:
 def _check_server_setting(key: str, value: Any) -> None:
     if key == "deviceType":
         if value not in DEVICE_TYPES:
-            raise WrongOption(
-                f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}"
-            )
+            raise WrongOption(f"deviceType is {value!r}; accepted: {', '.join(DEVICE_TYPES)}")
         return
     if key == "deviceIds":
         if not is_device_ids(value):
@@ -182,6 +174,4 @@ def _check_server_setting(key: str, value: Any) -> None:
     low, high = SERVER_SETTINGS[key]
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or not low <= value <= high:
-        raise WrongOption(
-            f"{key} is {value!r}; accepted: an integer from {low} to {high}"
-        )
+        raise WrongOption(f"{key} is {value!r}; accepted: an integer from {low} to {high}")

@@ -261,9 +261,7 @@ def _find_reason(module: torch.nn.Module, geometry: InputGeometry) -> str | None
     return f"it takes {other} x {other} pixels; pass --set image_size={other}"
 
 
-def _accepts(
-    module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH
-) -> bool:
+def _accepts(module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH) -> bool:
     try:
         _run(module, geometry, batch)
     except Exception:
@@ -271,9 +269,7 @@ def _accepts(
     return True
 
 
-def _run(
-    module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH
-) -> torch.Tensor:
+def _run(module: torch.nn.Module, geometry: InputGeometry, batch: int = BATCH) -> torch.Tensor:
     with torch.inference_mode():
         output: torch.Tensor = module(torch.zeros(_input_shape(geometry, batch)))
     return output

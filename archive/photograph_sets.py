@@ -109,9 +109,7 @@ def _load_installed(config: HandlerConfig) -> PhotographSets:
     return PhotographSets(np.stack(calibration), np.stack(held_out))
 
 
-def _load_windows(
-    paths: list[Path], config: HandlerConfig
-) -> Iterator[tuple[Path, Pixels]]:
+def _load_windows(paths: list[Path], config: HandlerConfig) -> Iterator[tuple[Path, Pixels]]:
     """Yields windows of each photograph, as the handler decodes their JPEGs; seeded."""
     for index, path in enumerate(paths):
         rng = np.random.default_rng((SEED, index))

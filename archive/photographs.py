@@ -72,9 +72,7 @@ def make_photograph(
     return add_sensor_noise(picture, rng)
 
 
-def cut_window(
-    source: Image.Image, size: tuple[int, int], rng: np.random.Generator
-) -> Image.Image:
+def cut_window(source: Image.Image, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
     """Cuts a window in the proportions of `size`, 70-100 % of the largest that fits, at random."""
     width, height = source.size
     shape = size[0] / size[1]

@@ -76,9 +76,7 @@ class ArchivedDecoder:
             if is_explanation(request.headers):
                 target = read_text(read_fields(row).get("target"))
             stage_s = {stage.value: spent for stage, spent in made.stage_s.items()}
-            return DecodedImage(
-                made.pixels, made.payload_bytes, made.payload_hash, stage_s, target
-            )
+            return DecodedImage(made.pixels, made.payload_bytes, made.payload_hash, stage_s, target)
         headers = {"content-type": JSON_CONTENT_TYPE}
         if self._adds_timing:
             headers["Server-Timing"] = format_server_timing(timings)

@@ -102,9 +102,7 @@ def read_exportable(path: Path) -> Exportable:
             f"{path} has no model-config.yaml; build the archive with `offpath archive`"
         )
     try:
-        handler = HandlerConfig.from_mapping(
-            archive.model_config.get("handler"), environ={}
-        )
+        handler = HandlerConfig.from_mapping(archive.model_config.get("handler"), environ={})
     except ConfigError as error:
         raise WrongOption(f"{path}: {error}") from error
     return Exportable(path, archive.model_name, archive.model_config, handler)

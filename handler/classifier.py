@@ -64,13 +64,9 @@ class OffpathClassifier(ImageClassifier):
     def initialize(self, context: Context) -> None:
         """Reads the settings, loads the model and its labels, and warms up; once per worker."""
         self._quiet_worker_log()
-        is_custom = (
-            type(self).postprocess_item is not OffpathClassifier.postprocess_item
-        )
+        is_custom = type(self).postprocess_item is not OffpathClassifier.postprocess_item
         self._custom_answers = CustomAnswers(self) if is_custom else None
-        self.config = HandlerConfig.from_mapping(
-            context.model_yaml_config.get("handler")
-        )
+        self.config = HandlerConfig.from_mapping(context.model_yaml_config.get("handler"))
         gpu = context.system_properties.get("gpu_id")
         if gpu is not None and torch.cuda.is_available():
             use_device(int(gpu), self.config.blocking_wait)
@@ -134,9 +130,7 @@ class OffpathClassifier(ImageClassifier):
         """
         return dict(result.predictions)
 
-    def handle(
-        self, data: Sequence[Mapping[str, Any]], context: Context
-    ) -> list[bytes]:
+    def handle(self, data: Sequence[Mapping[str, Any]], context: Context) -> list[bytes]:
         """Answers one batch.
 
         Args:
@@ -232,9 +226,7 @@ class OffpathClassifier(ImageClassifier):
             logger.error(text, health.diagnosis)
             self._metrics.count("offpath_sick_workers_total")
             self._metrics.write()  # the process ends before its thread would
-            if (
-                connection is not None
-            ):  # other servers have none, and ask for the diagnosis
+            if connection is not None:  # other servers have none, and ask for the diagnosis
                 end_after_reply(connection)
         return bodies
 
@@ -282,11 +274,7 @@ class OffpathClassifier(ImageClassifier):
             )
             return model
 
-        model = (
-            make_with_weights(make_model, model_pt_path)
-            if model_pt_path
-            else make_model()
-        )
+        model = make_with_weights(make_model, model_pt_path) if model_pt_path else make_model()
         return keep_one_output(model, self.config.output)
 
     def _load_torchscript_model(self, model_pt_path: str) -> torch.nn.Module:
@@ -302,9 +290,7 @@ class OffpathClassifier(ImageClassifier):
         batch = max(1, int(properties.get("batch_size") or 1))
         parity = None
         if self.device.type == "cuda":
-            parity = load_parity_set(
-                Path(properties["model_dir"]) / FOLDER, self.config
-            )
+            parity = load_parity_set(Path(properties["model_dir"]) / FOLDER, self.config)
         return BatchRunner(engine, self.config, self.device, batch, parity)
 
     def _make_tracer(self, context: Context) -> Tracer | None:
@@ -383,9 +369,7 @@ class OffpathClassifier(ImageClassifier):
             answered.append(reply)
         return answered
 
-    def get_insights(
-        self, tensor_data: torch.Tensor, _: Any, target: int = 0
-    ) -> list[Any]:
+    def get_insights(self, tensor_data: torch.Tensor, _: Any, target: int = 0) -> list[Any]:
         """Computes integrated gradients by captum, like VisionHandler but without a line on stdout.
 
         Args:
@@ -403,9 +387,7 @@ class OffpathClassifier(ImageClassifier):
     def _explainer(self) -> Explainer:
         config, runner = self.config, self.pipeline.runner
         attribute = make_attribute(config, runner, self.get_insights)
-        return Explainer(
-            attribute, config.explanations, config.max_response_bytes, runner.classes
-        )
+        return Explainer(attribute, config.explanations, config.max_response_bytes, runner.classes)
 
     @staticmethod
     def _quiet_worker_log() -> None:

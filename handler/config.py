@@ -88,9 +88,7 @@ class HandlerConfig:
     )
     std: tuple[float, ...] = setting(
         (0.229, 0.224, 0.225),
-        per_channel(
-            "one number per channel, above 0, up to pixel_scale", positive(255)
-        ),
+        per_channel("one number per channel, above 0, up to pixel_scale", positive(255)),
     )
     fill: tuple[int, ...] = setting(
         (0, 0, 0),
@@ -258,9 +256,7 @@ def _check_sizes(config: HandlerConfig) -> None:
     )
     resized, cropped = parse_size(config.resize_size), parse_size(config.image_size)
     if config.resize == "letterbox" and resized != cropped:
-        raise ConfigError(
-            f"{sizes}; a letterbox has only one size: leave resize_size out"
-        )
+        raise ConfigError(f"{sizes}; a letterbox has only one size: leave resize_size out")
     if config.resize == "shorter" and not isinstance(resized, int):
         raise ConfigError(f"{sizes}; accepted with resize shorter: one number")
     sides = zip(both_sides(resized), both_sides(cropped))

@@ -38,9 +38,7 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
     Raises:
         ConfigError: the section is not a mapping, a key is unknown, or a value is wrong.
     """
-    readers = {
-        one.name: one.metadata["reader"] for one in dataclasses.fields(settings_class)
-    }
+    readers = {one.name: one.metadata["reader"] for one in dataclasses.fields(settings_class)}
     if section is None:
         return {}
     if not isinstance(section, Mapping):
@@ -48,13 +46,9 @@ def read_section(settings_class: type, section: object, where: str) -> dict[str,
     for key in section:
         if key not in readers:
             near = difflib.get_close_matches(str(key), readers, 1)
-            hint = (
-                f"did you mean {near[0]}" if near else f"accepted: {', '.join(readers)}"
-            )
+            hint = f"did you mean {near[0]}" if near else f"accepted: {', '.join(readers)}"
             raise ConfigError(f"unknown key {key!r} in {where}; {hint}")
-    return {
-        key: readers[key](value, f"{where}.{key}") for key, value in section.items()
-    }
+    return {key: readers[key](value, f"{where}.{key}") for key, value in section.items()}
 
 
 def wrong(key: str, value: object, accepted: str) -> ConfigError:
@@ -84,9 +78,7 @@ def size(low: int, high: int) -> Reader:
     """Accepts an integer in a range, or two of them as a text: height x width."""
 
     def is_size(value: Any) -> bool:
-        is_text = isinstance(value, str) and re.fullmatch(
-            r"[0-9]{1,5}x[0-9]{1,5}", value
-        )
+        is_text = isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}x[0-9]{1,5}", value)
         sides = map(int, value.split("x")) if is_text else [value]
         return all(_is(side, int) and low <= side <= high for side in sides)
 

@@ -142,9 +142,7 @@ class CustomAnswers:
         self._announcer.announce(kind, f"{kind}: {escaped}; the item gets a 500")
 
 
-def make_result(
-    predictions: list[tuple[str, float]], context: RequestContext, idx: int
-) -> Result:
+def make_result(predictions: list[tuple[str, float]], context: RequestContext, idx: int) -> Result:
     headers = {
         name.lower(): value
         for name, value in context.get_all_request_header(idx).items()

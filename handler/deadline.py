@@ -70,9 +70,7 @@ class Deadlines:
         less_ms = self._expected_ms - took_ms
         self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)
 
-    def _judge(
-        self, headers: Mapping[str, Any], now_s: float
-    ) -> DeadlineExceeded | None:
+    def _judge(self, headers: Mapping[str, Any], now_s: float) -> DeadlineExceeded | None:
         allowed_ms, began_s = self._most_ms, now_s
         for name, value in headers.items():
             is_timeout = HEADERS.get(name.lower())

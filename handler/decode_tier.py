@@ -39,9 +39,7 @@ class DecodeTier:
         metrics: TorchServe's metrics cache, or an object with the same methods.
     """
 
-    def __init__(
-        self, config: HandlerConfig, model: str, version: str, metrics: Any
-    ) -> None:
+    def __init__(self, config: HandlerConfig, model: str, version: str, metrics: Any) -> None:
         silence_decoders()
         keep_freed_memory()
         # Each thread decodes one picture; a picture is not split among threads.
@@ -49,9 +47,7 @@ class DecodeTier:
         self._config, self._version = config, version
         self._input_maker = InputMaker(config)
         self._deadlines = Deadlines(config.deadline_ms)
-        self._log = open_prediction_log(
-            config.prediction_log, model=model, version=version
-        )
+        self._log = open_prediction_log(config.prediction_log, model=model, version=version)
         self._log_lock = threading.Lock()
         is_off = config.prediction_log.is_off
         self._metrics = MetricsEmitter(
@@ -111,9 +107,7 @@ class DecodeTier:
         settings = self._config.prediction_log
         if not settings.is_off:
             with timer.stage(Stage.LOG), self._log_lock:
-                self._log.append(
-                    make_records(batch, context, settings, self._version, timings)
-                )
+                self._log.append(make_records(batch, context, settings, self._version, timings))
         self._metrics.count_batch(timer.read(), 1, [error.type])
         return encode_error(error), timings
 

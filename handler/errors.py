@@ -19,9 +19,7 @@ class MissingPackage(ExpectedError):
     """A package from one of the distribution's extras is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"{package} is not installed: pip install 'torchserve-offpath[{extra}]'"
-        )
+        super().__init__(f"{package} is not installed: pip install 'torchserve-offpath[{extra}]'")
 
 
 class ConfigError(ValueError):

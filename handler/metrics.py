@@ -105,9 +105,7 @@ class MetricsEmitter:
         self._stopped.set()
         self._thread.join()
 
-    def count_batch(
-        self, timings: BatchTimings, size: int, error_types: Sequence[str]
-    ) -> None:
+    def count_batch(self, timings: BatchTimings, size: int, error_types: Sequence[str]) -> None:
         """Adds one batch: the seconds of its stages, its size, and its items' errors by type."""
         self.count_stages(timings)
         with self._lock:
@@ -160,9 +158,7 @@ class MetricsEmitter:
         for name in LOG_COUNTERS:
             difference = getattr(now, name) - getattr(before, name)
             if difference > 0:
-                self._emit(
-                    f"offpath_log_{name}_total", (), difference, MetricTypes.COUNTER
-                )
+                self._emit(f"offpath_log_{name}_total", (), difference, MetricTypes.COUNTER)
         for name, metric in LOG_GAUGES.items():
             if getattr(now, name) != getattr(before, name):
                 self._emit(metric, (), getattr(now, name), MetricTypes.GAUGE)
@@ -175,9 +171,7 @@ class MetricsEmitter:
             self.write(has_buckets=turn % turns == 0)
         self.write()
 
-    def _emit(
-        self, name: str, values: tuple[str, ...], value: float, kind: MetricTypes
-    ) -> None:
+    def _emit(self, name: str, values: tuple[str, ...], value: float, kind: MetricTypes) -> None:
         dimensions = DIMENSIONS.get(name, ["ModelName"])
         try:
             metric = self._cache.get_metric(name, kind)

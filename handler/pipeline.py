@@ -192,9 +192,7 @@ class Pipeline:
                 raise FloatingPointError(NOT_FINITE)
             for item in good:
                 if not math.isfinite(probabilities[item.index][0]):
-                    item.error = ModelFailed(
-                        "the model's score for this image is not finite"
-                    )
+                    item.error = ModelFailed("the model's score for this image is not finite")
                     continue
                 row = zip(classes[item.index], probabilities[item.index])
                 item.predictions = [
@@ -206,11 +204,7 @@ class Pipeline:
         """Encodes the items as replies, in the rows' order."""
         with batch.timer.stage(Stage.POSTPROCESS):
             return [
-                (
-                    encode_error(item.error)
-                    if item.error
-                    else encode_prediction(item.predictions)
-                )
+                (encode_error(item.error) if item.error else encode_prediction(item.predictions))
                 for item in batch.items
             ]
 
@@ -237,9 +231,7 @@ class Pipeline:
         shares = {Stage.DECODE: 0.0, Stage.TRANSFORM: 0.0}
         with batch.timer.shared(shares):
             if self._device_decoder is not None:
-                items, decode_s, transform_s = self._decode_on_device(
-                    items, self._device_decoder
-                )
+                items, decode_s, transform_s = self._decode_on_device(items, self._device_decoder)
                 batch.without_memory = self._device_decoder.without_memory
                 shares[Stage.DECODE] += decode_s
                 shares[Stage.TRANSFORM] += transform_s

@@ -81,8 +81,5 @@ def format_server_timing(timings: BatchTimings) -> str:
 
     Syntax: https://www.w3.org/TR/server-timing/#the-server-timing-header-field
     """
-    parts = [
-        f"{stage.value};dur={value * 1e3:.2f}"
-        for stage, value in timings.seconds.items()
-    ]
+    parts = [f"{stage.value};dur={value * 1e3:.2f}" for stage, value in timings.seconds.items()]
     return ", ".join([*parts, f"total;dur={timings.total_s * 1e3:.2f}"])

@@ -61,9 +61,7 @@ class Tracer:
             OTEL_SERVICE_NAME.
     """
 
-    def __init__(
-        self, endpoint: str, share: float, attributes: Mapping[str, str]
-    ) -> None:
+    def __init__(self, endpoint: str, share: float, attributes: Mapping[str, str]) -> None:
         name = os.environ.get("OTEL_SERVICE_NAME", "offpath")
         resource = Resource.create({"service.name": name, **attributes})
         self._provider = TracerProvider(resource=resource)
@@ -73,9 +71,7 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
         self._share = share
 
-    def trace(
-        self, batch: Batch, context: RequestContext, warm_up_key: str | None
-    ) -> None:
+    def trace(self, batch: Batch, context: RequestContext, warm_up_key: str | None) -> None:
         """Makes the spans of a batch that was answered just now."""
         chosen: list[tuple[int, Context]] = []
         for idx in range(len(batch.items)):
@@ -128,14 +124,10 @@ class Tracer:
                 return parent if client_span.trace_flags.sampled else None
         return ROOT if random.random() < self._share else None
 
-    def _add_stages(
-        self, parent: Context, timings: BatchTimings, begin_ns: int
-    ) -> None:
+    def _add_stages(self, parent: Context, timings: BatchTimings, begin_ns: int) -> None:
         for stage, seconds in timings.seconds.items():
             if seconds > 0:
-                child = self._tracer.start_span(
-                    stage.value, parent, start_time=begin_ns
-                )
+                child = self._tracer.start_span(stage.value, parent, start_time=begin_ns)
                 begin_ns += int(seconds * 1e9)
                 child.end(begin_ns)
 

@@ -47,9 +47,7 @@ NOT_READ = ("profiling/results/", "tests/fuzz/corpus/", "scripts/check_english.p
 def find_riddles(source: str) -> Iterator[tuple[int, str]]:
     """Yields line and docstring of each definition whose docstring begins with a question word."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        ):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node) or ""
             if RIDDLE.match(docstring):
                 yield getattr(node, "lineno", 1), docstring.splitlines()[0]
@@ -67,18 +65,12 @@ def find_words(text: str) -> Iterator[tuple[int, str]]:
 def main(names: list[str]) -> int:
     """Checks the files and returns the exit code."""
     if not names:
-        listed = subprocess.run(
-            ["git", "ls-files"], capture_output=True, text=True, check=True
-        )
+        listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True)
         names = listed.stdout.splitlines()
     count = 0
     for name in names:
         path = Path(name)
-        if (
-            path.suffix not in TEXT_SUFFIXES
-            or path.is_symlink()
-            or name.startswith(NOT_READ)
-        ):
+        if path.suffix not in TEXT_SUFFIXES or path.is_symlink() or name.startswith(NOT_READ):
             continue
         text = path.read_text(encoding="utf-8")
         findings = [*find_words(text)]

@@ -8,7 +8,8 @@ ensure_venv serve,bench,dev
 "$VENV/bin/mypy" &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
-"$VENV/bin/black" --check --quiet . || { say "black would reformat; run: $VENV/bin/black ."; exit 1; }
+"$VENV/bin/black" --line-length 100 --check --quiet . ||
+  { say "black would reformat; run: $VENV/bin/black --line-length 100 ."; exit 1; }
 "$VENV/bin/isort" --check --quiet .
 "$VENV/bin/flake8"
 "$VENV/bin/python" scripts/check_english.py

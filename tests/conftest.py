@@ -61,9 +61,7 @@ def find_group(nodeid: str) -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs the files that start servers first, so that the pure tests wait for none of them."""
-    servers = {
-        item.path for item in items if any(map(item.get_closest_marker, SERVER_MARKS))
-    }
+    servers = {item.path for item in items if any(map(item.get_closest_marker, SERVER_MARKS))}
     items.sort(key=lambda item: (not find_group(item.nodeid), item.path not in servers))
 
 
@@ -97,9 +95,7 @@ def quick_servers(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
-def build(
-    store: Path, model: str, name: str, version: str = "1.0", **handler: object
-) -> Path:
+def build(store: Path, model: str, name: str, version: str = "1.0", **handler: object) -> Path:
     """Builds an archive of an embedded model with `handler:` settings."""
     source = load_model_source(model, None)
     config = make_model_config(
@@ -119,17 +115,13 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(
-    model_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TorchServe]:
+def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
     """Runs a warm server with both archives, our config.properties and the model API.
 
     Its store is a copy, because tests put further archives there.
     """
     settings = ServerSettings(
-        model_store=shutil.copytree(
-            model_store, tmp_path_factory.mktemp("s") / "store"
-        ),
+        model_store=shutil.copytree(model_store, tmp_path_factory.mktemp("s") / "store"),
         models=("classifier.mar", "near-free.mar"),
         inference_port=0,
         management_port=0,

@@ -77,9 +77,7 @@ class EnginePlan:
     device_type: str = "cpu"
 
 
-def plan_engine(
-    config: HandlerConfig, device_type: str, model: torch.nn.Module
-) -> EnginePlan:
+def plan_engine(config: HandlerConfig, device_type: str, model: torch.nn.Module) -> EnginePlan:
     """Chooses the engine where `engine` is `auto`, and the precision that its artefact has.
 
     Raises:
@@ -97,9 +95,7 @@ def plan_engine(
     return EnginePlan(engine, precision, device_type)
 
 
-def _choose_engine(
-    config: HandlerConfig, device_type: str, model: torch.nn.Module
-) -> str:
+def _choose_engine(config: HandlerConfig, device_type: str, model: torch.nn.Module) -> str:
     if config.precision == "int8":
         return "openvino"
     has_openvino = (
@@ -133,9 +129,7 @@ def _check_onnx(config: HandlerConfig) -> None:
 def _check_engine(engine: str, precision: str, device_type: str) -> None:
     accepted = PRECISIONS[engine]
     if precision not in ("auto", *accepted):
-        raise WrongOption(
-            f"--precision {precision!r}: --engine {engine} has {', '.join(accepted)}"
-        )
+        raise WrongOption(f"--precision {precision!r}: --engine {engine} has {', '.join(accepted)}")
     if engine == "openvino" and device_type == "gpu":
         raise WrongOption(
             "--engine openvino runs on the CPU, and deviceType is 'gpu'; use --preset cpu, or "
@@ -277,9 +271,7 @@ class _EngineFolder:
         try:
             found = self._measure(self.folder, parity, precision)
         except EngineUnavailable as error:
-            self.say(
-                f"{label} cannot be checked here ({error}); the worker will check it"
-            )
+            self.say(f"{label} cannot be checked here ({error}); the worker will check it")
             return
         result = (
             f"on {found.pictures} photographs it moves a probability by up to "
@@ -300,9 +292,7 @@ class _EngineFolder:
 
     def _measure(self, folder: Path, parity: ParitySet, precision: str) -> Parity:
         name, device, threads = self.plan.engine, self._device, os.cpu_count() or 1
-        engine = make_engine(
-            name, precision, self.model, self.config, device, folder, threads
-        )
+        engine = make_engine(name, precision, self.model, self.config, device, folder, threads)
         return measure_parity(engine, parity, self.config, device)
 
 
@@ -329,9 +319,7 @@ def make_parity_set(
     return ParitySet(candidates[chosen], probabilities[chosen])
 
 
-def choose_clear(
-    probabilities: npt.NDArray[np.float32], bound: float
-) -> npt.NDArray[np.int64]:
+def choose_clear(probabilities: npt.NDArray[np.float32], bound: float) -> npt.NDArray[np.int64]:
     """Chooses the images to compare on: those whose best two classes differ by more than `bound`.
 
     Closer classes may swap within the bound (eager itself swaps some of them at another batch

@@ -74,9 +74,7 @@ def export_compiled(model: PictureModel, pictures: torch.Tensor, path: Path) -> 
         ) from error
     exported = _export(model, pictures)
     with torch.inference_mode():
-        aoti_compile_and_package(
-            exported, package_path=str(path), inductor_configs=INDUCTOR_CONFIG
-        )
+        aoti_compile_and_package(exported, package_path=str(path), inductor_configs=INDUCTOR_CONFIG)
 
 
 def export_onnx(model: PictureModel, pictures: torch.Tensor, path: Path) -> None:
@@ -109,9 +107,7 @@ def export_openvino(model: PictureModel, pictures: torch.Tensor, path: Path) -> 
     save_for_openvino(_export(model, pictures), path, [-1, *pictures.shape[1:]])
 
 
-def save_for_openvino(
-    source: Any, path: Path, shape: Sequence[int] | None = None
-) -> None:
+def save_for_openvino(source: Any, path: Path, shape: Sequence[int] | None = None) -> None:
     """Converts an exported program, or an ONNX file by its path.
 
     Args:
@@ -125,14 +121,10 @@ def save_for_openvino(
     openvino.save_model(graph, str(path), compress_to_fp16=False)
 
 
-def _export(
-    model: PictureModel, pictures: torch.Tensor
-) -> torch.export.ExportedProgram:
+def _export(model: PictureModel, pictures: torch.Tensor) -> torch.export.ExportedProgram:
     try:
         with torch.inference_mode():
-            return torch.export.export(
-                model, (pictures,), dynamic_shapes=_dynamic_shapes()
-            )
+            return torch.export.export(model, (pictures,), dynamic_shapes=_dynamic_shapes())
     except Exception as error:  # torch.export raises whatever the model's code raises
         raise ExpectedError(
             f"torch.export cannot convert the model ({type(error).__name__}: {error}); use "

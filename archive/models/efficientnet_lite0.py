@@ -9,6 +9,4 @@ class EfficientNetLite0(efficientnet_lite_pytorch.EfficientNet):
     """The package's network; the published state dict fits it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            *efficientnet_lite_pytorch.get_model_params("efficientnet-lite0", {})
-        )
+        super().__init__(*efficientnet_lite_pytorch.get_model_params("efficientnet-lite0", {}))

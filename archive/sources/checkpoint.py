@@ -66,9 +66,7 @@ def find_state_dict(
     Raises:
         WrongOption: it holds no weights (under `key`).
     """
-    weights = (
-        _unwrap(loaded, path, say) if key is None else _pick(loaded, path, key, say)
-    )
+    weights = _unwrap(loaded, path, say) if key is None else _pick(loaded, path, key, say)
     return _strip_prefixes(weights, names, path, say)
 
 
@@ -88,9 +86,7 @@ def has_member(path: Path, ending: str) -> bool:
 
 def _load_torch(path: Path, say: Say) -> object:
     if is_torchscript(path):
-        raise WrongOption(
-            f"{path.name} is TorchScript: pass it as --model, without --weights"
-        )
+        raise WrongOption(f"{path.name} is TorchScript: pass it as --model, without --weights")
     try:
         with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
             check_unpacked_size(file, path.stat().st_size)
@@ -145,9 +141,7 @@ def _unwrap(loaded: object, path: Path, say: Say) -> Mapping[str, torch.Tensor]:
             f"{', '.join(map(str, list(loaded)[:8]))}"
         )
     others = (
-        f" (it also has {', '.join(found[1:])}; choose with --weights-key)"
-        if found[1:]
-        else ""
+        f" (it also has {', '.join(found[1:])}; choose with --weights-key)" if found[1:] else ""
     )
     say(f"{path.name}: using the weights under {found[0]!r}{others}")
     return loaded[found[0]]  # type: ignore[no-any-return]
@@ -199,9 +193,7 @@ def _strip_prefixes(
     stripped = ""
     while True:
         own = {k: v for k, v in weights.items() if k in names or k not in COUNTERS}
-        prefix = next(
-            (p for p in PREFIXES if all(name.startswith(p) for name in own)), None
-        )
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in own)), None)
         if prefix is None or own.keys() <= names:
             break
         weights = {name.removeprefix(prefix): value for name, value in own.items()}

@@ -94,9 +94,7 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
         check_shadowing(Path(name.partition("/")[0]).with_suffix(".py"))
     if attribute is None:
         return Definition(make, path.name, None, folder.files)
-    text = WRAPPER.format(
-        imports=f"\nimport {path.stem}", call=f"{path.stem}.{attribute}()"
-    )
+    text = WRAPPER.format(imports=f"\nimport {path.stem}", call=f"{path.stem}.{attribute}()")
     return Definition(make, WRAPPER_FILE, text, folder.files)
 
 
@@ -192,9 +190,7 @@ def _import(path: Path) -> ModuleType:
         ) from error
 
 
-def _find_maker(
-    module: ModuleType, path: Path, attribute: str | None
-) -> Callable[[], Any]:
+def _find_maker(module: ModuleType, path: Path, attribute: str | None) -> Callable[[], Any]:
     classes = {
         name: member
         for name, member in inspect.getmembers(module, inspect.isclass)

@@ -87,9 +87,7 @@ def load_pretrained(folder: Path, say: Say) -> PretrainedFolder:
             dtype=torch.float32,
             output_loading_info=True,
         )
-        processor = transformers.AutoImageProcessor.from_pretrained(
-            str(folder), **LOCAL
-        )
+        processor = transformers.AutoImageProcessor.from_pretrained(str(folder), **LOCAL)
     except Exception as error:  # transformers raises errors of many kinds
         raise WrongOption(
             f"--model {folder.name}: transformers cannot load it: {format_error(error)}"
@@ -196,9 +194,7 @@ def _read_preprocessing(name: str, processor: Any, config: Any) -> dict[str, Any
     settings, kind = processor.to_dict(), type(processor).__name__
 
     def refuse(what: str, accepted: str) -> WrongOption:
-        return WrongOption(
-            f"--model {name}: {what}, in its {kind}; accepted: {accepted}"
-        )
+        return WrongOption(f"--model {name}: {what}, in its {kind}; accepted: {accepted}")
 
     for key, value in settings.items():
         if key.startswith("do_") and value and key not in KNOWN_STEPS:

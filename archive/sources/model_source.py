@@ -120,9 +120,7 @@ def load_model_source(
     """
     wanted = _Wanted(weights, weights_key, say)
     if weights_key is not None and weights in (None, "pretrained", "random"):
-        raise WrongOption(
-            "--weights-key names a part of a checkpoint; pass --weights FILE too"
-        )
+        raise WrongOption("--weights-key names a part of a checkpoint; pass --weights FILE too")
     if is_named(model):
         return _load_named(model, wanted)
     path, attribute = _split_name(model)
@@ -139,9 +137,7 @@ def load_model_source(
     if path.suffix == ".onnx":
         wanted.refuse("an ONNX model")
         handler, files = read_onnx_input(path), {MODEL.name: path}
-        return ModelSource(
-            OnnxModel(path), ONNX_FILE, None, handler=handler, files=files
-        )
+        return ModelSource(OnnxModel(path), ONNX_FILE, None, handler=handler, files=files)
     if is_torchscript(path):
         wanted.refuse("a TorchScript file")
         return ModelSource(_load_script(path), None, None, script_file=path)
@@ -191,9 +187,7 @@ def _load_named(named: str, wanted: _Wanted) -> ModelSource:
     if model.file is not None:
         return replace(source, labels=model.labels, handler=model.handler)
     settings = ", ".join(f"{key} {value}" for key, value in model.handler.items())
-    wanted.say(
-        f"{named}: preprocessing of its published weights ({settings}); --set changes it"
-    )
+    wanted.say(f"{named}: preprocessing of its published weights ({settings}); --set changes it")
     # Other weights may have other classes.
     labels = model.labels if weights == "pretrained" else None
     return replace(source, labels=labels, handler=model.handler)
@@ -275,8 +269,7 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
         if key in state_dict and state_dict[key].shape != own[key].shape
     ]
     problems = [
-        f"{title}: {', '.join(keys[:KEYS_SHOWN])}"
-        + (", ..." if len(keys) > KEYS_SHOWN else "")
+        f"{title}: {', '.join(keys[:KEYS_SHOWN])}" + (", ..." if len(keys) > KEYS_SHOWN else "")
         for title, keys in (
             ("missing", missing),
             ("unexpected", unexpected),
@@ -285,9 +278,7 @@ def _fit(module: torch.nn.Module, state_dict: StateDict, source: str) -> StateDi
         if keys
     ]
     if problems:
-        raise WrongOption(
-            f"the weights {source} do not fit the model; " + "; ".join(problems)
-        )
+        raise WrongOption(f"the weights {source} do not fit the model; " + "; ".join(problems))
     module.load_state_dict(dict(state_dict))
     return state_dict
 

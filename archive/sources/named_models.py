@@ -159,9 +159,7 @@ def _describe_torchvision(models: Any, name: str) -> NamedModel:
 
 
 def _describe_timm(timm: Any, name: str) -> NamedModel:
-    config = timm.data.resolve_data_config(
-        pretrained_cfg=timm.get_pretrained_cfg(name).to_dict()
-    )
+    config = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
     size = config["input_size"][1]
     handler = {
         "image_size": size,
@@ -213,9 +211,7 @@ def _import(collection: str, named: str) -> Any:
         ) from error
 
 
-def _read_arguments(
-    model: torch.nn.Module, weights: StateDict, collection: str
-) -> dict[str, int]:
+def _read_arguments(model: torch.nn.Module, weights: StateDict, collection: str) -> dict[str, int]:
     """Finds where the weights have another number of classes or channels than the model."""
     found = {}
     for key, own in model.state_dict().items():
@@ -229,9 +225,7 @@ def _read_arguments(
     return found
 
 
-def _explaining_failures(
-    load: Callable[[], StateDict], named: str
-) -> Callable[[], StateDict]:
+def _explaining_failures(load: Callable[[], StateDict], named: str) -> Callable[[], StateDict]:
     """Wraps a download so that any failure says what to do; packages raise many kinds of errors."""
 
     def load_weights() -> StateDict:

@@ -33,9 +33,7 @@ def read_onnx_input(path: Path) -> dict[str, Any]:
         # From memory, so that it cannot read files beside it, which the archive would lack.
         session = make_session(path.read_bytes(), 1, [CPU])
     except EngineUnavailable as error:
-        raise MissingPackage(
-            "onnxruntime, which an ONNX model needs,", "onnxruntime"
-        ) from error
+        raise MissingPackage("onnxruntime, which an ONNX model needs,", "onnxruntime") from error
     except Exception as error:  # ONNX Runtime raises errors of many kinds
         raise WrongOption(
             f"{where} cannot be loaded by ONNX Runtime: {format_error(error)}"
@@ -80,9 +78,7 @@ def _read_shape(shape: list[Any], where: str) -> dict[str, Any]:
     _, channels, height, width = shape
     if width in CHANNELS or isinstance(channels, int) and channels not in CHANNELS:
         order = ", channels last" if width in CHANNELS else ""
-        raise WrongOption(
-            f"{where} has the input {shape}{order}; {EXPECTED} with 1 or 3 channels"
-        )
+        raise WrongOption(f"{where} has the input {shape}{order}; {EXPECTED} with 1 or 3 channels")
     settings: dict[str, Any] = {}
     if channels == 1:
         settings["channels"] = 1

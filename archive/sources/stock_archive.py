@@ -61,9 +61,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     archive = read_mar(path)
     model, names = archive.manifest["model"], archive.names
     if archive.has_our_handler:
-        raise WrongOption(
-            f"{path.name} was built by offpath; there is nothing to convert"
-        )
+        raise WrongOption(f"{path.name} was built by offpath; there is nothing to convert")
     handler = archive.handler
     if handler != STOCK_HANDLER and not has_own_handler:
         raise WrongOption(
@@ -73,9 +71,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
         )
     files = {key: model.get(f"{key}File") for key in ("model", "serialized", "config")}
     if files["serialized"] is None:
-        raise WrongOption(
-            f"{path.name} has no weights (no serializedFile in its manifest)"
-        )
+        raise WrongOption(f"{path.name} has no weights (no serializedFile in its manifest)")
     unpack_mar(archive, folder)
     serialized = folder / files["serialized"]
     labels = folder / LABELS_FILE if LABELS_FILE in names else None
@@ -83,9 +79,7 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     if labels is not None:
         changes += _tell_apart(labels)
     else:
-        changes.append(
-            "labels: the archive has no index_to_name.json, so classes are numbers"
-        )
+        changes.append("labels: the archive has no index_to_name.json, so classes are numbers")
     known = {MANIFEST, LABELS_FILE, handler, *filter(None, files.values())}
     if model.get("requirementsFile"):
         known.add(model["requirementsFile"])
@@ -163,9 +157,7 @@ def _tell_apart(labels: Path) -> list[str]:
     ]
 
 
-def _sort_extra(
-    folder: Path, names: frozenset[str]
-) -> tuple[tuple[Path, ...], list[str]]:
+def _sort_extra(folder: Path, names: frozenset[str]) -> tuple[tuple[Path, ...], list[str]]:
     """Separates files at the root, which our archive keeps, from those in folders, left out."""
     nested = sorted(name for name in names if len(PurePosixPath(name).parts) > 1)
     extra = tuple(folder / name for name in sorted(names.difference(nested)))

@@ -152,9 +152,7 @@ def list_tiers(archive: Exportable, choices: RayChoices) -> list[Tier]:
     ]
 
 
-def fill(
-    template: str, archive: Exportable, choices: RayChoices, serve_config: str = ""
-) -> str:
+def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: str = "") -> str:
     """Fills a template with the values of the archive and the user."""
     tiers = list_tiers(archive, choices)
     max_ongoing = BATCHES_ONGOING * archive.batch_size
@@ -165,9 +163,7 @@ def fill(
         kube_name=re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
         host=choices.host,
         port=choices.port,
-        deployments=indent(
-            (describe_deployment(tier, max_ongoing) for tier in tiers), 6
-        ),
+        deployments=indent((describe_deployment(tier, max_ongoing) for tier in tiers), 6),
         image=choices.image,
         ray_version=RAY_VERSION,
         groups=indent((describe_group(tier, choices.image) for tier in tiers), 6),

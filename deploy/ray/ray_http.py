@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 # Written by the export from the archive: name, batch_size, max_payload_bytes and more.
 SETTINGS = json.loads((FOLDER / "settings.json").read_text(encoding="utf-8"))
-PATHS = ModelPaths(
-    SETTINGS["name"], None, SETTINGS["max_payload_bytes"] + ENVELOPE_BYTES
-)
+PATHS = ModelPaths(SETTINGS["name"], None, SETTINGS["max_payload_bytes"] + ENVELOPE_BYTES)
 ID_HEADER = "x-request-id"
 
 

@@ -77,16 +77,12 @@ def export_triton(choices: TritonChoices) -> list[str]:
     archive = read_exportable(choices.archive)
     name = choices.name or archive.name
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise WrongOption(
-            f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'"
-        )
+        raise WrongOption(f"--name {name!r}: accepted are letters, digits, '-', '_' and '.'")
     make_folder(choices.output, choices.force)
     model = choices.output / name
     unpack(archive.path, model / "1")
     shutil.copy(MODEL_FILE, model / "1")
-    (model / "config.pbtxt").write_text(
-        make_config(archive, choices, name), encoding="utf-8"
-    )
+    (model / "config.pbtxt").write_text(make_config(archive, choices, name), encoding="utf-8")
     requirements = "\n".join(archive.list_requirements()) + "\n"
     (choices.output / "requirements.txt").write_text(requirements, encoding="utf-8")
     write_mark(choices.output, archive.path)
@@ -114,9 +110,7 @@ def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
         image_note = "The pixels of a thin client."
     else:
         image = "data_type: TYPE_STRING, dims: [ 1 ]"
-        image_note = (
-            "The bytes of a file: JPEG, PNG, ..., or the .npy of a thin client."
-        )
+        image_note = "The bytes of a file: JPEG, PNG, ..., or the .npy of a thin client."
     if archive.wants_gpu:
         kind, instances_note = "KIND_GPU", "This many run on each GPU."
     else:

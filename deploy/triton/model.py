@@ -137,11 +137,7 @@ class TritonMetric:
         self._family = pb_utils.MetricFamily(
             name=name,
             description=f"{name}, see docs/reference.md",
-            kind=(
-                pb_utils.MetricFamily.COUNTER
-                if is_counter
-                else pb_utils.MetricFamily.GAUGE
-            ),
+            kind=(pb_utils.MetricFamily.COUNTER if is_counter else pb_utils.MetricFamily.GAUGE),
         )
         self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
 

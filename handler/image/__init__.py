@@ -2,6 +2,4 @@
 
 # Ends of the names of pictures in the formats of formats.py, in lower case, for commands that
 # search a folder. Here, because that module imports Pillow.
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-)
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})

@@ -201,9 +201,7 @@ def read_orientation(payload: Payload) -> object:
         return None
 
 
-def _decode_with_pillow(
-    payload: Payload, options: DecodeOptions, spent_s: float
-) -> DecodedImage:
+def _decode_with_pillow(payload: Payload, options: DecodeOptions, spent_s: float) -> DecodedImage:
     # Pillow takes at least as long as libjpeg-turbo did, often in one call.
     if spent_s > decode_cost.BUDGET_S / 2:
         raise ImageTooCostly("the image is damaged and takes too long to decode")
@@ -221,9 +219,7 @@ def _decode_with_pillow(
         raise
     except UnidentifiedImageError as error:
         accepted = ", ".join(FORMATS)
-        raise UnsupportedFormat(
-            f"the image is in none of the formats {accepted}"
-        ) from error
+        raise UnsupportedFormat(f"the image is in none of the formats {accepted}") from error
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(
             f"the image is too large; at most {options.max_pixels} pixels are accepted"

@@ -122,9 +122,7 @@ def check_scans(payload: Payload, pixels: int) -> int:
     """
     scans = count_scans(payload)
     if scans * pixels > MAX_SCANNED_PIXELS:
-        raise ImageTooCostly(
-            f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all"
-        )
+        raise ImageTooCostly(f"the JPEG's scans cover more than {MAX_SCANNED_PIXELS} pixels in all")
     return scans
 
 

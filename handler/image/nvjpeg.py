@@ -51,18 +51,14 @@ def find_nvjpeg(device: torch.device) -> DecodeTogether | None:
     from torchvision.io import ImageReadMode, decode_jpeg
 
     def decode_together(files: list[torch.Tensor]) -> list[torch.Tensor]:
-        pictures: list[torch.Tensor] = decode_jpeg(
-            files, ImageReadMode.RGB, device=device
-        )
+        pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device=device)
         return pictures
 
     tiny = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))
     try:
         decode_together([_as_tensor(tiny)])
     except RuntimeError as error:  # torchvision lacks nvjpeg, or the driver refuses
-        logger.warning(
-            "decode: nvjpeg does not work; the CPU decodes instead: %s", error
-        )
+        logger.warning("decode: nvjpeg does not work; the CPU decodes instead: %s", error)
         return None
     return decode_together
 
@@ -96,9 +92,7 @@ class DeviceDecoder:
             pictures[index] = picture
         return pictures
 
-    def resize(
-        self, pictures: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
+    def resize(self, pictures: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Resizes what `decode` returned; pictures of equal size in one call.
 
         Returns:

@@ -32,9 +32,7 @@ MAX_TAGS, MAX_VALUES = 1_000, 100_000
 # 8-bit RGBA, and how much more the tiles may hold than the picture's limit, for their margins.
 MAX_BITS_PER_PIXEL, TILE_MARGIN = 32, 1.1
 # TIFF 6.0, sections 8, 15 and 22. Compression 7 is JPEG as Technical Note 2 corrects compression 6.
-WIDTH, LENGTH, BITS, COMPRESSION, SAMPLES, ROWS, PLANES = (
-    *(256, 257, 258, 259, 277, 278, 284),
-)
+WIDTH, LENGTH, BITS, COMPRESSION, SAMPLES, ROWS, PLANES = (*(256, 257, 258, 259, 277, 278, 284),)
 TILE_WIDTH, TILE_LENGTH = 322, 323
 # Offsets and lengths of strips, then of tiles.
 STRIPS, TILES = (273, 279), (324, 325)

@@ -115,9 +115,7 @@ def _finish_on_device(
     return resized
 
 
-def _resize(
-    pictures: torch.Tensor, part: Part, geometry: InputGeometry
-) -> torch.Tensor:
+def _resize(pictures: torch.Tensor, part: Part, geometry: InputGeometry) -> torch.Tensor:
     """Resizes the part, [n, 3, height, width], and returns the plan's [n, rows, columns, 3]."""
     resized = torch.nn.functional.interpolate(
         pictures,
@@ -133,9 +131,7 @@ def _resize(
 
 # Photographs come in few sizes, and the search takes 20 microseconds.
 @lru_cache(maxsize=1024)
-def find_part(
-    height: int, width: int, denominator: int, geometry: InputGeometry
-) -> Part | None:
+def find_part(height: int, width: int, denominator: int, geometry: InputGeometry) -> Part | None:
     """Finds the part to resize of a picture of this full size, decoded at 1/denominator.
 
     Returns:
@@ -177,9 +173,7 @@ def find_cut(first: int, step: float, reach: int = 1) -> int | None:
     margin = 1 + math.ceil(reach * max(1.0, 1.0 / step))
     candidates = range(first - margin, first - REACH_PX - 1, -1)
     # Rounded, so that among equal candidates the nearest to the crop is taken.
-    best = min(
-        candidates, key=lambda pixel: round(_shift(pixel, step), 3), default=None
-    )
+    best = min(candidates, key=lambda pixel: round(_shift(pixel, step), 3), default=None)
     if best is not None and _shift(best, step) <= MAX_SHIFT_PX:
         return best
     return 0 if first <= MAX_LEAD_PX else None

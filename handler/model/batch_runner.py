@@ -129,9 +129,7 @@ class BatchRunner:
         )
         self._host_array: npt.NDArray[np.uint8] = self._host.numpy()
         self._pictures = (
-            torch.zeros_like(self._host, device=self.device)
-            if self._is_cuda
-            else self._host
+            torch.zeros_like(self._host, device=self.device) if self._is_cuda else self._host
         )
 
     def put(self, index: int, pixels: Pixels) -> None:
@@ -185,9 +183,7 @@ class BatchRunner:
         for index in set(range(count)) - self._decoded_on_device:
             self._pictures[index].copy_(self._host[index], non_blocking=True)
 
-    def classify(
-        self, pictures: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def classify(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Maps uint8 [batch, height, width, channels] to all scores, the best k, their classes."""
         scores = activate(self.engine(pictures), self._activation)
         self.classes = scores.shape[1]

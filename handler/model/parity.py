@@ -64,9 +64,7 @@ def load_parity_set(folder: Path | None, config: HandlerConfig) -> ParitySet | N
         with np.load(path, allow_pickle=False) as arrays:
             pictures, probabilities = arrays["pictures"], arrays["probabilities"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"{path.name} cannot be read ({error}); rebuild the archive"
-        ) from error
+        raise ConfigError(f"{path.name} cannot be read ({error}); rebuild the archive") from error
     expected = config.input_geometry.shape
     if pictures.shape[1:] != expected:
         raise ConfigError(

@@ -48,9 +48,7 @@ class RandomFillsSkipped(TorchFunctionMode):
         return func(*args, **arguments)
 
 
-def make_with_weights(
-    make_model: Callable[[], torch.nn.Module], path: str
-) -> torch.nn.Module:
+def make_with_weights(make_model: Callable[[], torch.nn.Module], path: str) -> torch.nn.Module:
     """Makes a model on the CPU whose weights are mapped from a file with a state dict.
 
     Raises:

@@ -112,9 +112,7 @@ class SpooledPredictionLog(PredictionLog):
             return records
         limit = share * 2**32
         # Chosen by a hash of the event id, so that every process chooses the same events.
-        return [
-            record for record in records if zlib.crc32(record.event_id.encode()) < limit
-        ]
+        return [record for record in records if zlib.crc32(record.event_id.encode()) < limit]
 
     def _leave_out_recorded(self, records: Sequence[Record]) -> Sequence[Record]:
         recent = self._recent

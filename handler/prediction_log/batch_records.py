@@ -62,11 +62,7 @@ def make_records(
             predictions=item.predictions if item.error is None else (),
             status=item.error.status if item.error else 200,
             error=item.error.type if item.error else None,
-            stage_ms=(
-                format_stages(item.prepared.add_to(timings))
-                if item.prepared
-                else stage_ms
-            ),
+            stage_ms=(format_stages(item.prepared.add_to(timings)) if item.prepared else stage_ms),
             batch_size=len(batch.items),
             extra=item.extra if item.error is None else None,
         )
@@ -86,9 +82,7 @@ def count_payload(item: Item) -> int:
     return item.prepared.payload_bytes if item.prepared else len(item.payload or b"")
 
 
-def hash_payload(
-    payload: Payload | None, settings: PredictionLogSettings
-) -> str | None:
+def hash_payload(payload: Payload | None, settings: PredictionLogSettings) -> str | None:
     """Hashes a payload by the settings' algorithm; None if the log has no such field."""
     if payload is None or "payload_hash" not in settings.fields:
         return None

@@ -51,9 +51,7 @@ class Delivery:
         if now_s < self._retry_at_s:
             return
         room = (1 if self.failures else self._at_once) - len(self.in_flight)
-        ready = [
-            one for one in segments if not one.is_in_flight and one.retry_at_s <= now_s
-        ]
+        ready = [one for one in segments if not one.is_in_flight and one.retry_at_s <= now_s]
         ready.sort(key=lambda segment: segment.failures)
         for segment in ready[: max(0, room)]:
             segment.is_in_flight = True

@@ -62,9 +62,7 @@ class Announcer:
             self._logger.warning("%s: %s", self._subject, message)
 
 
-def pause_s(
-    failures: int, most_s: float, draw: Callable[[], float] = random.random
-) -> float:
+def pause_s(failures: int, most_s: float, draw: Callable[[], float] = random.random) -> float:
     """Returns the seconds to wait after `failures` failures in a row.
 
     The step grows exponentially up to `most_s`. The pause is between half and all of the step, so

@@ -127,9 +127,7 @@ def list_owner_folders(sink_folder: Path) -> list[Path]:
         return []
     paths = [Path(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
     return sorted(
-        path
-        for path in paths
-        if not path.name.startswith(".") and path.suffix != ASIDE_SUFFIX
+        path for path in paths if not path.name.startswith(".") and path.suffix != ASIDE_SUFFIX
     )
 
 

@@ -101,9 +101,7 @@ def _decompress(data: bytes, name: str) -> Iterator[bytes]:
         while line := file.readline(MOST_RECORD_BYTES + 1):
             missing -= len(line)
             yield line
-    except (
-        Exception
-    ) as error:  # zlib's and zstandard's errors have no base but Exception
+    except Exception as error:  # zlib's and zstandard's errors have no base but Exception
         raise DamagedObject(str(error)) from error
     if missing > 0:
         raise DamagedObject("the zstd frame is truncated")

@@ -72,9 +72,7 @@ def encode_records(records: Iterable[Record], names: Sequence[str]) -> bytes:
     return b"".join(lines)
 
 
-def _encode_line(
-    record: Record, names: Sequence[str], stage_ms: dict[str, float | None]
-) -> bytes:
+def _encode_line(record: Record, names: Sequence[str], stage_ms: dict[str, float | None]) -> bytes:
     row: dict[str, Any] = {name: getattr(record, name) for name in names}
     if not row.get("extra", True):
         del row["extra"]

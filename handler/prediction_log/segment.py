@@ -65,9 +65,7 @@ def parse_segment_name(owner: str, file_name: str) -> SegmentName | None:
     if match is None:
         return None
     compression = next(
-        name
-        for name, suffix in SUFFIX_BY_COMPRESSION.items()
-        if suffix == match["suffix"]
+        name for name, suffix in SUFFIX_BY_COMPRESSION.items() if suffix == match["suffix"]
     )
     return SegmentName(owner, match["hour"], int(match["sequence"]), compression)
 
@@ -132,9 +130,7 @@ class OpenSegment:
     def seal(self) -> SealedSegment:
         """Closes the file; the segment no longer grows."""
         os.close(self._fd)
-        return SealedSegment(
-            self.name, self.path, self.size_bytes, self.since_s, self.records
-        )
+        return SealedSegment(self.name, self.path, self.size_bytes, self.since_s, self.records)
 
     def abandon(self) -> None:
         """Closes the descriptor in a forked child, whose parent owns the segment."""

@@ -79,9 +79,7 @@ class Shipper(threading.Thread):
         await self._guard(delivery.close)
         self._spool.release()
 
-    async def _guard(
-        self, step: Callable[..., Awaitable[None] | None], *arguments: object
-    ) -> None:
+    async def _guard(self, step: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
         """Runs a step. A failure is logged; the step is tried again at the next tick."""
         try:
             work = step(*arguments)
@@ -148,9 +146,7 @@ class Shipper(threading.Thread):
                 f"cannot write the spool {folder} ({problem}): make room there, or set "
                 "prediction_log.spool_dir or OFFPATH_SPOOL_DIR to a writable folder"
             )
-        blocked = (
-            "replies wait" if self._settings.when_full == "block" else "replies go on"
-        )
+        blocked = "replies wait" if self._settings.when_full == "block" else "replies go on"
         dropped = self._spool.dropped
         self._announcer.announce(
             type(problem).__name__,

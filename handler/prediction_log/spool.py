@@ -225,9 +225,7 @@ class Spool:
             self.sink_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._own = create_owner_folder(self.sink_folder)
         self._sequence += 1
-        name = SegmentName(
-            self._own.name, self._hour(), self._sequence, self.settings.compression
-        )
+        name = SegmentName(self._own.name, self._hour(), self._sequence, self.settings.compression)
         segment = OpenSegment(self._own.path, name, self._clock)
         if self._is_synced:
             # The folder is synced too: otherwise a power cut loses the file with its records.

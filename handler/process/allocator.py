@@ -28,10 +28,6 @@ def keep_freed_memory() -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        logger.warning(
-            "this C library has no mallopt: forward passes are slower by page faults"
-        )
+        logger.warning("this C library has no mallopt: forward passes are slower by page faults")
         return False
-    return bool(
-        mallopt(M_MMAP_THRESHOLD, ONE_GIB) and mallopt(M_TRIM_THRESHOLD, ONE_GIB)
-    )
+    return bool(mallopt(M_MMAP_THRESHOLD, ONE_GIB) and mallopt(M_TRIM_THRESHOLD, ONE_GIB))

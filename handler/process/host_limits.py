@@ -39,9 +39,7 @@ def read_cpu_limit() -> float | None:
 
 def threads_per_worker(model_config: Mapping[str, Any]) -> int:
     """Returns cores / workers, at least 1."""
-    workers = max(
-        1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1)
-    )
+    workers = max(1, int(model_config.get("maxWorkers") or model_config.get("minWorkers") or 1))
     return max(1, count_cores() // workers)
 
 

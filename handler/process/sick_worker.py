@@ -97,9 +97,7 @@ class ModelHealth:
         if is_sticky(error):
             self.diagnosis = last
         elif self.failures >= MOST_FAILURES_IN_A_ROW:
-            self.diagnosis = (
-                f"{self.failures} batches in a row failed, the last with {last}"
-            )
+            self.diagnosis = f"{self.failures} batches in a row failed, the last with {last}"
         return ModelFailed("the model failed on this batch; send the request again")
 
 
@@ -110,9 +108,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {ascii(line)}"
 
 
-def end_after_reply(
-    connection: socket.socket, end: Callable[[int], None] = os._exit
-) -> None:
+def end_after_reply(connection: socket.socket, end: Callable[[int], None] = os._exit) -> None:
     """Ends this TorchServe worker once its reply has arrived.
 
     TorchServe sends nothing until it has read the reply. So the next byte proves that the reply

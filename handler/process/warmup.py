@@ -23,9 +23,7 @@ WARM_UP_HEADER = "x-offpath-warm-up"
 
 def warm_up_payloads(height: int, width: int) -> list[bytes]:
     """Returns a JPEG for libjpeg-turbo and a PNG for Pillow, at least as large as the input."""
-    noise = np.random.default_rng(0).integers(
-        0, 256, (height * 3, width * 4, 3), dtype=np.uint8
-    )
+    noise = np.random.default_rng(0).integers(0, 256, (height * 3, width * 4, 3), dtype=np.uint8)
     png = io.BytesIO()
     Image.fromarray(noise[:height, :width]).save(png, "PNG")
     return [simplejpeg.encode_jpeg(noise), png.getvalue()]

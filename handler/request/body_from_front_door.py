@@ -104,16 +104,12 @@ class FrontDoor:
         folder, key = os.environ.get(FOLDER_VARIABLE), os.environ.get(KEY_VARIABLE)
         return cls(folder, key) if folder and key else None
 
-    def wrap_row(
-        self, row: Mapping[str, Any], headers: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def wrap_row(self, row: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
         """Wraps a row that the door has sent; other rows are returned unchanged."""
         if not self.has_sent(headers):
             return row
         path, content_type = headers.get(BODY_HEADER), headers.get(TYPE_HEADER)
-        return {
-            "body": UnparsedRequest(self, row, path or None, str(content_type or ""))
-        }
+        return {"body": UnparsedRequest(self, row, path or None, str(content_type or ""))}
 
     def has_sent(self, headers: Mapping[str, Any]) -> bool:
         """Returns True if a request has this run's key."""

@@ -16,9 +16,7 @@ Body = bytes | bytearray | mmap.mmap
 
 BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;",]{1,70}))', re.IGNORECASE)
 # Neither `filename=` nor the `name=` that some clients put beside a part's content type.
-FIELD_NAME = re.compile(
-    rb'content-disposition:[^\r\n]*?[;\s]name="?([^";\r\n]*)"?', re.IGNORECASE
-)
+FIELD_NAME = re.compile(rb'content-disposition:[^\r\n]*?[;\s]name="?([^";\r\n]*)"?', re.IGNORECASE)
 MAX_FIELDS = 32
 MAX_HEADER_BYTES = 4096
 LINE_END = b"\r\n"

@@ -78,15 +78,11 @@ def _unwrap_bytes(body: Payload) -> Payload:
     text = bytes(body)
     if text[:1] in (b"{", b'"', b"["):
         if sum(map(text.count, JSON_STRUCTURE)) > MAX_JSON_VALUES:
-            raise BadEnvelope(
-                f"the JSON has more than {MAX_JSON_VALUES} values; send one image"
-            )
+            raise BadEnvelope(f"the JSON has more than {MAX_JSON_VALUES} values; send one image")
         try:
             return _unwrap_value(json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise BadEnvelope(
-                "the body looks like JSON but cannot be parsed"
-            ) from error
+            raise BadEnvelope("the body looks like JSON but cannot be parsed") from error
     try:
         return base64.b64decode(_without_line_ends(text), validate=True)
     except binascii.Error:
@@ -99,8 +95,7 @@ def _unwrap_value(value: object) -> Payload:
         value = next((value[key] for key in JSON_KEYS if key in value), None)
     if not isinstance(value, str):
         raise BadEnvelope(
-            "the JSON must be a base64 string or hold one under "
-            f"{' or '.join(JSON_KEYS)}"
+            "the JSON must be a base64 string or hold one under " f"{' or '.join(JSON_KEYS)}"
         )
     try:
         return base64.b64decode(_without_line_ends(value.encode()), validate=True)

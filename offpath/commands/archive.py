@@ -224,9 +224,7 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
         # What can be refused without running a stranger's code is refused before that.
         make_model_config(preset, server, settings)
         _say(f"running {old.model.name} of {options['old']}, which is Python code")
-    source = load_model_source(
-        options["model"], options["weights"], _say, options["weights_key"]
-    )
+    source = load_model_source(options["model"], options["weights"], _say, options["weights_key"])
     settings = merge_preprocessing(source.handler, settings)
     spec = ArchiveSpec(
         name=name,

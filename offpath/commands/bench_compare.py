@@ -103,8 +103,6 @@ def make_choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
         probes=probed,
-        workers=(
-            run_outputs.read_numbers("--workers", workers, "1,2") if workers else ()
-        ),
+        workers=(run_outputs.read_numbers("--workers", workers, "1,2") if workers else ()),
         **asked,
     )

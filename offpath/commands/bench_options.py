@@ -32,9 +32,7 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     if path.suffix == ".mar" and path.is_file():
         return str(path.resolve())
     what = "no such file" if path.suffix == ".mar" else "no such model"
-    raise click.BadParameter(
-        f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file"
-    )
+    raise click.BadParameter(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
 
 
 tries_option = click.option(
@@ -194,9 +192,7 @@ class Keeper:
         ExpectedError: see `run_outputs.read_earlier`; in `save` and `join`, the runs are not alike.
     """
 
-    def __init__(
-        self, outputs: Outputs, append: bool, experiment: str, estimated_s: float
-    ) -> None:
+    def __init__(self, outputs: Outputs, append: bool, experiment: str, estimated_s: float) -> None:
         self._outputs, self._estimated_s = outputs, estimated_s
         self._earlier = read_earlier(outputs, append, experiment)
 
@@ -246,6 +242,4 @@ def fail_if_left_out(run: Run) -> None:
     """Ends the command with 1 where a variant failed, after the report was shown."""
     names = ", ".join(dict.fromkeys(failure.variant for failure in run.failures))
     if names:
-        raise ExpectedError(
-            f"left out after a failure (see the message above): {names}"
-        )
+        raise ExpectedError(f"left out after a failure (see the message above): {names}")

@@ -15,9 +15,7 @@ MEGABYTE = 1_000_000
 
 @click.command("setup")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "--all", "is_all", is_flag=True, help="Install every server that can be installed."
-)
+@click.option("--all", "is_all", is_flag=True, help="Install every server that can be installed.")
 @click.option(
     "--list",
     "is_list",
@@ -106,9 +104,7 @@ def print_list() -> None:
     table = Table("server", "set up by", "here")
     for name, make in SERVERS.items():
         reason = make(model, count_cores()).why_not()
-        by = (
-            f"offpath bench setup {name}" if name in ENVIRONMENTS else "part of offpath"
-        )
+        by = f"offpath bench setup {name}" if name in ENVIRONMENTS else "part of offpath"
         if name == "tf-serving":
             by = "its owner"
         table.add_row(name, by, reason or "ready")

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument(
-    "path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False)
-)
+@click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
 @options.baseline_option
 @options.bound_option
 @options.fail_if_option

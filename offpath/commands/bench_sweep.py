@@ -34,9 +34,7 @@ from offpath.commands.load_options import load_options
 )
 @options.append_option
 @run_outputs.output_options
-def command(
-    append: bool, servers: str, outputs: run_outputs.Outputs, **asked: Any
-) -> None:
+def command(append: bool, servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
     """Measure rate, p50/p95 latency and failures of each server against the number of clients.
 
     Finished steps are kept in --json, also after Ctrl-C.

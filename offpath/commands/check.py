@@ -42,9 +42,7 @@ INDENT = " " * (2 + STATE_WIDTH)
 )
 @click.option("--token", help="Management key, if the server asks for one.")
 @json_option("Print the findings as JSON.")
-def command(
-    files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool
-) -> None:
+def command(files: tuple[Path, ...], url: str | None, token: str | None, as_json: bool) -> None:
     """Check this host, files and a running server, and show what to change.
 
     Each finding is ok, lost (it works, but speed, metrics or safety is given away) or wrong (it
@@ -63,16 +61,12 @@ def command(
         click.echo(json.dumps([asdict(one) for one in findings]))
     else:
         show(findings)
-        click.echo(
-            ", ".join(f"{count} {state.value}" for state, count in counts.items())
-        )
+        click.echo(", ".join(f"{count} {state.value}" for state, count in counts.items()))
     if counts[State.WRONG]:
         sys.exit(1)
 
 
-def find_all(
-    files: Iterable[Path], url: str | None, token: str | None
-) -> Iterator[Finding]:
+def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Iterator[Finding]:
     """Yields findings about the host, about each file, and about the server.
 
     Raises:
@@ -133,10 +127,7 @@ def _find_url() -> str | None:
     servers = {server.address("management"): server for server in find_servers()}
     if len(servers) > 1:
         named = [
-            f"--url {url} ({one.door or one.address('inference')})"
-            for url, one in servers.items()
+            f"--url {url} ({one.door or one.address('inference')})" for url, one in servers.items()
         ]
-        raise WrongOption(
-            f"several servers run on this host; name one: {' or '.join(named)}"
-        )
+        raise WrongOption(f"several servers run on this host; name one: {' or '.join(named)}")
     return next(iter(servers), None)

@@ -72,9 +72,7 @@ def tier_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of demand and log."""
     for name, default, text in reversed(DEMAND_OPTIONS + LOG_OPTIONS):
-        option = click.option(
-            f"--{name}", default=default, show_default=True, help=text
-        )
+        option = click.option(f"--{name}", default=default, show_default=True, help=text)
         command = option(command)
     return command
 
@@ -176,9 +174,7 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
         print_document(document, Console())
 
 
-def compute_month(
-    options: Mapping[str, Any], prices: Prices
-) -> tuple[Document, dict[str, Any]]:
+def compute_month(options: Mapping[str, Any], prices: Prices) -> tuple[Document, dict[str, Any]]:
     """Returns the costs of the servers as a document and as plain data."""
     from offpath.profiling.experiments import cost, cost_report
 
@@ -206,9 +202,7 @@ def compute_month(
     )
 
 
-def compute_tiers(
-    options: Mapping[str, Any], prices: Prices
-) -> tuple[Document, dict[str, Any]]:
+def compute_tiers(options: Mapping[str, Any], prices: Prices) -> tuple[Document, dict[str, Any]]:
     """Returns GPU hosts alone and with hosts that decode, as a document and as plain data."""
     from offpath.profiling.experiments import cost, cost_report
 
@@ -226,9 +220,7 @@ def compute_tiers(
     return cost_report.tiers_document(tiers), cost_report.tiers_json(tiers)
 
 
-def pick(
-    options: Mapping[str, Any], table: tuple[tuple[str, float, str], ...]
-) -> dict[str, Any]:
+def pick(options: Mapping[str, Any], table: tuple[tuple[str, float, str], ...]) -> dict[str, Any]:
     """Returns the options of a table, by their names in Python."""
     names = [name.replace("-", "_") for name, _, _ in table]
     return {name: options[name] for name in names}
@@ -240,9 +232,7 @@ def read_demand(options: Mapping[str, Any]) -> Demand:
 
     per_s, per_minute = options["peak_per_s"], options["peak_per_minute"]
     if (per_s is None) == (per_minute is None):
-        raise WrongOption(
-            "no peak rate: expected --peak-per-s or --peak-per-minute, one of them"
-        )
+        raise WrongOption("no peak rate: expected --peak-per-s or --peak-per-minute, one of them")
     peak_per_s = per_minute / 60 if per_s is None else per_s
     mean_per_s = options["mean_per_s"]
     return Demand(
@@ -252,9 +242,7 @@ def read_demand(options: Mapping[str, Any]) -> Demand:
     )
 
 
-def read_rates(
-    options: Mapping[str, Any], prices: Prices
-) -> tuple[dict[str, float], list[str]]:
+def read_rates(options: Mapping[str, Any], prices: Prices) -> tuple[dict[str, float], list[str]]:
     """Returns the rates by server, of the result file and given, and the doubts about them."""
     rates: dict[str, float] = {}
     doubts: list[str] = []
@@ -267,9 +255,7 @@ def read_rates(
         mixture = prices.find_mixture(measured.on_gpu, options["instance"])
         if mixture is not None:
             if not options["allow_mixed"]:
-                raise WrongOption(
-                    f"{mixture}; measure on that instance, or pass --allow-mixed"
-                )
+                raise WrongOption(f"{mixture}; measure on that instance, or pass --allow-mixed")
             doubts = [mixture, *doubts]
     elif options["workload"]:
         raise WrongOption("--workload chooses from a --result FILE: name the file too")
@@ -281,9 +267,7 @@ def read_paid(options: Mapping[str, Any], rates: Mapping[str, float]) -> dict[st
     paid = read_pairs("--paid-instances", options["paid"])
     for name, count in paid.items():
         if not (count.is_integer() and count >= 1):
-            raise WrongOption(
-                f"--paid-instances {name}={count:g}: expected a whole number from 1"
-            )
+            raise WrongOption(f"--paid-instances {name}={count:g}: expected a whole number from 1")
         if name not in rates:
             raise WrongOption(
                 f"--paid-instances names {name!r}: expected one of {', '.join(rates)}"
@@ -312,8 +296,6 @@ def read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             name = ""
         if not name or name in pairs:
-            raise WrongOption(
-                f"{option} {text!r}: expected NAME=NUMBER, each name once"
-            )
+            raise WrongOption(f"{option} {text!r}: expected NAME=NUMBER, each name once")
         pairs[name] = number
     return pairs

@@ -59,9 +59,7 @@ def command(port: int, server: str, no_open: bool) -> None:
 
     pages = (*PACKAGE.glob("serving/demo/*"), *BUNDLED.glob("*.jpg"))
     # 32 MB of memory for the bodies are enough for one browser, and a container has 64 MB.
-    front = settle_ports(
-        DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages)
-    )
+    front = settle_ports(DoorSettings(port=port, metrics_port=0, front_bodies=1, pages=pages))
     find_nginx()
     view = DemoView(opens=not no_open)
     try:

@@ -36,9 +36,7 @@ def command() -> None:
 
 @command.command("triton")
 @export_options
-@click.option(
-    "--name", help="Name of the model.  [default: the model's name in the archive]"
-)
+@click.option("--name", help="Name of the model.  [default: the model's name in the archive]")
 @click.option(
     "--instances",
     type=click.IntRange(1),

@@ -115,9 +115,7 @@ def load_options(
             from offpath.profiling.load.plan import Load
 
             if seconds is not None and requests is not None:
-                raise click.UsageError(
-                    f"{seconds_option} and --requests exclude each other"
-                )
+                raise click.UsageError(f"{seconds_option} and --requests exclude each other")
             is_default = seconds is None and requests is None
             load = Load(
                 seconds=default_seconds if is_default else seconds,

@@ -105,9 +105,7 @@ _json_option = json_option("JSON to stdout.")
     help="Seconds between two passes of --watch.",
 )
 @_json_option
-def ship(
-    spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool
-) -> None:
+def ship(spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool) -> None:
     """Deliver every segment of the spool that no living worker owns.
 
     Use it in a shutdown hook (after the server has stopped), as a sidecar (--watch) or from cron.
@@ -183,9 +181,7 @@ def status(spool: Path, as_json: bool) -> None:
 
 @command.command("read")
 @_store_options
-@click.option(
-    "--limit", type=click.IntRange(min=1), help="Stop after this many records."
-)
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "--once",
     is_flag=True,
@@ -318,9 +314,7 @@ def _list_ids(what: str, ids: list[str]) -> None:
     for event_id in ids[:LISTED_IDS]:
         click.echo(f"{what}: {printable(event_id)}")
     if len(ids) > LISTED_IDS:
-        click.echo(
-            f"{what}: and {len(ids) - LISTED_IDS} more (all of them with --json)"
-        )
+        click.echo(f"{what}: and {len(ids) - LISTED_IDS} more (all of them with --json)")
 
 
 def _records(
@@ -336,8 +330,6 @@ def _records(
     from offpath.serving.log_tools.objects import open_store_at
     from offpath.serving.log_tools.reading import Period, parse_time, read_records
 
-    period = Period(
-        parse_time(since) if since else None, parse_time(until) if until else None
-    )
+    period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
     store = open_store_at(uri, endpoint_url, region)
     return read_records(store, period, progress, damage.append)

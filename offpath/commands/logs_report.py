@@ -88,9 +88,7 @@ def report(
     from offpath.serving.log_tools.record_sets import load_sets, parse_set
 
     try:
-        thresholds = [
-            parse_threshold(text, FIGURES, "label_psi>0.2") for text in conditions
-        ]
+        thresholds = [parse_threshold(text, FIGURES, "label_psi>0.2") for text in conditions]
     except ValueError as error:
         raise WrongOption(f"--fail-if {error}") from None
     for one in thresholds:

@@ -141,9 +141,7 @@ def find_images(patterns: tuple[str, ...]) -> Iterator[Path]:
         if path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
         else:
-            found = sorted(
-                Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()
-            )
+            found = sorted(Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file())
         if not found:
             raise WrongOption(f"{pattern!r}: no such file, or a folder without images")
         yield from found
@@ -153,9 +151,7 @@ def _send_all(
     paths: list[Path], geometry: InputGeometry, options: dict[str, Any]
 ) -> list[tuple[Path, Prediction | str]]:
     """Sends all images; a text instead of a prediction says why an image was not sent."""
-    headers = (
-        {"authorization": f"Bearer {options['token']}"} if options["token"] else None
-    )
+    headers = {"authorization": f"Bearer {options['token']}"} if options["token"] else None
     urls = [check_url("--url", url) for url in options["urls"]]
     with Client(
         urls,

@@ -165,12 +165,8 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     help="Handler to serve.",
 )
 @model_option
-@click.option(
-    "--mar", type=FILE, help="Serve this archive instead of --handler and --model."
-)
-@click.option(
-    "--url", help="Profile the TorchServe at this address instead of starting one."
-)
+@click.option("--mar", type=FILE, help="Serve this archive instead of --handler and --model.")
+@click.option("--url", help="Profile the TorchServe at this address instead of starting one.")
 @click.option(
     "--metrics-url",
     help="Address of its metrics API.  [default: port 8082 of the same host]",

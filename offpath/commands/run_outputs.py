@@ -54,9 +54,7 @@ def output_options(command: Command) -> Command:
     ) -> Any:
         # Refused before minutes of measuring.
         if plot_path is not None and plot_path.suffix not in PICTURES:
-            raise WrongOption(
-                f"plot {str(plot_path)!r}: expected a name ending in .svg or .png"
-            )
+            raise WrongOption(f"plot {str(plot_path)!r}: expected a name ending in .svg or .png")
         # The folder of the raw values is created.
         check_output(json_path, with_folder=True)
         check_output(csv_path)
@@ -108,18 +106,14 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 
 
 OPTIONS = (
-    click.option(
-        "--json", "json_path", type=FILE, help="Save the raw values as they come."
-    ),
+    click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
     click.option(
         "--csv",
         "csv_path",
         type=FILE,
         help="Write each figure over the rounds, with its unit.",
     ),
-    click.option(
-        "--html", "html_path", type=FILE, help="Write one self-contained page."
-    ),
+    click.option("--html", "html_path", type=FILE, help="Write one self-contained page."),
     click.option(
         "--plot",
         "plot_path",
@@ -210,9 +204,7 @@ def keeping(outputs: Outputs, what: str) -> Iterator[None]:
 def say_estimate(seconds: float) -> None:
     """Prints before a run how long it takes."""
     minutes = max(1, round(seconds / 60))
-    click.echo(
-        f"takes about {minutes} min, plus the time to build what is missing", err=True
-    )
+    click.echo(f"takes about {minutes} min, plus the time to build what is missing", err=True)
 
 
 def split_names(text: str) -> tuple[str, ...]:

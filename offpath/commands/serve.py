@@ -178,9 +178,7 @@ def command(
     own = {name: options.pop(name) for name in SERVER_OPTIONS}
     listening = {name: own[name] for name in ("host", "port", "metrics_port")}
     is_granian = own["server"] == "granian"
-    front = make_front(
-        options, is_granian, **listening, verbose=verbose, drain_s=drain_s
-    )
+    front = make_front(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
     # The option's absence must not switch off tokens that the file asks for.
     own["token_auth"] = own["token_auth"] or wants_tokens(own["config"])
     if is_granian:
@@ -205,14 +203,10 @@ def command(
 
     def find_settings() -> ServerSettings:
         store, entries = find_models(model_store, models, Path(links))
-        return leave_unreadable_out(
-            make_settings(store, entries, verbose=verbose, **own)
-        )
+        return leave_unreadable_out(make_settings(store, entries, verbose=verbose, **own))
 
     try:
-        with tempfile.TemporaryDirectory(
-            prefix="offpath-store-"
-        ) as links, stopping_on_signals():
+        with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():
             try:
                 if front is None:
                     serve(find_settings(), view, drain_s, sample=sample, once=once)

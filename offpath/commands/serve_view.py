@@ -75,8 +75,7 @@ class ServeView(View):
         for label, probability in prediction.labels:
             self._out.print(f"  {probability:6.1%}  {label}")
         stages = ", ".join(
-            f"{stage} {duration_ms:.1f}"
-            for stage, duration_ms in prediction.server_timing.items()
+            f"{stage} {duration_ms:.1f}" for stage, duration_ms in prediction.server_timing.items()
         )
         self._out.print(
             textwrap.fill(
@@ -87,9 +86,7 @@ class ServeView(View):
             )
         )
 
-    def show_usage(
-        self, inference_url: str, model_name: str, keys: KeyFile | None = None
-    ) -> None:
+    def show_usage(self, inference_url: str, model_name: str, keys: KeyFile | None = None) -> None:
         if self._as_json:
             if keys is not None:
                 self._print_json({"event": "keys", "file": str(keys.path)})

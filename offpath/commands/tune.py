@@ -67,13 +67,9 @@ SPACE_OPTIONS = {
     help="Number of candidates to measure, including the preset.",
 )
 @click.option("--batch-sizes", metavar="N,N,...", help="Batch sizes to search.")
-@click.option(
-    "--max-batch-delays-ms", metavar="N,N,...", help="Max batch delays to search."
-)
+@click.option("--max-batch-delays-ms", metavar="N,N,...", help="Max batch delays to search.")
 @click.option("--workers", metavar="N,N,...", help="Numbers of workers to search.")
-@click.option(
-    "--threads", metavar="N,N,...", help="Numbers of threads per worker to search."
-)
+@click.option("--threads", metavar="N,N,...", help="Numbers of threads per worker to search.")
 @click.option(
     "--repeats",
     type=click.IntRange(1),

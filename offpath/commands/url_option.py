@@ -32,7 +32,5 @@ def check_token(token: str | None) -> str | None:
         WrongOption: an HTTP header cannot hold it.
     """
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise WrongOption(
-            f"--token {token!r} is not a token; expected printable ASCII characters"
-        )
+        raise WrongOption(f"--token {token!r} is not a token; expected printable ASCII characters")
     return token

@@ -29,9 +29,7 @@ class NaiveClassifier(ImageClassifier):
         super().initialize(context)
         self.model_dir = context.system_properties["model_dir"]
         self.bucket = os.environ.get("OFFPATH_NAIVE_BUCKET")
-        self.s3 = boto3.client(
-            "s3", endpoint_url=os.environ.get("OFFPATH_NAIVE_ENDPOINT")
-        )
+        self.s3 = boto3.client("s3", endpoint_url=os.environ.get("OFFPATH_NAIVE_ENDPOINT"))
 
     def _read_config(self) -> Any:
         with open(os.path.join(self.model_dir, "naive_config.json")) as file:

@@ -29,9 +29,7 @@ def find_doubts(run: Run, few_replies: int = FEW_REPLIES) -> list[str]:
     return doubts
 
 
-def find_cell_doubts(
-    summary: Summary, variant: str, cell: Cell, few_replies: int
-) -> list[str]:
+def find_cell_doubts(summary: Summary, variant: str, cell: Cell, few_replies: int) -> list[str]:
     """Lists the doubts about one variant in one cell."""
     where = f"{variant}, {format_cell(cell)}"
     doubts = []

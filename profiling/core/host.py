@@ -70,9 +70,7 @@ def read_revision() -> str:
     # The name of a tag would not tell the commit.
     options = ["--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        done = subprocess.run(
-            [*git, *options], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([*git, *options], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "not a checkout"
     return done.stdout.strip()

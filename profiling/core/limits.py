@@ -91,9 +91,7 @@ class Limits:
         return DrawnLimit(decode, "decode alone")
 
 
-def add_limits(
-    windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
-) -> pl.DataFrame:
+def add_limits(windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
     """Returns the windows with DECODE_RATE and LIMIT_RATE of each server on its workload.
 
     Args:

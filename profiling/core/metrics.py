@@ -43,9 +43,7 @@ class Metric:
 def total(pattern: str) -> pl.Expr:
     """Returns the sum of the raw metrics that a pattern names; null without any of them."""
     columns = pl.col(pattern)
-    return pl.when(pl.any_horizontal(columns.is_not_null())).then(
-        pl.sum_horizontal(columns)
-    )
+    return pl.when(pl.any_horizontal(columns.is_not_null())).then(pl.sum_horizontal(columns))
 
 
 def replies() -> pl.Expr:
@@ -71,9 +69,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
     # Shares of what the cores allow, see `limits.py`.
-    Metric(
-        "decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)
-    ),
+    Metric("decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)),
     Metric("limit_percent", "%", "% limit", 100 * pl.col("rate") / pl.col(LIMIT_RATE)),
     Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("(frontend|nginx)")),
     Metric("cpu_ms.nginx", "ms", "door", per_reply_ms("nginx")),

@@ -58,9 +58,7 @@ class NvmlReader:
     def describe(self) -> str:
         """Returns names and driver for a result; raises NoGpu when they cannot be read."""
         try:
-            names = [
-                str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles
-            ]
+            names = [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
             driver = self._nvml.nvmlSystemGetDriverVersion()
         except self._nvml.NVMLError as error:
             raise NoGpu(f"the NVIDIA driver does not say: {error}") from error
@@ -84,13 +82,9 @@ class NvmlReader:
                 GpuReading(
                     round(at_s, 3),
                     index,
-                    self._read_share(
-                        lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-                    ),
+                    self._read_share(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
                     int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used),
-                    self._read_share(
-                        lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]
-                    ),
+                    self._read_share(lambda: self._nvml.nvmlDeviceGetJpgUtilization(handle)[0]),
                 )
                 for index, handle in enumerate(self._handles)
             ]

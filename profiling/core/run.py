@@ -128,9 +128,7 @@ class Run:
                     metric=metric,
                     unit=unit_of(metric),
                     value=None if isinstance(figure, Sequence) else float(figure),
-                    values=(
-                        None if values is None else [round(v, DECIMALS) for v in values]
-                    ),
+                    values=(None if values is None else [round(v, DECIMALS) for v in values]),
                 )
             )
 
@@ -162,9 +160,7 @@ def format_run(run: Run) -> str:
         text = json.dumps(value, indent=1).replace("\n", "\n ")
         lines.append(f' "{key}": {text}')
     lines.append(f' "columns": {json.dumps(COLUMNS)}')
-    rows = ",\n".join(
-        "  " + json.dumps(astuple(row), separators=(",", ":")) for row in run.rows
-    )
+    rows = ",\n".join("  " + json.dumps(astuple(row), separators=(",", ":")) for row in run.rows)
     lines.append(f' "rows": [\n{rows}\n ]' if rows else ' "rows": []')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -191,9 +187,7 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
             f"cannot read {str(path)!r} as a saved run of offpath: {error}"
         ) from error
     if experiment is not None and run.experiment != experiment:
-        raise WrongOption(
-            f"{str(path)!r} is a run of `{run.experiment}`, not of `{experiment}`"
-        )
+        raise WrongOption(f"{str(path)!r} is a run of `{run.experiment}`, not of `{experiment}`")
     return run
 
 
@@ -208,8 +202,7 @@ def merge_runs(first: Run, second: Run) -> Run:
     return replace(
         first,
         rows=first.rows + [replace(r, round=r.round + offset) for r in second.rows],
-        failures=first.failures
-        + [replace(f, round=f.round + offset) for f in second.failures],
+        failures=first.failures + [replace(f, round=f.round + offset) for f in second.failures],
         not_run={**first.not_run, **second.not_run},
         warnings=list(dict.fromkeys([*first.warnings, *second.warnings])),
     )
@@ -226,9 +219,7 @@ def check_alike(
         parts: attributes that must be alike.
     """
     for part in parts:
-        differences = find_differences(
-            getattr(first, part), getattr(second, part), part
-        )
+        differences = find_differences(getattr(first, part), getattr(second, part), part)
         if differences:
             raise WrongOption(
                 "these runs are not alike, so their figures cannot be put together: "
@@ -242,9 +233,7 @@ def find_differences(first: Any, second: Any, where: str) -> list[str]:
         return [
             difference
             for key in sorted({*first, *second})
-            for difference in find_differences(
-                first.get(key), second.get(key), f"{where}.{key}"
-            )
+            for difference in find_differences(first.get(key), second.get(key), f"{where}.{key}")
         ]
     # A run that was read from JSON has no tuples.
     same = json.dumps(first) == json.dumps(second)

@@ -138,9 +138,7 @@ class Runner(Generic[Target]):
             if other <= NOISY_CORES or len(tries) >= self._schedule.tries:
                 quietest = min(tries, key=lambda pair: pair[0])[1]
                 return {**quietest, "tries": len(tries)}
-            self._observer.on_step(
-                f"{other:.1f} cores were busy with something else: again"
-            )
+            self._observer.on_step(f"{other:.1f} cores were busy with something else: again")
 
     def _leave_out(self, round_: int, variant: Variant, error: ExpectedError) -> None:
         self._run.failures.append(Failure(round_, variant.name, str(error)))
@@ -152,12 +150,8 @@ class Runner(Generic[Target]):
 
     def _total(self) -> int:
         """Counts the cells of the whole run without the variants that were left out."""
-        going = [
-            v for v in self._experiment.variants if not self._run.has_failed(v.name)
-        ]
-        return max(
-            self._done, self._schedule.rounds * sum(len(self._cells(v)) for v in going)
-        )
+        going = [v for v in self._experiment.variants if not self._run.has_failed(v.name)]
+        return max(self._done, self._schedule.rounds * sum(len(self._cells(v)) for v in going))
 
     def _label(self, turn: Turn) -> str:
         round_ = f"round {turn.round + 1}/{self._schedule.rounds}"

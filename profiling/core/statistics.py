@@ -127,14 +127,10 @@ class Summary:
 
     def values(self, variant: str, cell: Cell, metric: str = LATENCY) -> list[float]:
         """Returns one value per request, of all rounds together."""
-        rows = self._latencies.filter(
-            match(variant, cell) & (pl.col("metric") == metric)
-        )
+        rows = self._latencies.filter(match(variant, cell) & (pl.col("metric") == metric))
         return [value for values in rows["values"] for value in values]
 
-    def ratios(
-        self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
-    ) -> list[float]:
+    def ratios(self, variant: str, baseline: str, cell: Cell, metric: str = "rate") -> list[float]:
         """Returns one ratio per round, in order: cores had nearly one speed within a round."""
         if metric not in self._windows.columns:
             return []
@@ -146,9 +142,7 @@ class Summary:
         both = both.filter(pl.col(f"{metric}_base") > 0).drop_nulls()
         return [*(both[metric] / both[f"{metric}_base"])]
 
-    def ratio(
-        self, variant: str, baseline: str, cell: Cell, metric: str = "rate"
-    ) -> float | None:
+    def ratio(self, variant: str, baseline: str, cell: Cell, metric: str = "rate") -> float | None:
         """Returns the median of `ratios`; None where the two have no round in common."""
         ratios = self.ratios(variant, baseline, cell, metric)
         return statistics.median(ratios) if ratios else None
@@ -166,9 +160,7 @@ class Summary:
 
     def cells(self) -> list[Cell]:
         """Returns the cells that were measured, in the order of the run."""
-        return list(
-            dict.fromkeys(row.cell for row in self.run.rows if row.cell != Cell())
-        )
+        return list(dict.fromkeys(row.cell for row in self.run.rows if row.cell != Cell()))
 
     def _spreads(self) -> pl.DataFrame:
         metrics = [c for c in self._windows.columns if c not in ("round", *KEYS)]

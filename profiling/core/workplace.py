@@ -31,7 +31,5 @@ def cache_folder() -> Path:
 def child_environment() -> dict[str, str]:
     """Returns this process's environment for a child: unbuffered, no proxy before loopback."""
     proxies = {"http_proxy", "https_proxy", "all_proxy"}
-    kept = {
-        key: value for key, value in os.environ.items() if key.lower() not in proxies
-    }
+    kept = {key: value for key, value in os.environ.items() if key.lower() not in proxies}
     return kept | {"PYTHONUNBUFFERED": "1"}

@@ -60,17 +60,12 @@ class CompareChoices(Choices):
         return limits_s + max(1, len(self.workers)) * super().estimated_s
 
 
-def run_compare(
-    choices: CompareChoices, observer: Observer, save: Callable[[Run], None]
-) -> Run:
+def run_compare(choices: CompareChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Runs the comparison; see `ServerExperiment` for arguments and errors."""
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
     opened = open_experiment(NAME, choices, observer, save, choices.probes)
     with meter, opened as experiment:
-        teams = {
-            count: experiment.find_adapters(count)
-            for count in choices.workers or (None,)
-        }
+        teams = {count: experiment.find_adapters(count) for count in choices.workers or (None,)}
         if choices.cells:
             adapters = [adapter for team in teams.values() for adapter in team]
             add_limits(experiment, meter, adapters)

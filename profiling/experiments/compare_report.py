@@ -144,14 +144,10 @@ MEMORY_TABLE = figure_table(
 )
 KINDS_TABLE = figure_table(
     "team PSS by kind of page, MB",
-    [
-        figure_column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0)
-        for kind in KINDS
-    ],
+    [figure_column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0) for kind in KINDS],
 )
 READY_TABLE = figure_table(
-    lambda view: "seconds to the first reply, ms of the first requests"
-    + name_baseline(view),
+    lambda view: "seconds to the first reply, ms of the first requests" + name_baseline(view),
     (
         *(
             figure_column("ready_s", "s"),

@@ -82,9 +82,7 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
     }
     rates = {server: rate for server, rate in rates.items() if rate}
     if not rates:
-        raise WrongOption(
-            f"{str(path)!r} has no good reply on {workload!r}: finish a round first"
-        )
+        raise WrongOption(f"{str(path)!r} has no good reply on {workload!r}: finish a round first")
     on_gpu = any(row.metric.startswith(GPU_ROWS) for row in run.rows)
     return MeasuredRates(rates, on_gpu, find_doubts(run))
 
@@ -283,17 +281,13 @@ def tiers_json(tiers: Tiers) -> dict[str, Any]:
 # The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We
 # could read the opening of the publication, which has the rates, the instances and the totals, but
 # no breakdown. Each input is marked as published, a list price, or our assumption.
-SOURCE = (
-    "https://tildalice.io/triton-torchserve-io-bottleneck, updated 12 February 2026"
-)
+SOURCE = "https://tildalice.io/triton-torchserve-io-bottleneck, updated 12 February 2026"
 TORCHSERVE, TRITON = "torchserve", "triton"
 # The computed totals are compared with these; nothing is computed from them.
 PUBLISHED_USD = {TORCHSERVE: 803, TRITON: 384}
 PUBLISHED_INSTANCE = "g4dn.xlarge"
 PEAK_PER_MINUTE = 120
-PUBLISHED_DEMAND = Demand(
-    peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60
-)
+PUBLISHED_DEMAND = Demand(peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60)
 PUBLISHED_RATES = {TORCHSERVE: 47.0, TRITON: 183.0}
 PUBLISHED_PAID = {TORCHSERVE: 2, TRITON: 1}
 # After two instances, $35 of the $803 remain, which the publication does not itemise. It says that

@@ -54,9 +54,7 @@ def make_table(folder: Path, files: list[str]) -> str:
     for name in files:
         path, rows = folder / name, [[NOT_RUN]]
         if path.suffix == ".xml" and path.exists():
-            found = re.findall(
-                r'(tests|failures|errors|skipped)="(\d+)"', path.read_text()
-            )
+            found = re.findall(r'(tests|failures|errors|skipped)="(\d+)"', path.read_text())
             rows = [[", ".join(f"{count} {what}" for what, count in found[:4])]]
         elif path.exists():
             rows = list(list_rows(path))

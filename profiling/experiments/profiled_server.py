@@ -94,9 +94,7 @@ class ServedModel:
 
 
 @contextmanager
-def start_server(
-    archive: Path, folder: Path, env: Mapping[str, str]
-) -> Iterator[ServedModel]:
+def start_server(archive: Path, folder: Path, env: Mapping[str, str]) -> Iterator[ServedModel]:
     """Serves one archive on free ports with our config.properties until the block ends.
 
     Args:
@@ -195,9 +193,7 @@ def check_answers(target: ServedModel, image: bytes) -> None:
             trust_env=False,
         )
     except httpx.HTTPError as error:
-        raise ExpectedError(
-            f"no answer from {target.predict_url}: {error!r}"
-        ) from error
+        raise ExpectedError(f"no answer from {target.predict_url}: {error!r}") from error
     if reply.status_code != 200:
         raise ExpectedError(
             f"the model {target.model!r} answered {reply.status_code} to an image:"

@@ -73,11 +73,7 @@ class Choices:
     @property
     def cells(self) -> list[Cell]:
         """Workloads by clients."""
-        return [
-            Cell(workload, clients)
-            for workload in self.workloads
-            for clients in self.clients
-        ]
+        return [Cell(workload, clients) for workload in self.workloads for clients in self.clients]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -195,9 +191,7 @@ class ServerExperiment:
         self.variants = [*self.variants, limit]
         self._limits[name] = measure
 
-    def take_rounds(
-        self, take_turns: Callable[[Runner[Measure]], None] = Runner.run_rounds
-    ) -> Run:
+    def take_rounds(self, take_turns: Callable[[Runner[Measure]], None] = Runner.run_rounds) -> Run:
         """Builds and measures all variants; `take_turns` decides their order."""
         run, choices = self.run, self.choices
         run.variants.update({v.name: dict(v.facts) for v in self.variants})
@@ -237,9 +231,7 @@ class ServerExperiment:
         """Measures one cell."""
         return target(cell, turn)
 
-    def _measure_start(
-        self, adapter: Adapter, running: RunningServer, begin_s: float
-    ) -> Figures:
+    def _measure_start(self, adapter: Adapter, running: RunningServer, begin_s: float) -> Figures:
         if not self._measures_start:
             return {}
         workload = next(iter(self.workloads))
@@ -281,9 +273,7 @@ class ServerExperiment:
             **(measure_memory(running) if PROBE_MEMORY in self._probes else {}),
         }
 
-    def _make_checks(
-        self, adapter: Adapter, workload: str
-    ) -> list[tuple[bytes, Answer]]:
+    def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
         """Returns the bodies to check a server with, and their reference answers."""
         if workload not in self._answers:
             photographs = self.workloads[workload].read()
@@ -309,9 +299,7 @@ def open_experiment(
     """
     run = Run(name, choices.command, choices.settings)
     with work_folder(lambda: bool(run.failures)) as folder:
-        yield ServerExperiment(
-            run, choices, observer, save, folder, probes, measures_start
-        )
+        yield ServerExperiment(run, choices, observer, save, folder, probes, measures_start)
 
 
 def measure_worker(running: RunningServer) -> Figures:

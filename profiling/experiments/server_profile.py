@@ -230,9 +230,7 @@ class ServerUnderLoad:
         self._run, self._observer = run, observer
         self._cell = Cell(workload.name, choices.clients)
         self._generator = find_generator(choices.load.generator)
-        self._plan = choices.load.plan(
-            target.predict_url, workload.paths, choices.clients
-        )
+        self._plan = choices.load.plan(target.predict_url, workload.paths, choices.clients)
 
     def account(self) -> None:
         """Loads the server for one window and accounts for the clients' mean latency.
@@ -260,9 +258,7 @@ class ServerUnderLoad:
                 "no request was answered with 200 in the window; replies by status:"
                 f" {load.statuses}"
             )
-        counters = read_counters(
-            watcher.snapshots[0], watcher.snapshots[-1], target.model
-        )
+        counters = read_counters(watcher.snapshots[0], watcher.snapshots[-1], target.model)
         mean_ms = fmean(load.latencies_ms)
         account = make_account(mean_ms, counters)
         parts = {f"{ACCOUNT}.{part}": ms for part, ms in account.items()}

@@ -43,14 +43,10 @@ class SweepChoices(Choices):
         return self.rounds * len(self.servers) * len(self.cells) * step_s
 
 
-def run_sweep(
-    choices: SweepChoices, observer: Observer, save: Callable[[Run], None]
-) -> Run:
+def run_sweep(choices: SweepChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Runs the sweep; see `ServerExperiment` for arguments and errors."""
     is_kept = choices.scenario == KEEP
-    with open_experiment(
-        NAME, choices, observer, save, measures_start=is_kept
-    ) as experiment:
+    with open_experiment(NAME, choices, observer, save, measures_start=is_kept) as experiment:
         for adapter in experiment.find_adapters():
             experiment.add_server(adapter)
 

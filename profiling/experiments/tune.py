@@ -191,12 +191,9 @@ def propose_setting(
         # The preset may lie outside of the space.
         if all(value in space.values[name] for name, value in asdict(setting).items()):
             params = {
-                name: space.values[name].index(value)
-                for name, value in asdict(setting).items()
+                name: space.values[name].index(value) for name, value in asdict(setting).items()
             }
-            trial = optuna.trial.create_trial(
-                params=params, distributions=positions, value=score
-            )
+            trial = optuna.trial.create_trial(params=params, distributions=positions, value=score)
             study.add_trial(trial)
     for _ in range(MOST_PROPOSALS):
         params = study.ask(positions).params
@@ -222,9 +219,7 @@ class Tuning:
     name = NAME
     variants: Sequence[Variant] = ()
 
-    def __init__(
-        self, choices: TuneChoices, workload: Workload, server: RegisteringServer
-    ) -> None:
+    def __init__(self, choices: TuneChoices, workload: Workload, server: RegisteringServer) -> None:
         self.choices, self._workload, self._server = choices, workload, server
         self._generator = find_generator(choices.load.generator)
         self.cells: Sequence[Cell] = [Cell(workload.name, choices.clients)]
@@ -324,9 +319,7 @@ class Search:
             )
             self._measure(setting, range(choices.repeats))
 
-    def _choose(
-        self, outcomes: Mapping[Setting, Outcome], bound_ms: float
-    ) -> Setting | None:
+    def _choose(self, outcomes: Mapping[Setting, Outcome], bound_ms: float) -> Setting | None:
         if self.reference not in outcomes:
             return self.reference
         scores = {setting: one.score(bound_ms) for setting, one in outcomes.items()}
@@ -384,9 +377,7 @@ class WindowObserver:
         """Ignores the runner's count."""
 
 
-def run_tune(
-    choices: TuneChoices, observer: Observer, save: Callable[[Run], None]
-) -> Run:
+def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Runs a whole search.
 
     Args:
@@ -405,13 +396,9 @@ def run_tune(
     died: list[ServerDied] = []
     with work_folder(lambda: bool(died)) as folder:
         observer.on_step("build the archive")
-        archive = prepare_archive(
-            choices.model, choices.mar, choices.preset, folder / "store"
-        )
+        archive = prepare_archive(choices.model, choices.mar, choices.preset, folder / "store")
         cores = count_cores()
-        space = make_space(
-            cores, choices.clients, choices.space, archive.has_our_handler
-        )
+        space = make_space(cores, choices.clients, choices.space, archive.has_our_handler)
         reference = read_setting(archive.preset, cores, archive.has_our_handler)
         workload = load_workload(choices.workload, choices.load.seed, observer.on_step)
         run = begin_run(choices, archive, reference, workload)
@@ -487,6 +474,4 @@ def format_minutes(seconds: float) -> str:
 def describe_best(outcomes: Iterable[Outcome], bound_ms: float) -> str:
     """Describes the best outcome within the bound; empty where there is none yet."""
     best = rank([one for one in outcomes if one.is_within(bound_ms)], bound_ms)[:1]
-    return "".join(
-        f", best {one.rate:.0f} req/s p95 {one.p95_ms:.0f} ms" for one in best
-    )
+    return "".join(f", best {one.rate:.0f} req/s p95 {one.p95_ms:.0f} ms" for one in best)

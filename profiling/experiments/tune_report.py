@@ -153,9 +153,7 @@ def find_bound(
     if reference not in outcomes:
         return math.inf
     preset = outcomes[reference]
-    return (
-        round_up(BOUND_FACTOR * preset.p95_ms) if preset.is_answered else DEFAULT_P95_MS
-    )
+    return round_up(BOUND_FACTOR * preset.p95_ms) if preset.is_answered else DEFAULT_P95_MS
 
 
 def round_up(value: float) -> float:
@@ -186,9 +184,7 @@ def is_hopeless(outcomes: Collection[Outcome], p95_ms: float) -> bool:
     return len(answered) >= HOPELESS_TRIALS and min(answered) > HOPELESS_FACTOR * p95_ms
 
 
-def explain_nothing_within(
-    outcomes: Collection[Outcome], p95_ms: float, clients: int
-) -> str:
+def explain_nothing_within(outcomes: Collection[Outcome], p95_ms: float, clients: int) -> str:
     """Explains why no setting is within the bound, and what would help."""
     answered = [one for one in outcomes if one.is_answered]
     if not answered:
@@ -290,9 +286,7 @@ def judge(finals: Sequence[Finalist], reference: Setting, p95_ms: float) -> Verd
 
 def compare(preset: Finalist, challenger: Finalist) -> Verdict:
     """Judges two finalists within the bound: the challenger must win every round, and clearly."""
-    ratios = [
-        mine.rate / base.rate for mine, base in zip(challenger.rounds, preset.rounds)
-    ]
+    ratios = [mine.rate / base.rate for mine, base in zip(challenger.rounds, preset.rounds)]
     gain = statistics.median(ratios)
     won = sum(ratio > 1 for ratio in ratios)
     spread = f"rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))}"
@@ -307,8 +301,7 @@ def compare(preset: Finalist, challenger: Finalist) -> Verdict:
         preset.setting,
         f"The search confirms the preset: the best other candidate ({challenger.setting}) differs"
         f" by {format_gain(gain)} ({spread}; won {won} of {len(ratios)}), which is no gain beyond"
-        " the noise."
-        + ("" if len(ratios) >= LEAST_ROUNDS else " More rounds can tell."),
+        " the noise." + ("" if len(ratios) >= LEAST_ROUNDS else " More rounds can tell."),
     )
 
 
@@ -429,9 +422,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("workers", lambda row: str(row.outcome.setting.workers)),
     Column("threads", lambda row: str(row.outcome.setting.threads or "-")),
     Column("req/s", lambda row: f"{row.outcome.rate:.1f}"),
-    Column(
-        "range", lambda row: f"{row.outcome.rate_low:.0f}-{row.outcome.rate_high:.0f}"
-    ),
+    Column("range", lambda row: f"{row.outcome.rate_low:.0f}-{row.outcome.rate_high:.0f}"),
     Column("p50", lambda row: format_latency(row.outcome.p50_ms)),
     Column("p95", lambda row: format_latency(row.outcome.p95_ms)),
     Column("failed", lambda row: str(row.outcome.failures)),

@@ -20,9 +20,7 @@ MAX_PROBABILITY_DIFFERENCE = 0.03
 TIMEOUT_S = 120.0
 
 
-def make_checks(
-    model: ModelUnderTest, photographs: Sequence[bytes]
-) -> list[tuple[bytes, Answer]]:
+def make_checks(model: ModelUnderTest, photographs: Sequence[bytes]) -> list[tuple[bytes, Answer]]:
     """Returns the photographs with the clearest answers, and those answers.
 
     Seeded weights make near ties, where two correct decoders may differ. So the label is compared

@@ -17,9 +17,7 @@ class Bodies:
     def __init__(self, folder: Path, config: HandlerConfig) -> None:
         """`config` has the sizes that thin clients resize to."""
         self._folder, self._config = folder, config
-        self._made: dict[
-            tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]
-        ] = {}
+        self._made: dict[tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]] = {}
 
     def make(self, photograph: bytes, call: Call) -> bytes:
         """Returns the body for one photograph."""

@@ -65,9 +65,7 @@ class GpuSampler:
             return self
         self._open.callback(reader.close)
         self.samples.devices = reader.list_devices()
-        self._open.enter_context(
-            Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s))
-        )
+        self._open.enter_context(Ticker(self._interval_s, lambda at_s: self._sample(reader, at_s)))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -102,9 +102,7 @@ class LimitMeter:
         return self._cores - rate.cpu_s / rate.elapsed_s
 
     def _measure(self, work: Callable[..., Rate], *args: object) -> Rate:
-        running = [
-            self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)
-        ]
+        running = [self._pool.submit(work, self._seconds, *args) for _ in range(self._cores)]
         rates = [future.result() for future in running]
         return Rate(
             sum(r.images for r in rates),
@@ -155,18 +153,14 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
         try:
             image = decode_image(payload, options)
         except ItemError as error:
-            raise ExpectedError(
-                f"photograph {str(path)!r} cannot be decoded: {error}"
-            ) from error
+            raise ExpectedError(f"photograph {str(path)!r} cannot be decoded: {error}") from error
         transform_with_torch(image, config.input_geometry)
         return 1
 
     return run_for(seconds, step)
 
 
-def forward_for(
-    seconds: float, model: str, batch_size: int, own: OwnForward | None
-) -> Rate:
+def forward_for(seconds: float, model: str, batch_size: int, own: OwnForward | None) -> Rate:
     """Normalises and classifies a batch again and again, as the handler does."""
     import torch
 

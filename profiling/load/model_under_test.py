@@ -58,9 +58,7 @@ class ModelUnderTest:
     def labels(self) -> list[str]:
         """The labels by class index."""
         if self.source.labels is None:
-            raise WrongOption(
-                f"model {self.name!r} has no labels: answers cannot be compared"
-            )
+            raise WrongOption(f"model {self.name!r} has no labels: answers cannot be compared")
         return self.source.labels
 
     @property
@@ -72,9 +70,7 @@ class ModelUnderTest:
     def model_file(self) -> Path:
         """The file with the model's class."""
         if self.source.model_file is None:
-            raise WrongOption(
-                f"model {self.name!r} is TorchScript: the benchmark needs a class"
-            )
+            raise WrongOption(f"model {self.name!r} is TorchScript: the benchmark needs a class")
         return self.source.model_file
 
     def make_transforms(self) -> transforms.Compose:
@@ -154,9 +150,7 @@ def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
         outputs = model.source.module.eval()(picture[None])
     probabilities = activate(outputs, model.config.activation)[0]
     best, classes = torch.topk(probabilities, 2)
-    return Answer(
-        model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1])
-    )
+    return Answer(model.labels[int(classes[0])], float(best[0]), float(best[0] / best[1]))
 
 
 def identify_archive(path: Path) -> str:

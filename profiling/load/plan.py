@@ -48,9 +48,7 @@ class Load:
     seed: int = 0
     generator: str = "locust"
 
-    def plan(
-        self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any
-    ) -> LoadPlan:
+    def plan(self, url: str, paths: tuple[Path, ...], clients: int, **changes: Any) -> LoadPlan:
         """Returns one window of this load; `changes` are further fields of the plan."""
         values = {**asdict(self), **changes}
         return LoadPlan(url=url, paths=paths, clients=clients, **values)
@@ -73,9 +71,7 @@ class LoadPlan(Load):
     url: str
     paths: tuple[Path, ...]
     clients: int
-    headers: Mapping[str, str] = field(
-        default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE}
-    )
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": IMAGE_CONTENT_TYPE})
     timeout_s: float = 120.0
     longest_s: float = 60.0
 
@@ -146,7 +142,5 @@ def find_generator(name: str) -> Generator:
         "wrk": WrkGenerator,
     }
     if name not in generators:
-        raise WrongOption(
-            f"no load generator {name!r}: expected one of {', '.join(generators)}"
-        )
+        raise WrongOption(f"no load generator {name!r}: expected one of {', '.join(generators)}")
     return generators[name]()

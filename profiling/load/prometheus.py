@@ -56,11 +56,7 @@ class Snapshot:
 
     def _matching(self, name: str, labels: Mapping[str, str]) -> list[Series]:
         wanted = labels.items()
-        return [
-            line
-            for line in self.series
-            if line.name == name and wanted <= line.labels.items()
-        ]
+        return [line for line in self.series if line.name == name and wanted <= line.labels.items()]
 
 
 def parse_metrics(text: str, at_s: float) -> Snapshot:

@@ -85,9 +85,7 @@ def process_pss_bytes(pid: int) -> int:
     return 0
 
 
-def subtract(
-    after: Mapping[str, float], before: Mapping[str, float]
-) -> dict[str, float]:
+def subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     """Returns the differences by group, rounded to the counters' step."""
     return {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
 

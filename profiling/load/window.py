@@ -143,6 +143,4 @@ def machine_busy_s() -> float:
     """Returns the CPU seconds that the whole machine was not idle since it started."""
     times = psutil.cpu_times()
     # guest is part of user already.
-    return float(
-        times.user + times.nice + times.system + times.irq + times.softirq + times.steal
-    )
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)

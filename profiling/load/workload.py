@@ -164,9 +164,7 @@ def checksum(data: bytes) -> str:
 
 def generate(spec: WorkloadSpec, seed: int, folder: Path) -> None:
     """Makes the photographs in `folder`, all or none. This takes half a minute at 2048 px."""
-    files = {
-        f"{index:03}.jpg": data for index, data in enumerate(encode_all(spec, seed))
-    }
+    files = {f"{index:03}.jpg": data for index, data in enumerate(encode_all(spec, seed))}
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent))
     for name, data in files.items():

@@ -127,9 +127,7 @@ _Rules = list[tuple[str, re.Pattern[str], re.Pattern[str]]]
 
 
 def _compile(rules: Iterable[tuple[str, str, str]]) -> _Rules:
-    return [
-        (bucket, re.compile(file), re.compile(name)) for bucket, file, name in rules
-    ]
+    return [(bucket, re.compile(file), re.compile(name)) for bucket, file, name in rules]
 
 
 RULES, BORROWED = _compile(_RULES), _compile(_BORROWED)
@@ -160,14 +158,11 @@ def find_buckets(stats: Stats) -> dict[Function, str]:
             break
         found.update(learned)
     return {
-        function: found.get(function) or _match(function, BORROWED) or OTHER
-        for function in stats
+        function: found.get(function) or _match(function, BORROWED) or OTHER for function in stats
     }
 
 
-def _ask_callers(
-    function: Function, stats: Stats, found: dict[Function, str]
-) -> str | None:
+def _ask_callers(function: Function, stats: Stats, found: dict[Function, str]) -> str | None:
     """Returns the bucket whose callers spend most time in a function, if it is known."""
     own = _match(function, BORROWED)
     weights: dict[str, float] = {}

@@ -95,9 +95,7 @@ def make_samples(stats: Stats) -> list[FunctionSample]:
             continue
         file, line, name = function
         file = "" if file == "~" else file
-        kept.append(
-            FunctionSample(name, file, line, bucket, calls, own_s, cumulative_s)
-        )
+        kept.append(FunctionSample(name, file, line, bucket, calls, own_s, cumulative_s))
     kept.sort(key=lambda sample: -sample.cumulative_s)
     return kept + [
         FunctionSample(REST, "", 0, bucket, calls, own_s, own_s)

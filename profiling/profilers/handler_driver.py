@@ -241,8 +241,7 @@ class Driver:
             )
         processors = self._handler.context.request_processor
         self.refused += sum(
-            processor.get_response_status_code() not in (None, 200)
-            for processor in processors
+            processor.get_response_status_code() not in (None, 200) for processor in processors
         )
 
 
@@ -256,7 +255,5 @@ def make_requests(images: Sequence[bytes], seed: int) -> Iterator[dict[str, Any]
         yield {
             "requestId": str(request_id).encode(),
             "headers": [{"name": b"content-type", "value": b"image/jpeg"}],
-            "parameters": [
-                {"name": "body", "contentType": "image/jpeg", "value": body}
-            ],
+            "parameters": [{"name": "body", "contentType": "image/jpeg", "value": body}],
         }

@@ -119,9 +119,7 @@ class HandlerProcess:
         """
         paths = [path.resolve() for path in images]
         batches = math.ceil(warm_up / spec.batch_size)
-        self._ask(
-            "load", spec, paths, batches, seed, watch, file.resolve() if file else None
-        )
+        self._ask("load", spec, paths, batches, seed, watch, file.resolve() if file else None)
 
     def run(self, batches: int) -> list[BatchSample]:
         """Handles further batches.

@@ -79,9 +79,7 @@ class SharedSettings:
     s3_environ: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose_handlers(
-    names: tuple[str, ...], mars: tuple[Path, ...]
-) -> list[HandlerChoice]:
+def choose_handlers(names: tuple[str, ...], mars: tuple[Path, ...]) -> list[HandlerChoice]:
     """Checks the names before anything is built. Without any name, our handler is chosen.
 
     Raises:
@@ -112,9 +110,7 @@ def _choose(name: str) -> HandlerChoice:
             " for a class of your own"
         )
     if not Path(file).is_file():
-        raise WrongOption(
-            f"handler file {file!r} does not exist; expected FILE.py:CLASS"
-        )
+        raise WrongOption(f"handler file {file!r} does not exist; expected FILE.py:CLASS")
     return HandlerChoice(class_name, f"{Path(file).resolve()}:{class_name}")
 
 
@@ -162,9 +158,7 @@ def describe_handler(choice: HandlerChoice, shared: SharedSettings) -> dict[str,
     return facts
 
 
-def prepare_handler(
-    choice: HandlerChoice, shared: SharedSettings, folder: Path
-) -> HandlerSpec:
+def prepare_handler(choice: HandlerChoice, shared: SharedSettings, folder: Path) -> HandlerSpec:
     """Builds the handler's archive if it has none, and unzips it below `folder`.
 
     Takes some seconds, mostly in torch-model-archiver.

@@ -78,9 +78,7 @@ class LineCollector(Collector):
         return {LINES: [asdict(sample) for sample in samples]}
 
 
-def choose_functions(
-    handler: LoadedHandler, named: Sequence[str]
-) -> list[FunctionType]:
+def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[FunctionType]:
     """Returns the functions to watch: the named ones, else the handler's stages.
 
     Args:
@@ -145,9 +143,7 @@ def list_own_functions(handler: LoadedHandler) -> list[FunctionType]:
     return functions
 
 
-def list_module_functions(
-    module: ModuleType, with_classes: bool = False
-) -> list[FunctionType]:
+def list_module_functions(module: ModuleType, with_classes: bool = False) -> list[FunctionType]:
     """Returns the functions that a module defines, and with `with_classes` its methods."""
     functions = []
     for value in vars(module).values():
@@ -163,6 +159,4 @@ def list_module_functions(
 def list_class_functions(cls: type) -> list[FunctionType]:
     """Returns a class's own methods, without those that run before the first request."""
     found = (unwrap(value) for value in vars(cls).values())
-    return [
-        function for function in found if function and function.__name__ != "initialize"
-    ]
+    return [function for function in found if function and function.__name__ != "initialize"]

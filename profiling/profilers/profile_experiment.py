@@ -163,9 +163,7 @@ class HandlerTurns:
         done, until = (batches * n // self.rounds for n in (turn.round, turn.round + 1))
         return list_batches(target.run(until - done))
 
-    def _keep(
-        self, variant: Variant, process: HandlerProcess, file: Path | None
-    ) -> None:
+    def _keep(self, variant: Variant, process: HandlerProcess, file: Path | None) -> None:
         found = process.finish()
         for kind in (FUNCTIONS, LINES):
             if kind in found:
@@ -182,9 +180,7 @@ class HandlerTurns:
             )
 
 
-def run_profile(
-    choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]
-) -> Run:
+def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Profiles handlers. A handler that fails is left out.
 
     Args:

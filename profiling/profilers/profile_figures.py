@@ -139,9 +139,7 @@ class Profiled:
         totals = self.values(BATCH)
         median = self.value(f"{BATCH}.p50") or 0.0
         index = min(range(len(totals)), key=lambda n: abs(totals[n] - median))
-        stages = {
-            name: self.values(f"{STAGE}.{name}")[index] for name in self.parts(STAGE)
-        }
+        stages = {name: self.values(f"{STAGE}.{name}")[index] for name in self.parts(STAGE)}
         return totals[index], stages
 
 

@@ -215,18 +215,12 @@ def make_line_table(group: LineGroup) -> list[Table]:
         Column("share", lambda line: format_share(line.time_s / group.total_s)),
         Column("source", lambda line: line.source.rstrip()),
     )
-    return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(
-        group
-    )
+    return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(group)
 
 
 def list_written(profiled: Sequence[Profiled]) -> list[tuple[str, str]]:
     """Lists name and path of each written file."""
-    return [
-        (one.name, path)
-        for one in profiled
-        for path in list_files(one.summary.run, one.name)
-    ]
+    return [(one.name, path) for one in profiled for path in list_files(one.summary.run, one.name)]
 
 
 def list_stage_rows(handler: Profiled) -> list[PartRow]:
@@ -256,9 +250,7 @@ STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
         Column("p95", lambda row: row.show(".p95")),
         Column("p99", lambda row: row.show(".p99")),
         Column("mean", lambda row: row.show(".mean")),
-        Column(
-            "device", lambda row: show_ms(row.of.value(f"{DEVICE}.{row.part}{MEAN}"))
-        ),
+        Column("device", lambda row: show_ms(row.of.value(f"{DEVICE}.{row.part}{MEAN}"))),
         Column("share", PartRow.format_share),
         Column("per image", PartRow.format_ms),
     ),

@@ -65,9 +65,7 @@ class LineSample:
     source: str
 
 
-def read_samples(
-    run: Run, kind: str, variant: str, sample: type[Sample]
-) -> list[Sample]:
+def read_samples(run: Run, kind: str, variant: str, sample: type[Sample]) -> list[Sample]:
     """Returns a variant's functions or lines."""
     rows = run.details.get(kind, {}).get(variant, [])
     return [msgspec.convert(row, sample) for row in rows]

@@ -58,8 +58,7 @@ def collect_stages(handler: LoadedHandler) -> StageCollector:
 def is_offpath(instance: object) -> bool:
     """Tells whether an object is our handler, or an instance of a class that extends it."""
     return any(
-        (cls.__module__, cls.__name__)
-        == ("offpath.handler.classifier", "OffpathClassifier")
+        (cls.__module__, cls.__name__) == ("offpath.handler.classifier", "OffpathClassifier")
         for cls in type(instance).__mro__
     )
 
@@ -144,9 +143,7 @@ class OwnStages(StageCollector):
 
     def _tapped(self, count_batch: Callable[..., None]) -> Callable[..., None]:
         def count(timings: Any, size: int, errors: Sequence[str]) -> None:
-            self._host_s = {
-                stage.value: seconds for stage, seconds in timings.seconds.items()
-            }
+            self._host_s = {stage.value: seconds for stage, seconds in timings.seconds.items()}
             count_batch(timings, size, errors)
 
         return count
@@ -201,11 +198,7 @@ def clock_stages(handler: LoadedHandler, clock: ClockedStages) -> None:
 
 def own_classes(cls: type) -> list[type]:
     """Returns the class and those of its bases that the user wrote."""
-    return [
-        base
-        for base in cls.__mro__
-        if base.__module__.split(".")[0] not in FOREIGN_PACKAGES
-    ]
+    return [base for base in cls.__mro__ if base.__module__.split(".")[0] not in FOREIGN_PACKAGES]
 
 
 def _clock_class(cls: type, clock: ClockedStages) -> None:
@@ -243,9 +236,7 @@ def is_stage(name: str, function: object) -> bool:
     return not name.startswith("__") and not hasattr(function, "__wrapped_stage__")
 
 
-def clocked(
-    function: Callable[..., Any], clock: ClockedStages, stage: str
-) -> Callable[..., Any]:
+def clocked(function: Callable[..., Any], clock: ClockedStages, stage: str) -> Callable[..., Any]:
     """Returns the function with a clock around it."""
 
     @functools.wraps(function)

@@ -27,9 +27,7 @@ def style_panel(panel: Any) -> None:
         side.set_visible(False)
 
 
-def name_bars(
-    panel: Any, labels: Sequence[str], texts: Sequence[str], top: float
-) -> None:
+def name_bars(panel: Any, labels: Sequence[str], texts: Sequence[str], top: float) -> None:
     """Writes the names at the left, and the figures in a column right of bars and lines."""
     panel.set_yticks(range(len(labels)), [shorten(label) for label in labels])
     panel.set_ylim(len(labels) - 0.4, -0.6)
@@ -116,9 +114,7 @@ def are_ticks(values: Sequence[float]) -> bool:
     )
 
 
-def finish_plot(
-    panel: Any, x_label: str, y_label: str, bound: tuple[float, str] | None
-) -> None:
+def finish_plot(panel: Any, x_label: str, y_label: str, bound: tuple[float, str] | None) -> None:
     """Adds labels, a grid and the bound as a dashed horizontal line."""
     panel.set_xlabel(x_label, loc="right")
     panel.set_ylabel(y_label)

@@ -121,9 +121,7 @@ class BarChart(Chart):
             panel.axvline(place, color=PALETTE[LIMIT], linestyle="--", linewidth=1.1)
             panel.set_ylim(len(bars) + 0.05, -0.6)
             # The name is on the side of the line that has room.
-            side, text = (
-                ("left", f" {name}") if place < top / 2 else ("right", f"{name} ")
-            )
+            side, text = ("left", f" {name}") if place < top / 2 else ("right", f"{name} ")
             panel.text(place, len(bars) - 0.05, text, color=PALETTE[LIMIT], ha=side)
 
 

@@ -89,11 +89,7 @@ class TableSpec(Generic[Source, Row]):
     def __call__(self, source: Source) -> list[Table]:
         """Makes the table of one source; an empty list where nothing was measured."""
         columns = self.columns
-        figures = [
-            n
-            for n in range(len(columns))
-            if n >= self.words and not columns[n].is_factor
-        ]
+        figures = [n for n in range(len(columns)) if n >= self.words and not columns[n].is_factor]
         rows = [[one.text(row) for one in columns] for row in self.rows(source)]
         rows = [row for row in rows if not figures or any(row[n] for n in figures)]
         if not rows:
@@ -119,9 +115,7 @@ class TableSpec(Generic[Source, Row]):
         ]
 
 
-def each(
-    split: Callable[[Source], Iterable[Element]], show: Show[Element]
-) -> Show[Source]:
+def each(split: Callable[[Source], Iterable[Element]], show: Show[Element]) -> Show[Source]:
     """Declares a table or chart that is shown for each element of the source."""
     return lambda source: [shown for one in split(source) for shown in show(one)]
 

@@ -100,10 +100,7 @@ def _show_counts(title: str, counts: Sequence[Count], totals: Sequence[int]) -> 
         [
             str(name),
             *(f"{number:,}" for number in numbers),
-            *(
-                format_share(n / total) if total else ""
-                for n, total in zip(numbers, totals)
-            ),
+            *(format_share(n / total) if total else "" for n, total in zip(numbers, totals)),
         ]
         for name, *numbers in counts
     ]
@@ -154,18 +151,14 @@ def _show_spreads(compared: Comparison) -> Iterable[Table | Chart]:
     yield LineChart("Probability of the best label", "probability", "share", series)
     bars = []
     for side in compared.sets:
-        means = {
-            name: compared.spreads[f"{name} ms"][side][0] or 0.0 for name in STAGES
-        }
+        means = {name: compared.spreads[f"{name} ms"][side][0] or 0.0 for name in STAGES}
         sum_ms = format_figure(sum(means.values()))
         bars.append(StackedBar(side.upper(), list(means.items()), sum_ms))
     yield StackedChart("Mean time of a batch by stage", "ms", bars)
     columns = [f"{side} {what}" for side in "AB" for what in ("mean", "p50", "p95")]
     rows = [
         [name, *("" if one is None else format_figure(one) for one in (*a[:3], *b[:3]))]
-        for name, (a, b) in (
-            (n, sides.values()) for n, sides in compared.spreads.items()
-        )
+        for name, (a, b) in ((n, sides.values()) for n, sides in compared.spreads.items())
     ]
     note = "Times are of the whole batch that a request was in. Percentiles are approximate."
     yield Table("", ["", *columns], [row for row in rows if any(row[1:])], note=note)
@@ -180,9 +173,7 @@ def _show_pairs(compared: Comparison) -> list[Section]:
     different = []
     for one in compared.most_different:
         answers = ((one[f"answer_{side}"], one[f"score_{side}"]) for side in "ab")
-        texts = (
-            f"{name}" if at is None else f"{name} {at:.3f}" for name, at in answers
-        )
+        texts = (f"{name}" if at is None else f"{name} {at:.3f}" for name, at in answers)
         different.append([*texts, one["request"]])
     frequent = Table("", ["A", "B", "pairs", "share"], disagreements, words=2)
     note = (

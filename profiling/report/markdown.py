@@ -35,6 +35,5 @@ def format_table(table: Table) -> str:
         *table.rows,
     ]
     return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in lines
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
     )

@@ -114,9 +114,7 @@ class Measured(NamedTuple):
         """Returns the median of the rounds' ratios to the baseline, as text."""
         if self.view.baseline is None:
             return ""
-        ratio = self.view.summary.ratio(
-            self.variant, self.view.baseline, self.cell, metric
-        )
+        ratio = self.view.summary.ratio(self.variant, self.view.baseline, self.cell, metric)
         return "" if ratio is None else format_figure(ratio)
 
 
@@ -172,15 +170,12 @@ def format_failures(row: Measured) -> str:
 
 RATE, FAILED = figure_column("rate"), Column("failed", format_failures)
 LATENCIES = tuple(
-    figure_column(f"{LATENCY}.p{percent:g}", f"p{percent:g} ms")
-    for percent in PERCENTILES
+    figure_column(f"{LATENCY}.p{percent:g}", f"p{percent:g} ms") for percent in PERCENTILES
 )
 ROW = (
     Column[Measured]("", lambda row: row.variant),
     Column[Measured]("clients", lambda row: str(row.cell.clients), is_factor=True),
-    Column[Measured](
-        "batch size", lambda row: str(row.cell.batch_size), is_factor=True
-    ),
+    Column[Measured]("batch size", lambda row: str(row.cell.batch_size), is_factor=True),
 )
 
 
@@ -225,9 +220,7 @@ def bar_charts(
     return draw
 
 
-def stacked_charts(
-    parts: Sequence[tuple[str, str]], title: str, unit: str
-) -> Draw[View]:
+def stacked_charts(parts: Sequence[tuple[str, str]], title: str, unit: str) -> Draw[View]:
     """Declares a chart for each cell: a bar for each variant, stacked of (metric, name) parts."""
 
     def draw(view: View) -> Iterator[StackedChart]:

@@ -32,9 +32,7 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
             missing.
     """
     if path.suffix not in SUFFIXES:
-        raise ExpectedError(
-            f"plot {str(path)!r}: expected a name ending in .svg or .png"
-        )
+        raise ExpectedError(f"plot {str(path)!r}: expected a name ending in .svg or .png")
     if not charts:
         raise ExpectedError(f"nothing to draw in {str(path)!r}: no figures yet")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,9 +76,7 @@ def to_variables(svg: str) -> str:
     """Replaces the palette's colours by CSS variables, and this machine's fonts by sans-serif."""
     for name, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{name})")
-    return re.sub(
-        r"font: ([^;'\"]*?)(?:'[^;\"]*|sans-serif[^;\"]*)", r"font: \1sans-serif", svg
-    )
+    return re.sub(r"font: ([^;'\"]*?)(?:'[^;\"]*|sans-serif[^;\"]*)", r"font: \1sans-serif", svg)
 
 
 def read_palette() -> str:

@@ -79,7 +79,4 @@ def assign_colours(parts: Iterable[str]) -> dict[str, str]:
     for name in [name for name in names if name in COLOUR_OF and name not in colours]:
         colours[name] = free.pop() if free else COLOUR_OF[name]
     left = cycle(free or SERIES)
-    return {
-        name: PALETTE[colours[name] if name in colours else next(left)]
-        for name in names
-    }
+    return {name: PALETTE[colours[name] if name in colours else next(left)] for name in names}

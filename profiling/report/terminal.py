@@ -27,9 +27,7 @@ def print_document(document: Document, console: Console) -> None:
 def print_section(section: Section, console: Console) -> None:
     """Prints heading, tables and note; a section without tables is for the page alone."""
     tables = [
-        part
-        for part in section.parts
-        if isinstance(part, Table) and not part.is_wide and part.rows
+        part for part in section.parts if isinstance(part, Table) and not part.is_wide and part.rows
     ]
     if not tables:
         return

@@ -190,9 +190,7 @@ class PackagedAdapter(Adapter):
     def _start(self) -> Iterator[RunningServer]:
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
-        with tempfile.TemporaryDirectory(
-            prefix="offpath-", ignore_cleanup_errors=True
-        ) as scratch:
+        with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
             ports = tuple(self.choose_ports())
             start = Start(self.find_python(), self._folder, Path(scratch), ports)
             with start_process(
@@ -266,9 +264,7 @@ class PackagedAdapter(Adapter):
 class RunningPackage:
     """A ready packaged server (`RunningServer`)."""
 
-    def __init__(
-        self, adapter: PackagedAdapter, process: ServerProcess, url: str
-    ) -> None:
+    def __init__(self, adapter: PackagedAdapter, process: ServerProcess, url: str) -> None:
         self._adapter, self._process = adapter, process
         self.predict_url = url
 

@@ -61,9 +61,7 @@ def offpath_config(model: ModelUnderTest, cores: int, **handler: Any) -> dict[st
     return make_model_config(load_preset(host_preset()), server, settings).settings
 
 
-def build_offpath(
-    model: ModelUnderTest, config: Mapping[str, Any], folder: Path
-) -> Path:
+def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path) -> Path:
     """Builds our archive as `offpath archive` does, with the engine that the settings ask for."""
     spec = ArchiveSpec(
         NAME,
@@ -77,9 +75,7 @@ def build_offpath(
     return build_archive(spec, folder).path
 
 
-def build_stock(
-    model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path
-) -> Path:
+def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
     """Builds the stock handler's archive; without a YAML where `config` is None."""
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:

@@ -66,9 +66,7 @@ def load_thin(model: ModelUnderTest, max_batch: int) -> Classify:
 
     def classify(pixels: Sequence[bytes]) -> list[Labels]:
         batch = np.frombuffer(b"".join(pixels), np.uint8)
-        pictures = torch.from_numpy(
-            batch.reshape(-1, *config.input_geometry.shape).copy()
-        )
+        pictures = torch.from_numpy(batch.reshape(-1, *config.input_geometry.shape).copy())
         return finish(normalise(pictures.permute(0, 3, 1, 2).float().div_(255)))
 
     return classify

@@ -54,9 +54,7 @@ def why_no_namespace() -> str | None:
     return None
 
 
-def confine(
-    python: Path, port: int, inner_port: int, command: Sequence[str]
-) -> list[str]:
+def confine(python: Path, port: int, inner_port: int, command: Sequence[str]) -> list[str]:
     """Returns the command that runs `command` confined, with this module in `python`."""
     return [str(python), "-m", MODULE, str(port), str(inner_port), *command]
 

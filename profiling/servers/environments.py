@@ -153,8 +153,7 @@ class Environment:
             last = log.read_text(encoding="utf-8").splitlines()[-LINES_SHOWN:]
             raise ExpectedError(
                 f"cannot install server {self.name!r}: pip ended with {pip.returncode}; its log is"
-                f" {str(log)!r}, which ends:\n"
-                + "\n".join(f"  {line}" for line in last)
+                f" {str(log)!r}, which ends:\n" + "\n".join(f"  {line}" for line in last)
             )
 
 

@@ -68,9 +68,7 @@ class LatencyProxy:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("served outside of a task")
@@ -85,9 +83,7 @@ class LatencyProxy:
             self._connections.discard(task)
             writer.close()
 
-    async def answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection by passing everything through."""
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)
         try:

@@ -52,9 +52,7 @@ if is_service():
             """Loads the model, once per worker."""
             self.classify = SETTINGS.load_classifier()
 
-        def decode_request(
-            self, request: Annotated[bytes, Depends(read_body)]
-        ) -> bytes:
+        def decode_request(self, request: Annotated[bytes, Depends(read_body)]) -> bytes:
             """Returns one photograph."""
             return request
 

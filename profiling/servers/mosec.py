@@ -52,9 +52,7 @@ if is_service():
             """Returns the body unchanged: mosec itself would read JSON."""
             return data
 
-        def forward(
-            self, data: list[bytes] | bytes
-        ) -> list[dict[str, float]] | dict[str, float]:
+        def forward(self, data: list[bytes] | bytes) -> list[dict[str, float]] | dict[str, float]:
             """Answers a batch, or one photograph where `max_batch_size` is 1."""
             if isinstance(data, list):
                 return self.classify(data)

@@ -88,9 +88,7 @@ def parse_override(text: str) -> Override:
     pairs = [pair.partition("=") for pair in listed.split(";") if pair.strip()]
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     if not (name and server and pairs) or "/" in name or name.startswith("."):
-        raise WrongOption(
-            f"variant {text!r}: expected {FORM}, and no slash in the name"
-        )
+        raise WrongOption(f"variant {text!r}: expected {FORM}, and no slash in the name")
     for key, sign, _ in pairs:
         check_key(name, key.strip())
         if not sign:
@@ -136,9 +134,7 @@ def apply_override(server: object, override: Override) -> TorchServeAdapter:
     if not front:
         return changed
     if not isinstance(changed, FrontDoorAdapter):
-        raise WrongOption(
-            f"variant {override.name!r}: {override.server!r} has no front door"
-        )
+        raise WrongOption(f"variant {override.name!r}: {override.server!r} has no front door")
     return replace(changed, front=front)
 
 
@@ -169,11 +165,7 @@ def change_archive(server: TorchServeAdapter, override: Override) -> Mapping[str
         )
     if not (model or handler):
         return asked
-    changes = {
-        key: read_value(value)
-        for name, value in model.items()
-        for key in MODEL_KEYS[name]
-    }
+    changes = {key: read_value(value) for name, value in model.items() for key in MODEL_KEYS[name]}
     settings = {key: read_value(value) for key, value in handler.items()}
     changed = make_model_config(asked, changes, settings).settings
     # make_model_config adds an empty `handler:` where there was none.

@@ -64,15 +64,11 @@ class Setting:
         )
 
 
-def read_setting(
-    config: Mapping[str, Any], cores: int, has_our_handler: bool = True
-) -> Setting:
+def read_setting(config: Mapping[str, Any], cores: int, has_our_handler: bool = True) -> Setting:
     """Returns the setting of a model config, with automatic threads as their number."""
     handler = config.get("handler") or {}
     # handler/process/host_limits.py, threads_per_worker.
-    threads = int(handler.get("threads") or 0) or max(
-        1, cores // int(config["maxWorkers"])
-    )
+    threads = int(handler.get("threads") or 0) or max(1, cores // int(config["maxWorkers"]))
     return Setting(
         batch_size=int(config["batchSize"]),
         max_batch_delay_ms=int(config["maxBatchDelay"]),

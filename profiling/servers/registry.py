@@ -106,6 +106,4 @@ def check_names(names: Sequence[str]) -> None:
     """Refuses an unknown server name."""
     for name in names:
         if name not in SERVERS:
-            raise WrongOption(
-                f"no server {name!r}: expected some of {', '.join(SERVERS)}"
-            )
+            raise WrongOption(f"no server {name!r}: expected some of {', '.join(SERVERS)}")

@@ -114,9 +114,7 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
             *(f"-{part}.port.grpc={port}" for part, _, port in parts),
         ]
 
-    return on_free_ports(
-        lambda: run_s3_server("seaweedfs", make_command, 2 * len(PARTS))
-    )
+    return on_free_ports(lambda: run_s3_server("seaweedfs", make_command, 2 * len(PARTS)))
 
 
 def make_identities() -> dict[str, object]:
@@ -141,9 +139,7 @@ def run_s3_server(
     Raises:
         ExpectedError: the server does not start.
     """
-    with TemporaryDirectory(
-        prefix="offpath-s3-", ignore_cleanup_errors=True
-    ) as scratch:
+    with TemporaryDirectory(prefix="offpath-s3-", ignore_cleanup_errors=True) as scratch:
         folder, ports = Path(scratch), choose_low_ports(port_count)
         server = S3Server(f"http://{LOOPBACK}:{ports[0]}", make_environ())
         client = server.client()

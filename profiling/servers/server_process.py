@@ -61,9 +61,7 @@ Running = TypeVar("Running")
 class ServerProcess:
     """The processes of a started server, see `start_process`."""
 
-    def __init__(
-        self, name: str, log: Path, mark: str, process: subprocess.Popen[bytes]
-    ) -> None:
+    def __init__(self, name: str, log: Path, mark: str, process: subprocess.Popen[bytes]) -> None:
         self.name, self.log = name, log
         self._mark, self._process = mark, process
 
@@ -105,9 +103,7 @@ class ServerProcess:
         text = self.log.read_text(encoding="utf-8", errors="replace")
         lines = text.splitlines()
         chosen = [line for line in lines if CAUSE.search(line)] or lines
-        shown = "".join(
-            f"\n  {line[:LOG_LINE_CHARACTERS]}" for line in chosen[-LOG_LINES_SHOWN:]
-        )
+        shown = "".join(f"\n  {line[:LOG_LINE_CHARACTERS]}" for line in chosen[-LOG_LINES_SHOWN:])
         return f"; its log is {self.log}, which says:{shown}"
 
     def end(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -159,9 +155,7 @@ def start_process(
                 start_new_session=True,
             )
         except OSError as error:
-            raise ExpectedError(
-                f"server {name!r} cannot be started: {error}"
-            ) from error
+            raise ExpectedError(f"server {name!r} cannot be started: {error}") from error
     server = ServerProcess(name, log, mark, process)
     folders = [] if scratch is None else [scratch]
     guard = Guard(mark, server.pid, *folders, module=MODULE)
@@ -193,11 +187,7 @@ def is_ok(url: str) -> Callable[[], bool]:
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Returns our environment without proxies and Python's own variables, and with `env`."""
-    kept = {
-        key: value
-        for key, value in child_environment().items()
-        if key not in HIDDEN_VARIABLES
-    }
+    kept = {key: value for key, value in child_environment().items() if key not in HIDDEN_VARIABLES}
     return {**kept, **env}
 
 

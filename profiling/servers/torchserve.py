@@ -232,9 +232,7 @@ def make_offpath_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 def make_offpath_unforked(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
     """The same server, except that TorchServe starts each worker as a fresh process."""
-    return replace(
-        make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False
-    )
+    return replace(make_offpath_direct(model, cores), name="offpath-unforked", fork_workers=False)
 
 
 def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -254,9 +252,7 @@ def why_no_granian() -> str | None:
 
 def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
     """The same server with thin clients: they decode and resize, and send a uint8 npy."""
-    return replace(
-        make_offpath_direct(model, cores), name="offpath-thin", call=Call(NPY)
-    )
+    return replace(make_offpath_direct(model, cores), name="offpath-thin", call=Call(NPY))
 
 
 def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
@@ -299,10 +295,7 @@ def why_missing(packages: Sequence[str], extra: str) -> str | None:
     missing = [name for name in packages if find_spec(name) is None]
     if not missing:
         return None
-    return (
-        f"{' and '.join(missing)} not installed: "
-        f"pip install 'torchserve-offpath[{extra}]'"
-    )
+    return f"{' and '.join(missing)} not installed: " f"pip install 'torchserve-offpath[{extra}]'"
 
 
 def make_naive(model: ModelUnderTest, cores: int) -> TorchServeAdapter:

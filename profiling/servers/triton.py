@@ -133,12 +133,7 @@ class Triton(PackagedAdapter):
     @property
     def bundled_stub(self) -> Path:
         """The wheel's stub for this Python."""
-        return (
-            self.bundled
-            / "python_backend_stubs"
-            / PYTHON_VERSION
-            / "triton_python_backend_stub"
-        )
+        return self.bundled / "python_backend_stubs" / PYTHON_VERSION / "triton_python_backend_stub"
 
     def build(self, folder: Path) -> None:
         # What `--backend-directory` expects stands beside the model repository.
@@ -236,10 +231,7 @@ if is_service():
 
         def execute(self, requests: list[Any]) -> list[Any]:
             """Answers a batch; each request holds one photograph."""
-            inputs = [
-                pb_utils.get_input_tensor_by_name(request, "IMAGE")
-                for request in requests
-            ]
+            inputs = [pb_utils.get_input_tensor_by_name(request, "IMAGE") for request in requests]
             images = [read_image(tensor.as_numpy()) for tensor in inputs]
             return [make_response(answer) for answer in self._classify(images)]
 

@@ -35,18 +35,14 @@ def check_archive(path: Path) -> Iterator[Finding]:
     model = f"{archive.model_name} {archive.model_version}"
     if archive.is_old:
         found = f"an older offpath's, model {model}; later fixes are not in it"
-        yield lost(
-            area, "handler", found, "offpath archive ... --force builds it again"
-        )
+        yield lost(area, "handler", found, "offpath archive ... --force builds it again")
     elif archive.has_our_handler:
         yield ok(area, "handler", f"offpath's, model {model}")
     else:
         found = f"{archive.handler}, model {model}; not offpath's"
         yield lost(area, "handler", found, CONVERT.format(path=path))
     if archive.model_config is None:
-        found = (
-            "no model-config.yaml: batch size 1 unless the register API sets another"
-        )
+        found = "no model-config.yaml: batch size 1 unless the register API sets another"
         yield lost(area, "batch settings", found, CONVERT.format(path=path))
         return
     yield from _check_settings(area, archive.model_config)
@@ -64,9 +60,7 @@ def check_labels(area: str, archive: MarFile) -> Iterator[Finding]:
 
 
 def _check_settings(area: str, config: dict[str, Any]) -> Iterator[Finding]:
-    ignored = [
-        key for key in MODEL_SETTINGS if key in config and is_ignored(config[key])
-    ]
+    ignored = [key for key in MODEL_SETTINGS if key in config and is_ignored(config[key])]
     for key in ignored:
         yield wrong(area, key, f"{config[key]!r}: {WHOLE_NUMBERS}", f"{key}: 1")
     if not ignored:
@@ -77,9 +71,7 @@ def _check_settings(area: str, config: dict[str, Any]) -> Iterator[Finding]:
 def _check_device(area: str, config: dict[str, Any]) -> Finding:
     device = config.get(DEVICE, "cpu")
     if device not in DEVICE_TYPES:
-        return wrong(
-            area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}"
-        )
+        return wrong(area, "device", f"{device!r:.80}", f"{DEVICE}: {' or '.join(DEVICE_TYPES)}")
     if device == "gpu" and not has_gpu():
         found = "the archive asks for a GPU, and torch finds none on this host"
         return wrong(area, "device", found, CPU_INSTEAD)
@@ -106,7 +98,5 @@ def _check_handler(area: str, archive: MarFile) -> Finding:
         config = HandlerConfig.from_mapping(section, environ={})
     except ConfigError as error:
         return wrong(area, "handler settings", str(error), "offpath archive --set ...")
-    found = (
-        f"{config.image_size} px, top {config.top_k}, log {config.prediction_log.uri}"
-    )
+    found = f"{config.image_size} px, top {config.top_k}, log {config.prediction_log.uri}"
     return ok(area, "handler settings", found)

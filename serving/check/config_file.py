@@ -98,17 +98,13 @@ def _check_java(
     else:
         yield ok(area, "collector", java.collector)
     if java.heap is None:
-        yield lost(
-            area, "heap", "not set; Java takes up to a quarter of the memory", cure
-        )
+        yield lost(area, "heap", "not set; Java takes up to a quarter of the memory", cure)
     else:
         yield ok(area, "heap", f"at most {java.heap}")
     if "log4j.configurationFile" in options:
         yield ok(area, "request log", "log4j.configurationFile is set")
     else:
-        yield lost(
-            area, "request log", "TorchServe writes eight log lines per request", cure
-        )
+        yield lost(area, "request log", "TorchServe writes eight log lines per request", cure)
     direct = properties.get("prefer_direct_buffer") == "true"
     if direct and "netty.allocator.maxOrder" not in options:
         found = "direct buffers in chunks of 16 MB triple the cost of a batch of megabyte bodies"
@@ -162,10 +158,6 @@ def _check_doors(properties: Mapping[str, str], area: str) -> Iterator[Finding]:
         found = f"{inference} without tokens and TLS: put a proxy with both in front"
         cure = "disable_token_authorization=false"
         yield lost(area, "inference_address", found, cure)
-    if properties.get("enable_model_api") == "true" and not properties.get(
-        "allowed_urls"
-    ):
+    if properties.get("enable_model_api") == "true" and not properties.get("allowed_urls"):
         found = "not set: models can be loaded from any URL (CVE-2023-43654)"
-        yield wrong(
-            area, "allowed_urls", found, "allowed_urls=offpath-model-store-only"
-        )
+        yield wrong(area, "allowed_urls", found, "allowed_urls=offpath-model-store-only")

@@ -53,9 +53,7 @@ def check_host() -> Iterator[Finding]:
     yield ok(AREA, "processor", read_cpu_model())
     yield _cores()
     memory = psutil.virtual_memory()
-    found = (
-        f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
-    )
+    found = f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
     yield ok(AREA, "memory", found)
     yield from _devices()
     yield _engines()
@@ -147,16 +145,13 @@ def _devices() -> Iterator[Finding]:
     yield ok(AREA, "torch", version)
     if torch.cuda.is_available():
         names = ", ".join(
-            torch.cuda.get_device_name(index)
-            for index in range(torch.cuda.device_count())
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
         )
         yield ok(AREA, "device", f"{names}; driver {driver or 'unknown'}")
     elif driver is None:
         yield ok(AREA, "device", "no GPU; the CPU is used")
     elif not build:
-        cure = (
-            "pip install --force-reinstall torch torchvision  (PyPI's builds have CUDA)"
-        )
+        cure = "pip install --force-reinstall torch torchvision  (PyPI's builds have CUDA)"
         yield wrong(
             AREA,
             "device",

@@ -227,12 +227,8 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
 def _find_cure(error: ExpectedError) -> str:
     """Returns the cure for a management API that does not list its models."""
     if isinstance(error.__cause__, httpx.HTTPError):
-        return (
-            "wait if the server is starting; otherwise read the end of torchserve.log"
-        )
-    return (
-        "--url with the address that `offpath serve` prints as management, and --token"
-    )
+        return "wait if the server is starting; otherwise read the end of torchserve.log"
+    return "--url with the address that `offpath serve` prints as management, and --token"
 
 
 def check_model(status: ModelStatus, archive: MarFile | None) -> Iterator[Finding]:
@@ -281,9 +277,7 @@ def _check_worker(area: str, status: ModelStatus) -> Iterator[Finding]:
     settings = {key: described[key] for key in SETTINGS if key in described}
     found = ", ".join(f"{key} {value}" for key, value in settings.items())
     yield ok(area, "handler settings", found)
-    uri, spool = described.get("prediction_log", "off"), Path(
-        described.get("spool", "/")
-    )
+    uri, spool = described.get("prediction_log", "off"), Path(described.get("spool", "/"))
     if uri == "off":
         yield ok(area, "prediction log", "off")
         return
@@ -328,12 +322,8 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
         yield ok(AREA, "config.properties", config)
     properties = process.properties()
     if LEFT_OUT in properties:
-        found = (
-            f"{properties[LEFT_OUT]}: could not be loaded at the start (--keep-going)"
-        )
-        yield wrong(
-            AREA, "archives", found, "offpath check FILE.mar, or torchserve.log"
-        )
+        found = f"{properties[LEFT_OUT]}: could not be loaded at the start (--keep-going)"
+        yield wrong(AREA, "archives", found, "offpath check FILE.mar, or torchserve.log")
     yield from check_config(properties, " ".join(process.command), AREA)
 
 

@@ -79,9 +79,7 @@ def connect(path: str) -> socket.socket:
             deadline = time.monotonic() + START_TIMEOUT_S
             while server is None:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise ConnectionError(
-                        f"the fork server did not start; read {path}.log"
-                    )
+                    raise ConnectionError(f"the fork server did not start; read {path}.log")
                 time.sleep(POLL_S)
                 server = try_connect(path)
     return server

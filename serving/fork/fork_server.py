@@ -111,9 +111,7 @@ class ForkServer:
             return request, streams
         for stream in streams:
             os.close(stream)
-        with contextlib.suppress(
-            OSError
-        ):  # the launcher is gone, which `_attend` handles
+        with contextlib.suppress(OSError):  # the launcher is gone, which `_attend` handles
             connection.sendall(LENGTH.pack(pid))
         self._watch(Worker(pid, connection, os.pidfd_open(pid)))
         return None

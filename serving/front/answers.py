@@ -53,9 +53,7 @@ class Answers:
             True if nginx must open another log, because this one was large.
         """
         whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
-        for line, count in Counter(
-            whole.decode("ascii", "replace").splitlines()
-        ).items():
+        for line, count in Counter(whole.decode("ascii", "replace").splitlines()).items():
             if LINE.fullmatch(line) is None:
                 # nginx could write a part of its lines only, because the disk was full.
                 continue

@@ -66,9 +66,7 @@ class Behind:
     def __post_init__(self) -> None:
         for host in self.hosts:
             if HOST.fullmatch(host) is None:
-                raise ExpectedError(
-                    f"--upstream {host!r} is not HOST:PORT, such as 10.0.0.11:8080"
-                )
+                raise ExpectedError(f"--upstream {host!r} is not HOST:PORT, such as 10.0.0.11:8080")
         if len(set(self.hosts)) < len(self.hosts):
             raise ExpectedError("--upstream names a host twice; name each host once")
 

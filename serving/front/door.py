@@ -70,9 +70,7 @@ class Door:
         run = make_short_tmp_dir()
         log = (log_dir or run / "logs").resolve()
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self.place = DoorPlace(
-            run, bodies, free_bytes(bodies), log, secrets.token_hex(32)
-        )
+        self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
         self._answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []
@@ -275,9 +273,7 @@ class Door:
 
     def _probe_url(self) -> str:
         """Returns the URL on loopback where the door listens on all addresses."""
-        return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace(
-            "//[::]:", "//[::1]:"
-        )
+        return self.url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
     def _last_words(self) -> str:
         log = self.place.log / ERROR_LOG

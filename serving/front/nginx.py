@@ -125,9 +125,7 @@ class Nginx:
             ExpectedError: nginx rejects it; the message has its output.
         """
         # This creates the logs.
-        done = subprocess.run(
-            self._command("-t"), capture_output=True, text=True, umask=UMASK
-        )
+        done = subprocess.run(self._command("-t"), capture_output=True, text=True, umask=UMASK)
         if done.returncode != 0:
             raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
 

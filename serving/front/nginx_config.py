@@ -245,9 +245,7 @@ def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
 
 def _split_values(settings: DoorSettings, behind: Behind, run: Path) -> dict[str, str]:
     """Returns the values of canaries and shadows."""
-    canaries, shadows = list(enumerate(settings.canary)), list(
-        enumerate(settings.shadow)
-    )
+    canaries, shadows = list(enumerate(settings.canary)), list(enumerate(settings.shadow))
     key = "$offpath_client"
     if settings.canary_by is not None:
         key = f"$http_{settings.canary_by.lower().replace('-', '_')}"
@@ -264,9 +262,7 @@ def _split_values(settings: DoorSettings, behind: Behind, run: Path) -> dict[str
             f'"~^(small|medium)? /predictions/{split.path}$" $offpath_copy_{n};'
             for n, split in shadows
         ],
-        "shadow_paths": [
-            f'"~^/predictions/{split.path}/" shadow_{n};' for n, split in shadows
-        ],
+        "shadow_paths": [f'"~^/predictions/{split.path}/" shadow_{n};' for n, split in shadows],
         "canary_by": [key],
         "took": ["$offpath_took" if shadows else "$request_time"],
         "mirror": [MIRROR] if shadows else [],
@@ -283,8 +279,7 @@ def _shadow_upstream(number: int, split: Split, behind: Behind, run: Path) -> st
     ] or ["inference.sock"]
     most = -(-COPIES // len(sockets))
     servers = "\n".join(
-        f"server unix:{run}/{socket} max_conns={most} fail_timeout=10s;"
-        for socket in sockets
+        f"server unix:{run}/{socket} max_conns={most} fail_timeout=10s;" for socket in sockets
     )
     times = TIMES.format(keepalive_s=KEEPALIVE_S)
     servers = COPY_SERVERS.format(run=run, servers=servers, times=times)

@@ -129,9 +129,7 @@ class OneHostSession:
     def show_sample(self) -> None:
         """Sends the bundled photograph through the door."""
         tokens = self.door.settings.tokens
-        headers = (
-            {"Authorization": f"Bearer {read_tokens(tokens)[0]}"} if tokens else None
-        )
+        headers = {"Authorization": f"Bearer {read_tokens(tokens)[0]}"} if tokens else None
         name = self.rotation.current.model_names()[0]
         verify = self.door.settings.tls_cert is None
         with Client(self.door.url, name, headers=headers, verify=verify) as client:
@@ -225,13 +223,9 @@ class OneHostSession:
         self._is_reload = False
         self._reloads.end(failure)
         if failure is None:
-            self._view.show_problem(
-                f"reloaded; a new {self.rotation.current.product} serves"
-            )
+            self._view.show_problem(f"reloaded; a new {self.rotation.current.product} serves")
         else:
-            self._view.show_problem(
-                f"not reloaded; the old server continues: {failure}"
-            )
+            self._view.show_problem(f"not reloaded; the old server continues: {failure}")
 
     def _replace_where_dead(self) -> None:
         """Starts another server after one has ended by itself.

@@ -114,9 +114,7 @@ def request_reload(folder: Path, timeout_s: float) -> None:
     """
     failure = _ask(folder, b"", timeout_s, "reload")["failure"]
     if failure is not None:
-        raise ExpectedError(
-            f"the new server did not start, the old server continues: {failure}"
-        )
+        raise ExpectedError(f"the new server did not start, the old server continues: {failure}")
 
 
 def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -57,9 +57,7 @@ class Pings:
 def is_well(host: str) -> bool:
     """Tells whether a host's /ping answers 200."""
     try:
-        reply = httpx.get(
-            f"http://{host}/ping", timeout=PING_TIMEOUT_S, trust_env=False
-        )
+        reply = httpx.get(f"http://{host}/ping", timeout=PING_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:
         return False
     return reply.status_code == 200
@@ -148,9 +146,7 @@ class SeveralHostsSession:
             self.door.change(replace(self._behind, unwell=unwell))
 
 
-def serve_hosts(
-    front: DoorSettings, behind: Behind, view: View, log_dir: Path | None
-) -> None:
+def serve_hosts(front: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
     """Runs the door until interrupted.
 
     Args:

@@ -14,9 +14,7 @@ from offpath.archive.mar_file import MarFile
 from offpath.handler.errors import WrongOption
 
 # The names that a path of nginx.conf accepts, and the share as nginx's split_clients takes it.
-SPLIT = re.compile(
-    r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%"
-)
+SPLIT = re.compile(r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -52,9 +50,7 @@ def parse_split(text: str) -> Split:
     return Split(*match.groups())
 
 
-def check_splits(
-    splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]]
-) -> None:
+def check_splits(splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]]) -> None:
     """Checks that each split names a served version other than the one that it is split from.
 
     Args:

@@ -104,9 +104,7 @@ class Reports:
             "modelVersion": model.version,
             "modelUrl": model.archive,
             **model.settings,
-            "workers": [
-                {"status": "READY", "pid": pid, "gpu": is_gpu} for pid, _ in ready
-            ],
+            "workers": [{"status": "READY", "pid": pid, "gpu": is_gpu} for pid, _ in ready],
             "customizedMetadata": described,
         }
 

@@ -81,9 +81,7 @@ class Router:
             refuse(proto, self._too_large)
             return
         # Any worker answers /ping.
-        upstreams = (
-            self._upstreams if scope.path == PING else self._routes.get(scope.path)
-        )
+        upstreams = self._upstreams if scope.path == PING else self._routes.get(scope.path)
         if upstreams is None:
             refuse(proto, NO_PATH)
             return
@@ -149,9 +147,7 @@ def refuse(proto: Any, refusal: Refusal) -> None:
     proto.response_bytes(refusal.status, refusal.headers, refusal.body)
 
 
-def run_router(
-    plan: dict[str, Any], slot: dict[str, Any], listener: socket.socket | None
-) -> None:
+def run_router(plan: dict[str, Any], slot: dict[str, Any], listener: socket.socket | None) -> None:
     """Passes requests on until SIGTERM, then answers those in flight; never returns."""
     uvloop.run(serve(plan, listener or open_listener(slot["listen"])))
     os._exit(0)

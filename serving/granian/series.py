@@ -16,9 +16,7 @@ class Series:
         self._lock = threading.Lock()
         self._values: dict[Key, float] = {}
 
-    def add(
-        self, name: str, value: float, is_counter: bool = True, **labels: str
-    ) -> None:
+    def add(self, name: str, value: float, is_counter: bool = True, **labels: str) -> None:
         """Adds to a counter, or sets a gauge."""
         key = name, tuple(labels.items()), is_counter
         with self._lock:
@@ -35,9 +33,7 @@ class Series:
 class Metric:
     """One metric of the handler, for all its label values (`ServerMetric`)."""
 
-    def __init__(
-        self, series: Series, name: str, labels: Sequence[str], is_counter: bool
-    ) -> None:
+    def __init__(self, series: Series, name: str, labels: Sequence[str], is_counter: bool) -> None:
         self._series, self._name, self._is_counter = series, name, is_counter
 
     def add(self, labels: Mapping[str, str], value: float) -> None:

@@ -53,9 +53,7 @@ class GranianServer(TorchServe):
         listener = links.pop("inference.sock", None)
         if listener is not None:
             numbers = [number for model in self._models for number in model.slots]
-            links |= {
-                name: listener.with_name(name) for name in map(name_socket, numbers)
-            }
+            links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
 
     def worker_pids(self) -> list[int]:
@@ -103,9 +101,7 @@ class GranianServer(TorchServe):
             environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
             environment |= self.settings.env
             pass_fds = [theirs.fileno()]
-            self._start_process(
-                program + store + run, environment, log, pass_fds=pass_fds
-            )
+            self._start_process(program + store + run, environment, log, pass_fds=pass_fds)
         self._reports = Reports(self._models, socket.gethostname())
         self._pages = StatusPages(self._reports)
         for kind in {"management", *socket_kinds(self.settings)} - {"inference"}:

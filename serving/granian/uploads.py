@@ -37,9 +37,7 @@ class BodyMemory:
         clock: tells the age of uploads.
     """
 
-    def __init__(
-        self, most_bytes: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._most_bytes, self._bytes = most_bytes, 0
         # Bodies that are being received, the oldest first.
@@ -90,9 +88,7 @@ class BodyMemory:
     def _lacks(self, size: int) -> bool:
         return self._bytes + size > self._most_bytes
 
-    def _end_uploads(
-        self, age_s: float, refusal: Refusal, size: int | None = None
-    ) -> None:
+    def _end_uploads(self, age_s: float, refusal: Refusal, size: int | None = None) -> None:
         """Ends uploads of at least this age, until `size` bytes fit."""
         latest_s = self._clock() - age_s
         for body in list(self._uploads):

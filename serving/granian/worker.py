@@ -59,9 +59,7 @@ EXIT_STATUS = 1
 KEPT_DESCRIPTORS = 100
 WARM_UP_BATCHES = 3
 # HTTP names are in lower case here; the handler knows these four as nginx spells them.
-SPELLED = {
-    name.lower(): name for name in (KEY_HEADER, BODY_HEADER, TYPE_HEADER, ID_HEADER)
-}
+SPELLED = {name.lower(): name for name in (KEY_HEADER, BODY_HEADER, TYPE_HEADER, ID_HEADER)}
 
 
 class InheritedServer(Server):
@@ -132,9 +130,7 @@ class App:
         request_id, began_s = "", time.monotonic()
         try:
             headers = {SPELLED.get(k, k): v for k, v in scope.headers.items()}
-            refusal = self._paths.refuse(
-                scope.method, scope.path, headers.get("content-length")
-            )
+            refusal = self._paths.refuse(scope.method, scope.path, headers.get("content-length"))
             if refusal is not None:
                 raise Refused(refusal)
             if not self._has_door:
@@ -218,9 +214,7 @@ class App:
         """Answers a batch; runs in the thread of `BatchQueue`."""
         now_s = time.monotonic()
         waited_s = sum(now_s - request.arrived_s for request in requests)
-        self._series.add(
-            "ts_queue_latency_microseconds", waited_s * 1e6, **self._labels
-        )
+        self._series.add("ts_queue_latency_microseconds", waited_s * 1e6, **self._labels)
         try:
             answers = self._handler.handle(requests)
         except Exception as error:
@@ -270,9 +264,7 @@ class App:
         answered, took_s = self._answered, self._took_s
         self._answered, self._took_s = 0, 0.0
         self._series.add("ts_inference_requests_total", answered, **self._labels)
-        self._series.add(
-            "ts_inference_latency_microseconds", took_s * 1e6, **self._labels
-        )
+        self._series.add("ts_inference_latency_microseconds", took_s * 1e6, **self._labels)
         self._series.report(self._report)
 
 

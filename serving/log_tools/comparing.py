@@ -125,9 +125,7 @@ def compare_sets(database: Any) -> Comparison:
         distances=distances,
         figures=dict(zip(FIGURES, values)),
         disagreements=_fetch(database, _DISAGREEMENTS),
-        most_different=[
-            dict(zip(PAIR, row)) for row in _fetch(database, _MOST_DIFFERENT)
-        ],
+        most_different=[dict(zip(PAIR, row)) for row in _fetch(database, _MOST_DIFFERENT)],
     )
 
 

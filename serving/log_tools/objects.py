@@ -40,9 +40,7 @@ class LogStore(Protocol):
         """
 
 
-def make_client(
-    options: S3Options, connections: int, retries: Mapping[str, Any] = {}
-) -> Any:
+def make_client(options: S3Options, connections: int, retries: Mapping[str, Any] = {}) -> Any:
     """Makes a boto3 client for S3; threads may share it."""
     import boto3
     from botocore.config import Config
@@ -109,9 +107,7 @@ def open_store(settings: PredictionLogSettings) -> LogStore:
     if settings.uri.startswith("file://"):
         return FileStore(settings.uri)
     if not settings.uri.startswith("s3://"):
-        raise WrongOption(
-            f"{settings.uri}: records of this kind of sink cannot be read"
-        )
+        raise WrongOption(f"{settings.uri}: records of this kind of sink cannot be read")
     try:
         return S3Store(settings.uri, settings.s3)
     except ValueError as error:  # from botocore, for an endpoint that is not a URL

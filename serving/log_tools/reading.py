@@ -42,9 +42,7 @@ class Period:
         if match is None:
             return False
         hour = datetime.fromisoformat(f"{match[1]}T{match[2]}:00:00+00:00")
-        after_begin = (
-            self.since is None or hour + timedelta(hours=1) + SLACK > self.since
-        )
+        after_begin = self.since is None or hour + timedelta(hours=1) + SLACK > self.since
         before_end = self.until is None or hour - SLACK < self.until
         return after_begin and before_end
 
@@ -115,10 +113,7 @@ def read_records(
     """
     try:
         keys = [
-            key
-            for below in period.days()
-            for key in store.list_keys(below)
-            if period.may_hold(key)
+            key for below in period.days() for key in store.list_keys(below) if period.may_hold(key)
         ]
         for done, (key, lines) in enumerate(get_all(store, keys), start=1):
             progress(done, len(keys))

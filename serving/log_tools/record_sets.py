@@ -34,9 +34,7 @@ FILTERS = ("since", "until", "model", "version")
 # Each thread holds the text of one part of an object, and DuckDB what it parses from it.
 PART_BYTES = 8 << 20
 # JSON can express lone surrogates, which make DuckDB fail. The group matches what must stay.
-_SURROGATE = re.compile(
-    r"(\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F]\w\w"
-)
+_SURROGATE = re.compile(r"(\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)|\\u[dD][89a-fA-F]\w\w")
 # More than this, DuckDB writes to the database's folder.
 MEMORY_LIMIT = "1GB"
 STAGES = [stage.value for stage in Stage]
@@ -212,8 +210,6 @@ def _split_lines(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 def _bind(name: str, one: RecordSet) -> dict[str, Any]:
     """Returns the parameters of `_KEEP`; DuckDB's timestamps are in UTC and have no zone."""
     ends = [one.period.since, one.period.until]
-    since, until = (
-        end and end.astimezone(timezone.utc).replace(tzinfo=None) for end in ends
-    )
+    since, until = (end and end.astimezone(timezone.utc).replace(tzinfo=None) for end in ends)
     filters = {"model": one.model, "version": one.version}
     return {"side": name, "since": since, "until": until, **filters}

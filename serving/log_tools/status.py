@@ -66,9 +66,7 @@ def _read_sink(folder: Path) -> SinkStatus:
         segments=len(waiting),
         spool_bytes=sum(segment.size_bytes for segment in waiting),
         oldest_age_s=round(max(ages), 1) if ages else None,
-        set_aside=sum(
-            path.suffix in (TORN_SUFFIX, ASIDE_SUFFIX) for path in folder.iterdir()
-        ),
+        set_aside=sum(path.suffix in (TORN_SUFFIX, ASIDE_SUFFIX) for path in folder.iterdir()),
         last_error=last_error,
     )
 

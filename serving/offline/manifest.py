@@ -69,9 +69,7 @@ def list_pictures(storage: Storage, place: str) -> list[str]:
         names = read_list(path)
     else:
         names = [
-            name
-            for name in storage.list(place)
-            if os.path.splitext(name)[1].lower() in SUFFIXES
+            name for name in storage.list(place) if os.path.splitext(name)[1].lower() in SUFFIXES
         ]
     if not names:
         raise WrongOption(
@@ -93,14 +91,10 @@ def read_list(path: Path) -> list[str]:
             "s3://BUCKET/PREFIX, or a text file with one path per line"
         ) from error
     names = (line.strip() for line in lines if line.strip())
-    return list(
-        dict.fromkeys(n if n.startswith(S3) else os.path.abspath(n) for n in names)
-    )
+    return list(dict.fromkeys(n if n.startswith(S3) else os.path.abspath(n) for n in names))
 
 
-def find_manifest(
-    storage: Storage, output: str, wanted: dict[str, str], workers: int
-) -> Manifest:
+def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers: int) -> Manifest:
     """Reads the manifest of an earlier run, or lists the pictures and stores a new one.
 
     Args:
@@ -133,9 +127,7 @@ def find_manifest(
     return found
 
 
-def count_results(
-    storage: Storage, output: str, parts: Iterable[str]
-) -> Counter[str | None]:
+def count_results(storage: Storage, output: str, parts: Iterable[str]) -> Counter[str | None]:
     """Counts the rows of all parts by the type of the error; None stands for an answer."""
 
     def count(part: str) -> Counter[str | None]:

@@ -116,9 +116,7 @@ def prepare(job: Job, folder: Path, numbers: Any) -> None:
     _arguments = job, folder, gpu
 
 
-def run_part(
-    job: Job, part: str, names: Sequence[str]
-) -> tuple[str, float, str | None]:
+def run_part(job: Job, part: str, names: Sequence[str]) -> tuple[str, float, str | None]:
     """Runs a part in a worker; returns what `on_part` takes, and what went wrong.
 
     That is a text, because the archive's own classes of errors replace ours in this process.

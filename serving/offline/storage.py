@@ -62,9 +62,7 @@ class Storage:
                 yield from (os.path.join(folder, name) for name in sorted(files))
             return
         bucket, prefix = split_name(place.rstrip("/") + "/")
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix
-        )
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         for page in pages:
             keys = (entry["Key"] for entry in page.get("Contents", []))
             yield from (f"{S3}{bucket}/{key}" for key in keys if not key.endswith("/"))
@@ -89,9 +87,7 @@ class Storage:
                 if error.response["Error"]["Code"] in GONE:
                     raise FileNotFoundError(str(error)) from error
                 raise
-            except (
-                BotoCoreError
-            ):  # boto3 itself does not repeat a download that breaks off
+            except BotoCoreError:  # boto3 itself does not repeat a download that breaks off
                 if attempt == STREAM_ATTEMPTS:
                     raise
         raise AssertionError("not reached")

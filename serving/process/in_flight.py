@@ -80,14 +80,10 @@ def _ask(port: int) -> Iterator[tuple[int, ...]]:
 
 def _dump(family: int) -> Iterator[bytes]:
     """Yields an inet_diag_msg with its attributes for each connection of this machine."""
-    request = REQUEST.pack(
-        family, socket.IPPROTO_TCP, 1 << INET_DIAG_INFO - 1, ESTABLISHED
-    )
+    request = REQUEST.pack(family, socket.IPPROTO_TCP, 1 << INET_DIAG_INFO - 1, ESTABLISHED)
     length = HEADER.size + len(request)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.send(
-            HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request
-        )
+        kernel.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
         while True:
             answer = kernel.recv(1 << 16)
             position = 0

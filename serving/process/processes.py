@@ -48,8 +48,7 @@ def find_workers(session_id: int) -> list[int]:
             if (
                 process.ppid() in fork_servers
                 if process.pid in fork_servers
-                else _runs(process, WORKER_SCRIPT)
-                and not _runs(process, LAUNCHER_SCRIPT)
+                else _runs(process, WORKER_SCRIPT) and not _runs(process, LAUNCHER_SCRIPT)
             ):
                 workers.append((process.create_time(), process.pid))
         except psutil.Error:

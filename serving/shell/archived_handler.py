@@ -130,12 +130,8 @@ class ArchivedHandler:
     def handle(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers a batch, one answer per request, in order; a bad image gets its own 4xx."""
         context = self._context
-        context.request_ids = {
-            idx: request.request_id for idx, request in enumerate(requests)
-        }
-        context.request_processor = [
-            RequestProcessor(add_arrival(request)) for request in requests
-        ]
+        context.request_ids = {idx: request.request_id for idx, request in enumerate(requests)}
+        context.request_processor = [RequestProcessor(add_arrival(request)) for request in requests]
         rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
         return [
@@ -255,9 +251,7 @@ class MetricsCache:
             raise MetricsCacheKeyError(name)
         return self._metrics.get(name, Metric((), None))
 
-    def add_metric_to_cache(
-        self, name: str, unit: str, labels: Sequence[str], kind: Any
-    ) -> Metric:
+    def add_metric_to_cache(self, name: str, unit: str, labels: Sequence[str], kind: Any) -> Metric:
         """Adds a metric and returns it."""
         published = None
         if self._make_metric is not None:

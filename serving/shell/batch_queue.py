@@ -98,9 +98,7 @@ class BatchQueue:
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
         # Requests of clients that have hung up are not computed.
-        waiting = [
-            (request, future) for request, future in batch if not future.cancelled()
-        ]
+        waiting = [(request, future) for request, future in batch if not future.cancelled()]
         if not waiting:
             return
         futures = [future for _, future in waiting]

@@ -45,13 +45,9 @@ class Refused(Exception):
 
 NO_PATH = Refusal(404, "NotFound", "no such path; POST /predictions/NAME")
 NO_METHOD = Refusal(405, "MethodNotAllowed", "send the image by POST or PUT")
-BUSY = Refusal(
-    503, "ServiceUnavailable", "too many requests are waiting; try again later"
-)
+BUSY = Refusal(503, "ServiceUnavailable", "too many requests are waiting; try again later")
 TOO_SLOW = Refusal(408, "RequestTimeout", "the body took too long to arrive")
-MODEL_GONE = Refusal(
-    503, "ModelGone", "the process of the model ended; send the request again"
-)
+MODEL_GONE = Refusal(503, "ModelGone", "the process of the model ended; send the request again")
 
 
 def list_paths(ends: Sequence[str]) -> dict[str, bool]:

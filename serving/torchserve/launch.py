@@ -60,9 +60,7 @@ def make_command(
     ]
 
 
-def make_environment(
-    settings: ServerSettings, tmp_dir: Path, log_dir: Path
-) -> dict[str, str]:
+def make_environment(settings: ServerSettings, tmp_dir: Path, log_dir: Path) -> dict[str, str]:
     """Returns the environment of Java, which its workers inherit."""
     environment = dict(os.environ)
     # TorchServe would read it instead of the file on the command line (ConfigManager.java).

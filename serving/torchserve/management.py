@@ -73,9 +73,7 @@ class ManagementClient:
         timeout_s: time-out of each call.
     """
 
-    def __init__(
-        self, base_url: str, token: str | None = None, timeout_s: float = 30.0
-    ) -> None:
+    def __init__(self, base_url: str, token: str | None = None, timeout_s: float = 30.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # trust_env is off because a proxy for the outside must not see calls to loopback.
         # verify is off because loading certificates takes 20 ms and a socket needs none.
@@ -111,10 +109,7 @@ class ManagementClient:
 
     def describe(self, model_name: str) -> list[ModelStatus]:
         """Returns every version of a model with the settings in force."""
-        return [
-            parse_status(entry)
-            for entry in self._call("GET", f"/models/{model_name}/all")
-        ]
+        return [parse_status(entry) for entry in self._call("GET", f"/models/{model_name}/all")]
 
     def describe_worker(self, model_name: str, version: str) -> ModelStatus:
         """Returns one version with its handler's description; the question waits in the queue."""
@@ -124,9 +119,7 @@ class ManagementClient:
 
     def register(self, url: str, **parameters: str | int) -> None:
         """Registers an archive of the store (`initial_workers=1, batch_size=4, ...`)."""
-        self._call(
-            "POST", "/models", params={"url": url, "synchronous": "true", **parameters}
-        )
+        self._call("POST", "/models", params={"url": url, "synchronous": "true", **parameters})
 
     def scale(self, model_name: str, workers: int, version: str | None = None) -> None:
         """Sets a model's number of workers and waits until they run."""
@@ -144,9 +137,7 @@ class ManagementClient:
 
     def unregister(self, model_name: str, version: str | None = None) -> None:
         """Removes a model, or one version of it."""
-        self._call(
-            "DELETE", f"/models/{model_name}" + (f"/{version}" if version else "")
-        )
+        self._call("DELETE", f"/models/{model_name}" + (f"/{version}" if version else ""))
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:

@@ -34,9 +34,7 @@ def find_models(
         folder = folders[0] if folders else model_store
         found = _list_archives(folder)
         if not found:
-            raise WrongOption(
-                f"there is no .mar file in {folder}; `offpath archive` makes one"
-            )
+            raise WrongOption(f"there is no .mar file in {folder}; `offpath archive` makes one")
         return folder, tuple(found)
     named = []
     for entry in wanted:
@@ -59,15 +57,11 @@ def _find_archive(model_store: Path, target: str) -> Path:
         return Path(target)
     file = target if target.endswith(".mar") else f"{target}.mar"
     if "/" in target:
-        raise WrongOption(
-            f"there is no archive at {target}; `offpath archive` makes one"
-        )
+        raise WrongOption(f"there is no archive at {target}; `offpath archive` makes one")
     in_store = _list_archives(model_store)
     if file not in in_store:
         content = f"it has {', '.join(in_store)}" if in_store else "it has no archives"
-        raise WrongOption(
-            f"there is no {file!r} in {model_store} ({content}); give a path instead"
-        )
+        raise WrongOption(f"there is no {file!r} in {model_store} ({content}); give a path instead")
     return model_store / file
 
 

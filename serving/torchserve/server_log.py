@@ -74,9 +74,7 @@ class LogLine:
     @property
     def is_shown(self) -> bool:
         """True if whoever runs the server should see the line: an error, or a worker's end."""
-        has_ended = (
-            self.class_name == "WorkerThread" and "Retry worker: " in self.message
-        )
+        has_ended = self.class_name == "WorkerThread" and "Retry worker: " in self.message
         return self.level in SHOWN_LEVELS or has_ended or self.is_of_sick_worker
 
 

@@ -109,9 +109,7 @@ def find_config() -> Path:
         if candidate.is_file():
             return candidate
     places = " and ".join(str(candidate) for candidate in candidates)
-    raise WrongOption(
-        f"there is no config.properties at {places}; name one with --config"
-    )
+    raise WrongOption(f"there is no config.properties at {places}; name one with --config")
 
 
 def choose_ports(settings: ServerSettings) -> Ports:

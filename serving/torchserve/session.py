@@ -59,9 +59,7 @@ class View:
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         """Shows the answer to the sample."""
 
-    def show_usage(
-        self, inference_url: str, model_name: str, keys: KeyFile | None = None
-    ) -> None:
+    def show_usage(self, inference_url: str, model_name: str, keys: KeyFile | None = None) -> None:
         """Shows how to ask for a prediction, with which key, and how to stop."""
 
     def show_log_line(self, line: LogLine) -> None:
@@ -251,9 +249,7 @@ def _drain(server: TorchServe, view: View, drain_s: float) -> None:
         )
         return
     if not is_done:
-        view.show_problem(
-            f"some requests were not answered within --drain-s {drain_s:g}"
-        )
+        view.show_problem(f"some requests were not answered within --drain-s {drain_s:g}")
 
 
 def _urls(server: TorchServe) -> dict[str, str]:

@@ -66,16 +66,12 @@ def make_spec(model_file: Path, weights_file: Path) -> MakeSpec:
         default = None if model else str(weights_file)
         source = load_model_source(model or str(model_file), weights or default)
         config = make_model_config(load_preset("cpu"), {}, handler)
-        return ArchiveSpec(
-            name, "1.0", source, labels, "labels.txt", config, extra_files
-        )
+        return ArchiveSpec(name, "1.0", source, labels, "labels.txt", config, extra_files)
 
     return make
 
 
-def load(
-    model: object, weights: str | None = "random"
-) -> tuple[ModelSource, list[str]]:
+def load(model: object, weights: str | None = "random") -> tuple[ModelSource, list[str]]:
     """Loads a model; returns it with the lines for the user."""
     said: list[str] = []
     return load_model_source(str(model), weights, said.append), said

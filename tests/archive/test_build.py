@@ -96,15 +96,12 @@ def test_another_input_gives_other_bytes(make_spec: MakeSpec, tmp_path: Path) ->
         make_spec(weights="random"),
     ]
     digests = [
-        digest(build_archive(spec, tmp_path / str(index)).path)
-        for index, spec in enumerate(specs)
+        digest(build_archive(spec, tmp_path / str(index)).path) for index, spec in enumerate(specs)
     ]
     assert len(set(digests)) == len(specs)
 
 
-def test_existing_archive_is_replaced_only_with_force(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_existing_archive_is_replaced_only_with_force(make_spec: MakeSpec, tmp_path: Path) -> None:
     first = digest(build_archive(make_spec(), tmp_path / "store").path)
     with pytest.raises(ExpectedError, match="tiny.mar exists; pass --force"):
         build_archive(make_spec(top_k=2), tmp_path / "store")
@@ -158,9 +155,7 @@ def test_name_that_torchserve_would_refuse_is_refused(
     assert not (tmp_path / "store").exists()
 
 
-def test_name_of_letters_digits_and_marks_is_accepted(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_name_of_letters_digits_and_marks_is_accepted(make_spec: MakeSpec, tmp_path: Path) -> None:
     built = build_archive(make_spec("9A-b_c.2"), tmp_path)
     assert built.path.name == "9A-b_c.2.mar"
 
@@ -196,9 +191,7 @@ def test_extra_file_that_would_hide_another_is_refused(
         build_archive(make_spec(extra_files=(elsewhere / name,)), tmp_path / "store")
 
 
-def test_two_extra_files_of_one_name_are_refused(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_two_extra_files_of_one_name_are_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
     files = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -208,9 +201,7 @@ def test_two_extra_files_of_one_name_are_refused(
         build_archive(make_spec(extra_files=tuple(files)), tmp_path / "store")
 
 
-def test_output_that_cannot_be_written_is_said(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_output_that_cannot_be_written_is_said(make_spec: MakeSpec, tmp_path: Path) -> None:
     (tmp_path / "tiny.mar").mkdir()
     with pytest.raises(ExpectedError, match="tiny.mar is a folder"):
         build_archive(make_spec(), tmp_path, force=True)
@@ -256,9 +247,7 @@ def test_bundled_photographs_check_answers_and_settle_what_is_open(
 
 
 @pytest.mark.usefixtures("no_packages")
-def test_bundled_photographs_are_too_few_for_int8(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_bundled_photographs_are_too_few_for_int8(make_spec: MakeSpec, tmp_path: Path) -> None:
     with pytest.raises(ExpectedError, match=r"offpath\[bench\].*--calibrate FOLDER"):
         check_answers(make_spec(precision="int8"), tmp_path, [])
     assert not list(tmp_path.glob("*.mar"))

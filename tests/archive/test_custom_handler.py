@@ -42,9 +42,7 @@ def test_the_archive_loads_alone_with_its_own_class(
 def test_one_of_several_classes_is_named(own_file: Path) -> None:
     own_file.write_text(own_file.read_text() + OWN.replace("Own", "Other"))
     assert load_custom_handler(f"{own_file}:Other").mark == "my_handler:Other"
-    with pytest.raises(
-        ExpectedError, match="found Own, Other; choose one: --handler my_handler"
-    ):
+    with pytest.raises(ExpectedError, match="found Own, Other; choose one: --handler my_handler"):
         load_custom_handler(str(own_file))
 
 
@@ -69,9 +67,7 @@ def test_handler_that_cannot_be_packed_is_refused(
     assert "my_handler" not in sys.modules
 
 
-def test_a_name_that_the_archive_has_is_refused(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_a_name_that_the_archive_has_is_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     file = tmp_path / "own" / "tiny.py"
     file.write_text(IMPORT + OWN)

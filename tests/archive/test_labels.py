@@ -23,9 +23,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
         pytest.param("a.txt", "cat\ndog\nni\u00f1o\n\n\n", id="empty-lines-at-the-end"),
         pytest.param("a.txt", "\ufeff cat \ndog\nni\u00f1o", id="byte-order-mark"),
         pytest.param("a.json", '["cat", "dog", "ni\\u00f1o"]', id="json-list"),
-        pytest.param(
-            "a.json", '{"2": "ni\u00f1o", "0": "cat", "1": "dog"}', id="json-by-index"
-        ),
+        pytest.param("a.json", '{"2": "ni\u00f1o", "0": "cat", "1": "dog"}', id="json-by-index"),
         pytest.param(
             "index_to_name.json",
             '{"0": ["n01", "cat"], "1": ["n02", "dog"], "2": ["n03", "ni\u00f1o"]}',

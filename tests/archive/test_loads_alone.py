@@ -101,16 +101,12 @@ def test_archive_loads_with_only_its_folder_on_the_path(folder: Path) -> None:
     assert answer_from(folder, path=[folder]) == set(LABELS)
 
 
-def test_own_handler_wins_over_one_that_comes_first_on_the_path(
-    folder: Path, others: Path
-) -> None:
+def test_own_handler_wins_over_one_that_comes_first_on_the_path(folder: Path, others: Path) -> None:
     # TorchServe puts a user's PYTHONPATH before the archive (EnvironmentUtils.java).
     assert answer_from(folder, path=[others, folder]) == set(LABELS)
 
 
-def test_own_handler_wins_over_one_that_was_imported_before(
-    folder: Path, others: Path
-) -> None:
+def test_own_handler_wins_over_one_that_was_imported_before(folder: Path, others: Path) -> None:
     first = "offpath.handler"  # as in a process that is more than a worker
     assert answer_from(folder, first, path=[others, folder]) == set(LABELS)
 
@@ -132,9 +128,7 @@ NEIGHBOURS = {
 }
 
 
-def test_factory_loads_with_the_modules_beside_it(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_factory_loads_with_the_modules_beside_it(make_spec: MakeSpec, tmp_path: Path) -> None:
     for name, text in NEIGHBOURS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -30,9 +30,7 @@ def make_net(channels: int, side: int | None = None) -> torch.nn.Module:
     features = 8
     if side is not None:
         head, features = [torch.nn.Flatten()], 8 * (side - 2) ** 2
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(channels, 8, 3), *head, torch.nn.Linear(features, 4)
-    )
+    return torch.nn.Sequential(torch.nn.Conv2d(channels, 8, 3), *head, torch.nn.Linear(features, 4))
 
 
 class Returns(torch.nn.Module):
@@ -204,9 +202,7 @@ def photographs() -> np.ndarray:
     return np.stack([np.asarray(one.rgb.resize((32, 32))) for one in PHOTOGRAPHS[:12]])
 
 
-def choose(
-    model: Tiny, photographs: np.ndarray, **handler: Any
-) -> tuple[str, list[str]]:
+def choose(model: Tiny, photographs: np.ndarray, **handler: Any) -> tuple[str, list[str]]:
     """The activation, and what was said."""
     said: list[str] = []
     config = HandlerConfig.from_mapping({**SETTINGS, **handler}, environ={})
@@ -278,9 +274,7 @@ def test_threshold_is_refused_if_auto_becomes_softmax(
     assert choose(Tiny("sigmoid"), photographs, **settings)[0] == "none"
 
 
-@pytest.mark.parametrize(
-    ("head", "activation"), [("logits", "sigmoid"), ("softmax", "none")]
-)
+@pytest.mark.parametrize(("head", "activation"), [("logits", "sigmoid"), ("softmax", "none")])
 def test_graph_is_held_to_the_scores_that_are_answered(
     photographs: np.ndarray, tmp_path: Path, head: str, activation: str
 ) -> None:

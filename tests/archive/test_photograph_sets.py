@@ -88,9 +88,7 @@ def write_other_files(folder: Path) -> None:
     [
         pytest.param(lambda folder: None, "no such folder", id="missing"),
         pytest.param(Path.mkdir, "no image there can be decoded", id="empty"),
-        pytest.param(
-            write_other_files, "no image there can be decoded", id="other-files"
-        ),
+        pytest.param(write_other_files, "no image there can be decoded", id="other-files"),
         pytest.param(lambda folder: folder.write_text(""), "no such folder", id="file"),
     ],
 )

@@ -166,9 +166,7 @@ def test_two_tiers_answer_as_one_and_each_record_is_written_once(
     ((status, headers, body), direct), (refused, refused_direct) = seen["answers"]
     assert status == direct[0] == 200
     assert json.loads(body) == pytest.approx(json.loads(direct[2]), abs=1e-6)
-    timing = dict(
-        one.strip().split(";dur=") for one in headers["Server-Timing"].split(",")
-    )
+    timing = dict(one.strip().split(";dur=") for one in headers["Server-Timing"].split(","))
     assert float(timing["decode"]) > 0 and float(timing["inference"]) > 0
     assert (refused[0], refused[2]) == (415, refused_direct[2])
     assert "decode" in refused[1]["Server-Timing"]

@@ -93,9 +93,7 @@ def chart() -> Iterator[helm.Chart]:
         yield loaded
 
 
-def render(
-    chart: helm.Chart, values: dict[str, Any], release: str = "defects"
-) -> dict[str, Any]:
+def render(chart: helm.Chart, values: dict[str, Any], release: str = "defects") -> dict[str, Any]:
     """Returns the objects by `Kind/name`."""
     texts = chart.render(values, name=release, namespace="vision").values()
     return by_name(*texts)
@@ -107,9 +105,7 @@ def by_name(*texts: str) -> dict[str, Any]:
 
 
 def find_pod(chart: helm.Chart, values: dict[str, Any]) -> dict[str, Any]:
-    return render(chart, values)["Deployment/defects-offpath"]["spec"]["template"][
-        "spec"
-    ]
+    return render(chart, values)["Deployment/defects-offpath"]["spec"]["template"]["spec"]
 
 
 @pytest.mark.slow
@@ -186,8 +182,7 @@ def test_the_commands_are_ones_that_offpath_takes(
     assert context.params["host"] == "0.0.0.0"
     assert context.params["server"] == values.get("server", "torchserve")
     assert all(
-        container["restartPolicy"] == "Always"
-        for container in pod.get("initContainers", [])
+        container["restartPolicy"] == "Always" for container in pod.get("initContainers", [])
     )
     if "ship" in containers:
         assert containers["ship"]["args"][:3] == ["offpath", "logs", "ship"]
@@ -332,16 +327,12 @@ def test_traces_may_leave_to_the_collector(
 ) -> None:
     values = {"networkPolicy": {"tracesTo": peers}}
     egress = render(chart, values)["NetworkPolicy/defects-offpath"]["spec"]["egress"]
-    rules = [
-        rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]
-    ]
+    rules = [rule for rule in egress if {"port": 4318, "protocol": "TCP"} in rule["ports"]]
     assert [rule["to"] for rule in rules] == [peers] * count
 
 
 @pytest.mark.parametrize("release", ["defects", "offpath", "a.b", "r" * 53, "r-" * 26])
-def test_every_name_fits_also_with_a_long_release(
-    chart: helm.Chart, release: str
-) -> None:
+def test_every_name_fits_also_with_a_long_release(chart: helm.Chart, release: str) -> None:
     for key, one in render(chart, EVERYTHING, release).items():
         kind, _, name = key.partition("/")
         # A Service's name is a label of DNS, which begins with a letter.
@@ -415,8 +406,7 @@ class Cluster(BaseHTTPRequestHandler):
             answers[f"/api{'s' if '/' in version else ''}/{version}"] = {
                 "groupVersion": version,
                 "resources": [
-                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True}
-                    for kind in kinds
+                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True} for kind in kinds
                 ],
             }
         return answers
@@ -482,14 +472,11 @@ def test_the_alerts_are_those_of_prometheus_for_one_release(
 
 def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
     objects = render(chart, EVERYTHING)
-    wanted = objects["ServiceMonitor/defects-offpath"]["spec"]["selector"][
-        "matchLabels"
-    ]
+    wanted = objects["ServiceMonitor/defects-offpath"]["spec"]["selector"]["matchLabels"]
     found = [
         key
         for key, one in objects.items()
-        if key.startswith("Service/")
-        and wanted.items() <= one["metadata"]["labels"].items()
+        if key.startswith("Service/") and wanted.items() <= one["metadata"]["labels"].items()
     ]
     assert found == ["Service/defects-offpath-metrics"]
     query = objects["ScaledObject/defects-offpath"]["spec"]["triggers"][0]["metadata"]
@@ -517,8 +504,6 @@ def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
         ({"env": {"A": 1}}, "at '/env/A'"),
     ],
 )
-def test_a_wrong_value_is_named(
-    chart: helm.Chart, values: dict[str, Any], said: str
-) -> None:
+def test_a_wrong_value_is_named(chart: helm.Chart, values: dict[str, Any], said: str) -> None:
     with pytest.raises(helm.HelmValuesError, match=re.escape(said)):
         render(chart, values)

@@ -43,9 +43,7 @@ def need(program: str) -> None:
 
 def test_alerts_fire_when_they_should_and_not_before() -> None:
     need("promtool")
-    done = subprocess.run(
-        ["promtool", "test", "rules", RULES], capture_output=True, text=True
-    )
+    done = subprocess.run(["promtool", "test", "rules", RULES], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -84,9 +84,7 @@ def test_kuberay_gets_the_same_application(archive, tmp_path):
     assert environ["OFFPATH_SPOOL_DIR"] == worker["volumeMounts"][0]["mountPath"]
     # The pod's end takes longer than the drain, which takes longer than a replica's end.
     (hook,) = worker["lifecycle"]["preStop"].values()
-    (deadline_s,) = re.findall(
-        r"--deadline-remaining-seconds (\d+)", hook["command"][2]
-    )
+    (deadline_s,) = re.findall(r"--deadline-remaining-seconds (\d+)", hook["command"][2])
     (deployment,) = served["applications"][0]["deployments"]
     ending_s = deployment["graceful_shutdown_timeout_s"]
     assert pod["terminationGracePeriodSeconds"] > int(deadline_s) > ending_s
@@ -121,9 +119,7 @@ KUBERAY_CRD = "OFFPATH_KUBERAY_CRD"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    KUBERAY_CRD not in os.environ, reason=f"{KUBERAY_CRD} names no file"
-)
+@pytest.mark.skipif(KUBERAY_CRD not in os.environ, reason=f"{KUBERAY_CRD} names no file")
 def test_kuberays_schema_takes_the_manifest(archive, tmp_path):
     """With helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml of KubeRay."""
     export_ray(RayChoices(archive, tmp_path / "app"))
@@ -155,16 +151,12 @@ def refuse_unknown(schema):
 
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
 def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
-    with pytest.raises(
-        click.UsageError, match="expected a number like 3, or a range like 1-4"
-    ):
+    with pytest.raises(click.UsageError, match="expected a number like 3, or a range like 1-4"):
         read_replicas("--replicas", text)
 
 
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
-def test_replicas_out_of_order_are_refused_before_anything_is_written(
-    replicas, archive, tmp_path
-):
+def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, archive, tmp_path):
     with pytest.raises(ExpectedError, match="expected numbers from 1, in ascending"):
         export_ray(RayChoices(archive, tmp_path / "app", replicas=replicas))
     assert not (tmp_path / "app").exists()
@@ -187,9 +179,7 @@ def test_decoders_are_a_deployment_of_their_own_before_a_model_that_has_the_gpu(
     assert decoder["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
     assert model["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 0.5}
     assert decoder["autoscaling_config"]["max_replicas"] == 4
-    assert {"two_tiers.py", "archived_decoder.py"} <= {
-        path.name for path in output.iterdir()
-    }
+    assert {"two_tiers.py", "archived_decoder.py"} <= {path.name for path in output.iterdir()}
     read = json.loads((output / "settings.json").read_text())
     assert (read["threads"], read["decode_threads"]) == (1, 2)
     cluster = read_yaml(output, "rayservice.yaml")["spec"]["rayClusterConfig"]

@@ -142,9 +142,7 @@ def test_an_archive_of_another_handler_is_refused(tmp_path):
 def test_an_archive_of_an_older_release_is_refused_with_the_cure(tmp_path):
     """An export calls modules that an older handler lacks."""
     mar = FOLDER / "built-by-e04da54.mar"
-    with pytest.raises(
-        ExpectedError, match="an older handler.*build the archive again"
-    ):
+    with pytest.raises(ExpectedError, match="an older handler.*build the archive again"):
         export_triton(TritonChoices(mar, tmp_path / "out"))
 
 
@@ -183,9 +181,7 @@ def make_request(pictures: list[bytes]) -> dict:
 def test_triton_answers_one_picture_several_and_a_bad_one(running):
     jpegs = [encode(p.rgb, "JPEG", quality=90) for p in PHOTOGRAPHS[:3]]
     alone = [
-        read_outputs(
-            httpx.post(running.predict_url, content=j, headers=RAW_BODY).content
-        )
+        read_outputs(httpx.post(running.predict_url, content=j, headers=RAW_BODY).content)
         for j in jpegs
     ]
     reply = httpx.post(running.predict_url, **make_request(jpegs))
@@ -204,9 +200,7 @@ def test_triton_answers_one_picture_several_and_a_bad_one(running):
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_stock_tritonclient_gets_labels_and_the_error_of_a_bad_picture(running):
-    client = tritonclient.InferenceServerClient(
-        httpx.URL(running.predict_url).netloc.decode()
-    )
+    client = tritonclient.InferenceServerClient(httpx.URL(running.predict_url).netloc.decode())
     jpeg = encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90)
 
     def ask(body: bytes):
@@ -239,6 +233,4 @@ def test_tritons_own_metrics_page_has_the_handlers_counters(running):
     page = eventually(read)
     assert "offpath_stage_seconds_total" in page
     for name in ("request_seconds_bucket_total", "stage_seconds_bucket_total"):
-        assert re.search(
-            rf'^offpath_{name}\{{.*le="0.25".*\}} [1-9]', page, re.MULTILINE
-        )
+        assert re.search(rf'^offpath_{name}\{{.*le="0.25".*\}} [1-9]', page, re.MULTILINE)

@@ -39,9 +39,7 @@ def read_containerfile() -> str:
     return (CONTAINER / "Containerfile").read_text()
 
 
-def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root() -> (
-    None
-):
+def test_the_containerfile_has_both_targets_an_init_a_health_check_and_no_root() -> None:
     text = read_containerfile()
     stages = re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)
     assert stages[-2:] == ["cuda", "cpu"]
@@ -118,9 +116,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     # systemd-analyze checks that the program exists.
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/offpath/bin/offpath", "/bin/true"))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", unit], capture_output=True, text=True
-    )
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -128,9 +124,7 @@ def test_an_end_is_given_the_time_that_it_may_take() -> None:
     compose = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
     in_compose = compose["services"]["offpath"]["stop_grace_period"]
     (in_unit,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
-    (in_guide,) = re.findall(
-        r"--stop-timeout (\d+)", (ROOT / "docs" / "containers.md").read_text()
-    )
+    (in_guide,) = re.findall(r"--stop-timeout (\d+)", (ROOT / "docs" / "containers.md").read_text())
     assert min(int(in_compose.removesuffix("s")), int(in_unit), int(in_guide)) > END_S
 
 

@@ -54,9 +54,7 @@ def in_json(body: bytes) -> Request:
 def in_multipart(body: bytes) -> Request:
     """Wraps a body in the last field of a multipart form."""
     field = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n%b\r\n'
-    return Request(
-        field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x"
-    )
+    return Request(field % b"empty" * 30 + field % body + b"--x--", f"{MULTIPART}; boundary=x")
 
 
 WAYS_IN: dict[str, Callable[[bytes], Request]] = {
@@ -89,9 +87,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def png(
-    width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool
-) -> bytes:
+def png(width: int, height: int, depth: int, colour: int, bits: int, interlaced: bool) -> bytes:
     """A PNG of one colour, `bits` a pixel, whose every row has to be predicted."""
 
     def rows() -> Iterator[bytes]:
@@ -123,8 +119,7 @@ def jpeg_of_exif(kind: int, values: int) -> bytes:
     exif = b"II*\0" + struct.pack("<I", 8) + entry + bytes(4) + b"\1\0\0\0" * 2 * values
     pieces = [exif[at : at + 65_000] for at in range(0, len(exif), 65_000)]
     segments = b"".join(
-        b"\xff\xe1" + struct.pack(">H", len(piece) + 8) + b"Exif\0\0" + piece
-        for piece in pieces
+        b"\xff\xe1" + struct.pack(">H", len(piece) + 8) + b"Exif\0\0" + piece for piece in pieces
     )
     return jpeg[:2] + segments + jpeg[2:]
 
@@ -186,9 +181,7 @@ COSTLY: dict[str, dict[str, Maker]] = {
         "comments": partial(gif_of_comments, MOST_BYTES // 3 - 10),
     },
     "WEBP": {
-        "lossless": lambda: save(
-            Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0
-        ),
+        "lossless": lambda: save(Image.new("RGBA", (SIDE, SIDE)), "WEBP", lossless=True, method=0),
         "animated": lambda: save(
             Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)),
             "WEBP",
@@ -208,10 +201,7 @@ COSTLY: dict[str, dict[str, Maker]] = {
             kind: partial(tiff, "RGBA", kind)
             for kind in ("tiff_lzw", "tiff_deflate", "packbits", "lzma", "zstd")
         },
-        **{
-            kind: partial(tiff, "1", kind)
-            for kind in ("group3", "group4", "tiff_ccitt")
-        },
+        **{kind: partial(tiff, "1", kind) for kind in ("group3", "group4", "tiff_ccitt")},
         "jpeg": partial(tiff, "RGB", "jpeg"),
         "16-bit RGBA": lambda: deep_tiff(8, zlib.compress(bytes(SIDE * SIDE * 8)), 16),
         "16-bit RGBA lzma": lambda: deep_tiff(
@@ -227,9 +217,7 @@ COSTLY: dict[str, dict[str, Maker]] = {
             zlib.compress(bytes(100 * 100)), last=[(282, 5, b"\1\0\0\0" * 190_000)]
         ),
         "group4 of single pixels": lambda: save(
-            Image.fromarray(
-                (np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")
-            ).convert("1"),
+            Image.fromarray((np.indices((SIDE, SIDE)).sum(0) % 2 * 255).astype("u1")).convert("1"),
             "TIFF",
             compression="group4",
         ),
@@ -242,9 +230,7 @@ COSTLY: dict[str, dict[str, Maker]] = {
     },
     "JSON and base64": {
         "objects": lambda: b"[" + b"{}," * (11 * 2**20),
-        "keys": lambda: b"{"
-        + b",".join(b'"%d":1' % number for number in range(2_500_000))
-        + b"}",
+        "keys": lambda: b"{" + b",".join(b'"%d":1' % number for number in range(2_500_000)) + b"}",
         "escapes": lambda: b'"' + b"\\u0041" * (5 * 2**20) + b'"',
         "words": lambda: b"ab " * (10 * 2**20),
         "base64 of noise": lambda: base64.b64encode(bytes(24 * 2**20)),

@@ -48,9 +48,7 @@ CONFIGS = (
     st.dictionaries(
         st.sampled_from([*MODEL_CONFIG, *SERVER_SETTINGS, "deviceType", "handler"]),
         VALUES
-        | st.dictionaries(
-            st.sampled_from(sorted(HandlerConfig.__dataclass_fields__)), VALUES
-        ),
+        | st.dictionaries(st.sampled_from(sorted(HandlerConfig.__dataclass_fields__)), VALUES),
         max_size=4,
     ).map(json.dumps)
     | st.lists(

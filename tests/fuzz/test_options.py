@@ -68,9 +68,7 @@ WORDS += [
     "delay=1",
     "a=b:c=d;e",
 ]
-HOSTILE = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
-)
+HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 # These wait, or measure the machine.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
 LEFT_OUT |= {"--endpoint-url", "--retries", "--watch", "--help", "--list", "--all"}
@@ -106,12 +104,9 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     options = [
         it
         for it in command.params
-        if isinstance(it, click.Option)
-        and not LEFT_OUT & {*it.opts, *it.secondary_opts}
+        if isinstance(it, click.Option) and not LEFT_OUT & {*it.opts, *it.secondary_opts}
     ]
-    for option in (
-        draw(st.lists(st.sampled_from(options), max_size=4)) if options else ()
-    ):
+    for option in (draw(st.lists(st.sampled_from(options), max_size=4)) if options else ()):
         words.append(draw(st.sampled_from([*option.opts, *option.secondary_opts])))
         if not option.is_flag and not option.count:
             words.append(draw_value(draw, option))
@@ -120,9 +115,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     if name == "serve":
         # Without this the command would look for Java.
         words += ["--config", "bad.properties"]
-    elif {"--workload", "--images"} & {
-        name for it in command.params for name in it.opts
-    }:
+    elif {"--workload", "--images"} & {name for it in command.params for name in it.opts}:
         option = "--images" if words[0] == "profile" else "--workload"
         words += [option, draw(st.sampled_from(["nowhere", "empty", "damaged"]))]
     return words
@@ -135,9 +128,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(command_lines())
 def test_any_options_are_taken_or_refused_in_a_few_lines(
     folder: Path,

@@ -63,9 +63,7 @@ def silent() -> None:
 
 
 @given(st.sampled_from(SEEDS), CHANGES)
-def test_changed_file_is_decoded_or_fails_alone(
-    seed: bytes, changes: list[Change]
-) -> None:
+def test_changed_file_is_decoded_or_fails_alone(seed: bytes, changes: list[Change]) -> None:
     check(change(seed, changes))
 
 
@@ -123,9 +121,7 @@ def test_any_tags_of_a_tiff_are_decoded_or_refused(
     count: int,
     data: bytes,
 ) -> None:
-    layout: dict[str, Any] = (
-        {"tile": tile, "tiles": count} if tile else {"strips": count}
-    )
+    layout: dict[str, Any] = {"tile": tile, "tiles": count} if tile else {"strips": count}
     packed = zlib.compress(bytes(100 * 100)) if compression == 8 else data
     check(make_tiff(packed, compression=compression, first=first, last=last, **layout))
 
@@ -153,9 +149,7 @@ WORDS = st.sampled_from(
     st.one_of(st.lists(WORDS, max_size=30).map(" ".join), st.text(max_size=100)),
     st.integers(0, 2**16 - 1) | st.none(),
 )
-def test_any_npy_header_is_read_or_refused(
-    version: bytes, text: str, length: int | None
-) -> None:
+def test_any_npy_header_is_read_or_refused(version: bytes, text: str, length: int | None) -> None:
     header = text.encode("utf-8", "surrogatepass")
     said = len(header) if length is None else length
     width = 2 if version == b"\x01\x00" else 4

@@ -27,9 +27,7 @@ FOUND = read_corpus("bodies")
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(
-        st.sampled_from(JSON_KEYS) | st.text(max_size=8), inner, max_size=4
-    ),
+    | st.dictionaries(st.sampled_from(JSON_KEYS) | st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
 
@@ -93,9 +91,7 @@ PIECES = st.sampled_from(
     st.sampled_from(["multipart/form-data; boundary=x", "multipart/form-data"])
     | st.text(max_size=40),
 )
-def test_any_form_is_parsed_into_parts_of_itself_or_refused(
-    body: bytes, kind: str
-) -> None:
+def test_any_form_is_parsed_into_parts_of_itself_or_refused(body: bytes, kind: str) -> None:
     try:
         fields = parse_multipart(body, kind)
     except BadEnvelope:
@@ -124,8 +120,7 @@ SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 
 
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(HandlerConfig.__dataclass_fields__))
-        | st.text(max_size=5),
+        st.sampled_from(sorted(HandlerConfig.__dataclass_fields__)) | st.text(max_size=5),
         SETTING_VALUES,
         max_size=4,
     ),
@@ -135,9 +130,7 @@ SETTING_VALUES = JSON | st.sampled_from(["auto", "exact", 0.5, [0.1, 0.2, 0.3], 
         max_size=4,
     ),
 )
-def test_any_settings_are_taken_or_refused(
-    handler: dict[str, Any], server: dict[str, Any]
-) -> None:
+def test_any_settings_are_taken_or_refused(handler: dict[str, Any], server: dict[str, Any]) -> None:
     for make in (
         lambda: HandlerConfig.from_mapping(handler, environ={}),
         lambda: make_model_config(server, {}, handler),

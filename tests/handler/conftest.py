@@ -18,18 +18,14 @@ from tests.support.photographs import encode, find_photograph
 MakePipeline = Callable[..., Pipeline]
 
 
-def make_runner(
-    config: HandlerConfig, max_batch: int = 8, device: str = "cpu"
-) -> BatchRunner:
+def make_runner(config: HandlerConfig, max_batch: int = 8, device: str = "cpu") -> BatchRunner:
     """Runs NearFree with seeded weights, large enough that pictures get different answers."""
     torch.manual_seed(0)
     model = NearFree().eval()
     with torch.no_grad():
         model.linear.weight.mul_(20)
     where = torch.device(device)
-    return BatchRunner(
-        EagerEngine(model.to(where), config, where), config, where, max_batch
-    )
+    return BatchRunner(EagerEngine(model.to(where), config, where), config, where, max_batch)
 
 
 @pytest.fixture
@@ -81,7 +77,5 @@ def files() -> dict[str, bytes]:
         "tiff-lzw": encode(rgb, "TIFF", compression="tiff_lzw"),
         "tiff-jpeg": encode(rgb, "TIFF", compression="jpeg"),
         "tiff-cmyk": encode(rgb.convert("CMYK"), "TIFF"),
-        "tiff-16bit": encode(
-            grey.point(lambda v: v * 257, "I").convert("I;16"), "TIFF"
-        ),
+        "tiff-16bit": encode(grey.point(lambda v: v * 257, "I").convert("I;16"), "TIFF"),
     }

@@ -68,9 +68,7 @@ def make_rows() -> list[dict[str, Any]]:
         {
             "requestId": f"request-{index}".encode(),
             "headers": [],
-            "parameters": [
-                {"name": "body", "contentType": "", "value": bytearray(payload)}
-            ],
+            "parameters": [{"name": "body", "contentType": "", "value": bytearray(payload)}],
         }
         for index, payload in enumerate(payloads)
     ]

@@ -40,9 +40,7 @@ PNG = encode(find_photograph("chelsea").rgb, "PNG")
 
 def make_context(folder: Path, **handler: Any) -> Context:
     """Makes the context that ts/model_loader.py passes to `initialize`."""
-    metrics = MetricsCacheYamlImpl(
-        str(Path(ts.__file__).parent / "configs/metrics.yaml")
-    )
+    metrics = MetricsCacheYamlImpl(str(Path(ts.__file__).parent / "configs/metrics.yaml"))
     metrics.initialize_cache()
     manifest = {
         "model": {
@@ -53,9 +51,7 @@ def make_context(folder: Path, **handler: Any) -> Context:
         }
     }
     settings = {"handler": handler, "minWorkers": 1, "maxWorkers": 1}
-    return Context(
-        "near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings
-    )
+    return Context("near-free", str(folder), manifest, 4, None, "0.12", True, metrics, settings)
 
 
 def request(context: Context, *headers: dict[str, str]) -> Context:
@@ -85,9 +81,7 @@ def keep_logging_and_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def context(model_dir: Path) -> Context:
-    return make_context(
-        model_dir, metrics_interval_s=3600, threads=1, explanations=True
-    )
+    return make_context(model_dir, metrics_interval_s=3600, threads=1, explanations=True)
 
 
 @pytest.fixture(scope="module")
@@ -321,9 +315,7 @@ def test_description_leaves_its_neighbours_their_predictions(
 ) -> None:
     alone = classifier.handle([{"body": JPEG}], request(context, {}))
     before = errors_counted(classifier)
-    bodies = classifier.handle(
-        [{}, {"body": JPEG}], request(context, {"describe": "True"}, {})
-    )
+    bodies = classifier.handle([{}, {"body": JPEG}], request(context, {"describe": "True"}, {}))
     described = json.loads(bodies[0])
     assert described["handler"] == "offpath"
     assert (described["classes"], described["image_size"]) == (1000, 224)

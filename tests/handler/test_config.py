@@ -124,9 +124,7 @@ def test_resize_follows_from_the_models_size(
         ({"resize_size": "300x200"}, "accepted with resize shorter: one number"),
     ],
 )
-def test_both_sides_of_a_rectangle_are_checked(
-    settings: dict[str, Any], message: str
-) -> None:
+def test_both_sides_of_a_rectangle_are_checked(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read({"image_size": "256x128", **settings})
 
@@ -207,16 +205,12 @@ def test_one_number_applies_to_all_channels() -> None:
         ({"mean": 0.5, "std": 0.5, "fill": [1, 2, 3]}, "fill has 3 numbers"),
     ],
 )
-def test_other_channels_need_their_own_numbers(
-    settings: dict[str, Any], message: str
-) -> None:
+def test_other_channels_need_their_own_numbers(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read({"channels": 1, **settings})
 
 
-@pytest.mark.parametrize(
-    "section", ["s3://bucket/prefix", 5, True, ["uri"], [["a", 1]]]
-)
+@pytest.mark.parametrize("section", ["s3://bucket/prefix", 5, True, ["uri"], [["a", 1]]])
 def test_prediction_log_that_is_not_a_mapping_is_refused(section: Any) -> None:
     with pytest.raises(ConfigError, match=r"handler\.prediction_log is .*accepted: "):
         read({"prediction_log": section})

@@ -41,9 +41,7 @@ class Defects:
         return {"label": best.label, "line": result.headers.get("x-line")}
 
 
-def encode(
-    *labels: str, headers: dict[str, str] | None = None
-) -> tuple[list[Reply], Batch]:
+def encode(*labels: str, headers: dict[str, str] | None = None) -> tuple[list[Reply], Batch]:
     batch = Batch([Item(predictions=[(one, 0.9)]) for one in labels], StageTimer())
     context = Context("cats", "", {}, 4, None, "0.12")
     context.request_processor = [RequestProcessor(dict(headers or {})) for _ in labels]
@@ -76,9 +74,7 @@ def test_failing_item_gets_a_500_and_the_log_names_the_line(
     assert json.loads(replies[1].body)["type"] == "PostprocessFailed"
     assert batch.items[1].extra is None
     (said,) = [r.message for r in caplog.records]  # once
-    assert (
-        "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
-    )
+    assert "Defects.postprocess_item: " in said and "test_custom_handler.py, line " in said
     assert said.isascii()
 
 

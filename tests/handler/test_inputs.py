@@ -55,21 +55,15 @@ def letterbox_on_grey(image: Image.Image, filtered: InterpolationMode) -> Image.
     return v2.Pad([left, above, right, below], fill=114)(resized)
 
 
-def resize_shorter_to_tall(
-    image: Image.Image, filtered: InterpolationMode
-) -> Image.Image:
+def resize_shorter_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     return v2.Compose([v2.Resize(140, filtered), v2.CenterCrop(TALL)])(image)
 
 
-def resize_straight_to_tall(
-    image: Image.Image, filtered: InterpolationMode
-) -> Image.Image:
+def resize_straight_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     return v2.Resize(TALL, filtered)(image)
 
 
-def resize_to_wide_then_crop(
-    image: Image.Image, filtered: InterpolationMode
-) -> Image.Image:
+def resize_to_wide_then_crop(image: Image.Image, filtered: InterpolationMode) -> Image.Image:
     return v2.Compose([v2.Resize((70, 140), filtered), v2.CenterCrop(WIDE)])(image)
 
 
@@ -82,9 +76,7 @@ def letterbox_to_tall(image: Image.Image, filtered: InterpolationMode) -> Image.
     return v2.Compose([fit(image, TALL, filtered), v2.CenterCrop(TALL)])(image)
 
 
-def fit(
-    image: Image.Image, size: tuple[int, int], filtered: InterpolationMode
-) -> v2.Resize:
+def fit(image: Image.Image, size: tuple[int, int], filtered: InterpolationMode) -> v2.Resize:
     scale = min(Fraction(size[0], image.height), Fraction(size[1], image.width))
     return v2.Resize((int(image.height * scale), int(image.width * scale)), filtered)
 
@@ -184,9 +176,7 @@ def compare(
         expected = torch.softmax(model(batch), 1).numpy()
     assert len(payloads) >= 26 and expected.std(axis=0).max() > 0.1
     got = answer(pipeline, payloads)
-    thin = answer(
-        pipeline, [make_npy(payload, config.input_geometry) for payload in payloads]
-    )
+    thin = answer(pipeline, [make_npy(payload, config.input_geometry) for payload in payloads])
     assert np.abs(thin - got).max() <= 3 * BOUND  # a thin client may decode scaled
     return float(np.abs(got - expected).max())
 

@@ -41,9 +41,7 @@ def read_lines(caplog: pytest.LogCaptureFixture) -> Totals:
         found = LINE.match(record.getMessage())
         assert found, record.getMessage()
         name, value, dimensions, _ = found.groups()
-        totals[name, dimensions.removeprefix("ModelName:cats").lstrip(",")] += float(
-            value
-        )
+        totals[name, dimensions.removeprefix("ModelName:cats").lstrip(",")] += float(value)
     caplog.clear()
     return totals
 
@@ -100,8 +98,7 @@ def test_times_are_counted_in_cumulative_buckets(
     assert times.pop("status:5xx,le:+Inf") == 1
     assert times.pop("status:2xx,le:0.25") == 1
     assert times == {
-        f"status:2xx,le:{le}": 3
-        for le in ("0.5", "1", "2.5", "5", "10", "30", "60", "+Inf")
+        f"status:2xx,le:{le}": 3 for le in ("0.5", "1", "2.5", "5", "10", "30", "60", "+Inf")
     }
     stages = "offpath_stage_seconds_bucket_total"
     assert (stages, "Stage:decode,le:0.1") not in totals
@@ -180,9 +177,7 @@ def test_prediction_logs_counters_are_differences_and_its_gauges_values(
             LogCounters(appended=9, shipped=9, dropped=1, spool_bytes=0),
         ]
     )
-    emitter = MetricsEmitter(
-        make_cache(METRICS_YAML), "cats", 3600, lambda: next(states)
-    )
+    emitter = MetricsEmitter(make_cache(METRICS_YAML), "cats", 3600, lambda: next(states))
     expected = [
         # The age is written at first in any case, over the age that a dead worker has left.
         {

@@ -87,13 +87,9 @@ def test_thin_client_gets_the_answer_of_the_file(make_pipeline: MakePipeline) ->
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_rows_and_replies_keep_their_order(
-    make_pipeline: MakePipeline, threads: int
-) -> None:
+def test_rows_and_replies_keep_their_order(make_pipeline: MakePipeline, threads: int) -> None:
     pipeline = make_pipeline(threads)
-    payloads: list[Any] = [
-        encode(p.image, "PNG", compress_level=1) for p in PHOTOGRAPHS
-    ]
+    payloads: list[Any] = [encode(p.image, "PNG", compress_level=1) for p in PHOTOGRAPHS]
     payloads[3::4] = [b"junk"] * len(payloads[3::4])
     replies = pipeline.classify([{"body": payload} for payload in payloads])
     for payload, reply in zip(payloads, replies):
@@ -258,9 +254,7 @@ def test_random_bytes_are_refused_one_by_one(make_pipeline: MakePipeline) -> Non
     ]
     types = classify_beside_good_ones(make_pipeline(), payloads)
     assert sum(types.values()) == 3600
-    assert {"UnsupportedFormat", "UndecodableImage", "BadTensor", "BadEnvelope"} <= set(
-        types
-    )
+    assert {"UnsupportedFormat", "UndecodableImage", "BadTensor", "BadEnvelope"} <= set(types)
 
 
 def corrupt(file: bytes, generator: np.random.Generator) -> bytes:

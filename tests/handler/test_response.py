@@ -10,9 +10,7 @@ from offpath.handler import errors
 from offpath.handler.response import encode_error, encode_prediction
 
 # Without the classes that other tests define.
-ITEM_ERRORS = [
-    e for e in errors.ItemError.__subclasses__() if e.__module__ == errors.__name__
-]
+ITEM_ERRORS = [e for e in errors.ItemError.__subclasses__() if e.__module__ == errors.__name__]
 # Errors that the client did not cause: the front door's file, a custom handler, a slow batch, the
 # model.
 SERVER_ERRORS = (

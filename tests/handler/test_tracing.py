@@ -76,9 +76,7 @@ def test_request_span_has_stages_as_children_and_a_link_to_its_batch(
     assert decode.start_time_unix_nano == request.start_time_unix_nano
     assert decode.end_time_unix_nano == inference.start_time_unix_nano
     assert abs(time.time_ns() - request.end_time_unix_nano) < 3600e9
-    said = {
-        a.key: a.value.int_value or a.value.string_value for a in request.attributes
-    }
+    said = {a.key: a.value.int_value or a.value.string_value for a in request.attributes}
     assert said == {
         "http.response.status_code": 200,
         "offpath.request_id": "request-0",
@@ -122,9 +120,7 @@ def test_traced_requests_open_nothing_and_connect_nowhere(
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_a_trace_goes_on_through_the_front_door(
-    collector: Collector, tmp_path: Path
-) -> None:
+def test_a_trace_goes_on_through_the_front_door(collector: Collector, tmp_path: Path) -> None:
     store = tmp_path / "store"
     build(store, "near-free", "near-free", trace_endpoint=collector.url, trace_share=0)
     large = jpeg(size=(2048, 1365))
@@ -135,8 +131,7 @@ def test_a_trace_goes_on_through_the_front_door(
             url = f"{door.url}/predictions/near-free"
             assert httpx.post(url, content=body, headers=headers).status_code == 200
         spans = collector.wait_for(
-            lambda span: span.trace_id.hex() == trace_id
-            and span.name == "classify near-free",
+            lambda span: span.trace_id.hex() == trace_id and span.name == "classify near-free",
             count=2,
         )
     assert {span.parent_span_id.hex() for span in spans} == {"00f067aa0ba902b7"}

@@ -48,9 +48,7 @@ print(json.dumps([found, events]))
 """
 
 
-def watched_events(
-    server: str, mar: Path, environ: dict[str, str] | None = None
-) -> list[str]:
+def watched_events(server: str, mar: Path, environ: dict[str, str] | None = None) -> list[str]:
     """Returns the events of 200 requests, after checking that the watch sees a file opened."""
     program = PROGRAM.format(server=server, mar=str(mar), environ=environ or {})
     done = subprocess.run(
@@ -66,9 +64,7 @@ def watched_events(
     return list(found)
 
 
-@pytest.mark.parametrize(
-    "server", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("server", ["torchserve", pytest.param("granian", marks=pytest.mark.slow)])
 def test_200_requests_touch_no_file_no_socket_and_start_no_process(
     model_store: Path, server: str
 ) -> None:

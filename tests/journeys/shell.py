@@ -69,9 +69,7 @@ class Shell:
 
     def execute(self, *command: object, code: int = 0) -> str:
         """Runs any command, keeps its standard error in `said` and returns its standard output."""
-        done = subprocess.run(
-            list(map(str, command)), **self._where(), capture_output=True
-        )
+        done = subprocess.run(list(map(str, command)), **self._where(), capture_output=True)
         self.said = done.stderr
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout

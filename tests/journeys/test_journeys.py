@@ -55,9 +55,7 @@ def test_wheel_holds_one_package_and_every_file_of_its_folders(wheel: Path) -> N
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.startswith("torchserve_offpath-")} == {
-        "offpath"
-    }
+    assert {top for top in tops if not top.startswith("torchserve_offpath-")} == {"offpath"}
     files = {
         f"offpath/{path.relative_to(ROOT)}"
         for package in PACKAGES
@@ -169,9 +167,7 @@ def test_grpc_client_from_the_servers_own_proto(
     grpc = pytest.importorskip("grpc")
     messages, services = grpc_client.generate(tmp_path)
     with grpc.insecure_channel(ready["grpc"]) as channel:
-        request = messages.PredictionsRequest(
-            model_name="net", input={"data": photograph}
-        )
+        request = messages.PredictionsRequest(model_name="net", input={"data": photograph})
         stub = services.InferenceAPIsServiceStub(channel)
         answer = json.loads(stub.Predictions(request).prediction)
     assert_as_torch(answer, "net", photograph)
@@ -192,9 +188,7 @@ def test_stock_archive_beside_its_conversion_on_a_plain_torchserve(
 ) -> None:
     folder = shell.folder
     labels = {str(index): label for index, label in enumerate(LABELS)}
-    old = make_stock(
-        folder / "old", folder / "net.py", folder / "net.pt", labels=labels
-    )
+    old = make_stock(folder / "old", folder / "net.py", folder / "net.pt", labels=labels)
     shell.run("archive", "--from", old, "--name", "new", "--force", *EXACT, *SHORT)
     assert "pixels: resize to 256, crop to 224" in shell.said
     shutil.copy(old, folder / "store")

@@ -34,9 +34,7 @@ def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        pytest.param(
-            ExpectedError("no such thing"), 1, "offpath: no such thing\n", id="1"
-        ),
+        pytest.param(ExpectedError("no such thing"), 1, "offpath: no such thing\n", id="1"),
         pytest.param(click.UsageError("wrong"), 2, "wrong", id="2"),
         pytest.param(ZeroDivisionError("odd"), 3, "this is a bug", id="3"),
         pytest.param(KeyboardInterrupt(), 130, "", id="130"),
@@ -86,9 +84,7 @@ def test_every_command_has_help(run: Run, name: str) -> None:
     assert "Usage: offpath " + name in done.out
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["archive", "-h"], ["predict", "-h"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["archive", "-h"], ["predict", "-h"]])
 def test_help_is_answered_without_importing_torch(arguments: list[str]) -> None:
     program = f"""
 import sys
@@ -98,9 +94,7 @@ try:
 except SystemExit as done:
     sys.exit("torch was imported" if "torch" in sys.modules else done.code)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

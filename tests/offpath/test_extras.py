@@ -82,9 +82,7 @@ def list_extras() -> dict[str, set[str]]:
     }
 
 
-def run_hiding(
-    hidden: set[str], commands: Sequence[Sequence[str]], folder: Path
-) -> list[Done]:
+def run_hiding(hidden: set[str], commands: Sequence[Sequence[str]], folder: Path) -> list[Done]:
     (folder / "sitecustomize.py").write_text(HIDE.format(hidden=sorted(hidden)))
     done = subprocess.run(
         [sys.executable, "-c", DRIVE],
@@ -173,9 +171,7 @@ NAMED = {
         *("serve", ALL),
     ],
 )
-def test_without_an_extra_each_command_names_it_in_one_line(
-    extra: str, tmp_path: Path
-) -> None:
+def test_without_an_extra_each_command_names_it_in_one_line(extra: str, tmp_path: Path) -> None:
     extras = list_extras()
     hidden = {"botocore"}.union(*extras.values()) if extra == ALL else extras[extra]
     commands = [["--help"], *list_commands(tmp_path)]

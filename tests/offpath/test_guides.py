@@ -43,9 +43,7 @@ def test_printed_commands_have_the_options_that_they_are_printed_with(
 ) -> None:
     for line in list_commands(page):
         command, rest = find_command(shlex.split(line)[1:])
-        known = {
-            option for p in command.params for option in (*p.opts, *p.secondary_opts)
-        }
+        known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
         used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         assert used <= known | {"-h", "--help"}, line
 
@@ -60,12 +58,8 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         file = (page.parent / name) if name else page
         assert file.exists(), target
         if heading:
-            found = re.findall(
-                r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE
-            )
-            slugs = {
-                re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found
-            }
+            found = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
             assert heading in slugs, target
 
 

@@ -41,9 +41,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_every_reader_refuses_it_and_runs_none_of_it(
-    run: Run, tmp_path: Path, name: str
-) -> None:
+def test_every_reader_refuses_it_and_runs_none_of_it(run: Run, tmp_path: Path, name: str) -> None:
     write_hostile(tmp_path, name)
     for reader in READERS:
         done = run(*reader.split())
@@ -94,9 +92,7 @@ def test_the_user_is_told_before_the_class_file_runs(run: Run, tmp_path: Path) -
     assert (tmp_path / "ran").exists()
 
 
-def test_what_an_archive_says_reaches_the_terminal_escaped(
-    run: Run, tmp_path: Path
-) -> None:
+def test_what_an_archive_says_reaches_the_terminal_escaped(run: Run, tmp_path: Path) -> None:
     model = {"modelName": "m", "handler": "h.py", "configFile": "c.yaml"}
     config = b'deviceType: "\\e[2Jowned"\nmaxWorkers: 1\nbatchSize: "\\e]0;x\\a"\n'
     pack(tmp_path / "a.mar", {"model": model}, {"c.yaml": config})

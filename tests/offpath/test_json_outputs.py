@@ -22,9 +22,7 @@ from tests.support.pictures import jpeg
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| `--json` of (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 RECORD = {"event_id": "a", "inference_time": "2026-01-01T00:00:00Z"}
-ARCHIVE = (
-    "archive --model tiny.py --weights tiny.pt --engine eager --output store --json"
-)
+ARCHIVE = "archive --model tiny.py --weights tiny.pt --engine eager --output store --json"
 # None: tested in another way. `logs read` prints records, which test_record.py checks;
 # test_splits.py runs `canary`.
 RUNS = {

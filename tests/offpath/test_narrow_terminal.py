@@ -29,9 +29,7 @@ def test_answers_are_whole_at_80_columns(
     with answering_server() as answers:
         answers.body = json.dumps({LABEL: 0.75}).encode()
         answers.headers = {"Server-Timing": "read;dur=1, decode;dur=11.5, log;dur=2"}
-        shown = assert_whole(
-            run, monkeypatch, "predict", photograph, "--url", answers.url
-        )
+        shown = assert_whole(run, monkeypatch, "predict", photograph, "--url", answers.url)
     assert "0.750" in shown and "11.5" in shown
 
 
@@ -57,9 +55,7 @@ def test_a_report_is_whole_at_80_columns(
     uri = write_log(
         tmp_path / "log",
         [
-            Record(
-                one, when, "m", "1", predictions=[(LABEL, 0.9)], payload_bytes=10**9
-            ),
+            Record(one, when, "m", "1", predictions=[(LABEL, 0.9)], payload_bytes=10**9),
             Record(one, when, "m", "2", status=422, error="UndecodableImage"),
         ],
     )

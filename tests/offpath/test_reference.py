@@ -21,9 +21,7 @@ def rows_under(heading: str) -> list[list[str]]:
     """Returns the cells of the tables of one section, without their heads."""
     section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
-    return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
-    ]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def test_every_setting_is_named_with_its_default() -> None:
@@ -68,7 +66,5 @@ def test_every_metric_of_ours_is_named_with_its_dimensions() -> None:
         for metric in kind
         if metric["name"].startswith("offpath_")
     } | OTHER_METRICS
-    said = {
-        row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")
-    }
+    said = {row[0].strip("` "): re.findall(r"\w+", row[1]) for row in rows_under("Metrics")}
     assert said == ours

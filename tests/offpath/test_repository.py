@@ -96,9 +96,7 @@ def test_pre_commit_runs_the_tools_of_lint_sh() -> None:
 
 def test_links_for_the_package_index_are_absolute(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
-    page.write_text(
-        "[a](docs/a.md#b) ![chart](c.svg) [d](#d) [e](https://e.example/f)\n"
-    )
+    page.write_text("[a](docs/a.md#b) ![chart](c.svg) [d](#d) [e](https://e.example/f)\n")
     script = ROOT / "scripts" / "absolute_links.py"
     url = "https://code.example/offpath"
     subprocess.run([sys.executable, script, page, url, "v1"], check=True)

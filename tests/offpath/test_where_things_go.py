@@ -19,9 +19,7 @@ PAGE = (ROOT / "docs" / "where-things-go.md").read_text("utf-8")
 FOLDERS = ("handler", "archive", "serving", "deploy", "profiling", "offpath")
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set(re.findall(r"`([\w./-]+/[\w./-]*)`", PAGE)))
-)
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([\w./-]+/[\w./-]*)`", PAGE))))
 def test_every_path_on_the_page_exists(path: str) -> None:
     assert (ROOT / path).exists()
 
@@ -243,8 +241,6 @@ def test_a_new_server_is_in_the_comparison(copy: Copy) -> None:
     (copy.folder / "images").mkdir()
     (copy.folder / "images" / "a.jpg").write_bytes(jpeg(size=(320, 240)))
     options = "--model near-free --workload images --clients 1 --seconds 1 --warm-up 0 --rounds 1"
-    shown = copy.run(
-        "-m", "offpath", "bench", "compare", "--servers", "plain", *options.split()
-    )
+    shown = copy.run("-m", "offpath", "bench", "compare", "--servers", "plain", *options.split())
     # A server with wrong answers would be left out, with exit code 1.
     assert re.search(r"^ +plain +[\d.,]+ ", shown, re.MULTILINE)

@@ -17,8 +17,7 @@ from tests.offpath.wrong_input import INPUTS, Case, list_cases, write_files
 from tests.support.no_processes import Started, forbid_processes
 
 COMMANDS = {
-    path.removeprefix("offpath "): command
-    for path, command, _ in list_commands(main, "offpath")
+    path.removeprefix("offpath "): command for path, command, _ in list_commands(main, "offpath")
 }
 CASES = {
     f"{case.command} {case.arguments}": case

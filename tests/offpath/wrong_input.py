@@ -36,9 +36,7 @@ def list_cases(name: str, command: click.Command) -> Iterator[Case]:
     section = INPUTS.get(name, {})
     for key, code in (("refused", 2), ("fails", 1)):
         for one in section.get(key, []):
-            arguments, says = (
-                next(iter(one.items())) if isinstance(one, dict) else (one, "")
-            )
+            arguments, says = next(iter(one.items())) if isinstance(one, dict) else (one, "")
             yield Case(name, arguments, code, says)
     needed = section.get("needs", "")
     for wrong in derive(command):

@@ -39,9 +39,7 @@ def test_a_committed_result_is_shown_drawn_and_fits_80_columns(
     assert (tmp_path / "a.html").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    "name", ["compare-55k", "sweep-keep", "tune-55k", "profile-stages"]
-)
+@pytest.mark.parametrize("name", ["compare-55k", "sweep-keep", "tune-55k", "profile-stages"])
 def test_a_result_of_each_experiment_is_shown_as_markdown_and_plotted(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

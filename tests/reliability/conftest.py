@@ -16,9 +16,7 @@ from tests.reliability.logged_server import LogTrial, run_trial
 MARK = "reliability"
 
 
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the long tests in runs that select by other markers, such as `-m "not slow"`."""
     if MARK in config.option.markexpr:
         return

@@ -121,9 +121,7 @@ def _others(seen: Seen) -> int:
 
 
 @contextmanager
-def open_bench(
-    trial: LogTrial, folder: Path, product: str, **environ: str
-) -> Iterator[Bench]:
+def open_bench(trial: LogTrial, folder: Path, product: str, **environ: str) -> Iterator[Bench]:
     """Opens a bench whose spool, logs, /tmp and bodies lie on separate, partly small disks."""
     env = {
         **trial.s3.environ,
@@ -201,8 +199,7 @@ def run_stage(
             else:
                 start_s = time.monotonic()
             eventually(
-                lambda: bench.door.is_healthy()
-                and len(bench.door.python_workers()) == workers
+                lambda: bench.door.is_healthy() and len(bench.door.python_workers()) == workers
             )
         before = stage.seen.statuses[200]
         eventually(lambda: stage.seen.statuses[200] > before + 8)

@@ -35,9 +35,7 @@ class LogTrial:
     archive: Path
     spool: Path
 
-    def make_server(
-        self, name: str, server: str = "torchserve", **environ: str
-    ) -> TorchServe:
+    def make_server(self, name: str, server: str = "torchserve", **environ: str) -> TorchServe:
         """Makes a server that is not started yet; `name` names its folder of logs."""
         return make_server(
             ServerSettings(

@@ -105,9 +105,7 @@ def attacking(url: str, name: str) -> Iterator[None]:
             process.kill()
 
 
-def test_predictions_keep_their_rate_beside_explanations(
-    tmp_path: Path, product: str
-) -> None:
+def test_predictions_keep_their_rate_beside_explanations(tmp_path: Path, product: str) -> None:
     store = build(tmp_path, "near-free", "near-free", explanations=True).parent
     bodies = load_workload("photos-55k").read()
     with direct(store, product) as url:
@@ -154,9 +152,7 @@ def test_good_clients_beside_attacks(
         exceptions = MOST_P99_QUEUED
     send_for(url, load_workload("photos-55k").read(), CLIENTS, 10)  # Java's compiler
     broken = []
-    print(
-        f"\n{product}, {door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed"
-    )
+    print(f"\n{product}, {door}: attack | alone /s, p99 ms | beside it /s, p99 ms | failed")
     for name in (name for name in ATTACKS if re.search(CHOSEN, name)):
         most_p99 = exceptions.get(name, MOST_P99)
         alone, beside = measure(url, name, most_p99)
@@ -170,9 +166,7 @@ def test_good_clients_beside_attacks(
 
 
 @pytest.fixture(scope="module")
-def small_door(
-    product: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FrontProcess]:
+def small_door(product: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
     """A door whose memory the uploads of one attack could fill."""
     folder = tmp_path_factory.mktemp("small")
     store = build(folder, "near-free", "near-free").parent
@@ -209,9 +203,7 @@ def post_each_on_a_new_connection(url: str, body: bytes, clients: int) -> Seen:
         while time.monotonic() < end:
             begin = time.perf_counter()
             try:
-                status = httpx.post(
-                    url, content=body, trust_env=False, timeout=20
-                ).status_code
+                status = httpx.post(url, content=body, trust_env=False, timeout=20).status_code
             except httpx.HTTPError:
                 status = 0
             replies.append(Reply(status, (time.perf_counter() - begin) * 1e3))

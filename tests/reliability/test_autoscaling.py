@@ -71,9 +71,7 @@ def server(make_mar: MakeMar) -> Iterator[TorchServe]:
         yield running
 
 
-def test_the_query_counts_the_requests_in_the_server(
-    server: TorchServe, tmp_path: Path
-) -> None:
+def test_the_query_counts_the_requests_in_the_server(server: TorchServe, tmp_path: Path) -> None:
     url = f"{server.inference_url}/predictions/echo"
     with run_prometheus(tmp_path, server.metrics_url) as prometheus:
         httpx.post(url, content=b"slow", timeout=60)

@@ -70,7 +70,5 @@ def test_one_request_in_a_hundred_traced_costs_less_than_five_percent(
     with run_collector() as collector:
         rounds = measure(mar, collector.url, 40)
     off, on, all_traced = map(statistics.median, rounds)
-    print(
-        f"CPU ms per batch of 8: {off:.3f} off, {on:.3f} at 1 %, {all_traced:.3f} all traced"
-    )
+    print(f"CPU ms per batch of 8: {off:.3f} off, {on:.3f} at 1 %, {all_traced:.3f} all traced")
     assert on < 1.05 * off

@@ -56,9 +56,7 @@ def measure_in_time(url: str, folder: Path, clients: int, rate: float | None) ->
 
 
 @pytest.mark.parametrize("product", FRONTS)
-@pytest.mark.parametrize(
-    ("deadline_ms", "least", "most"), [(BOUND_MS, 0.85, 1.1), (0, 0, 0.3)]
-)
+@pytest.mark.parametrize(("deadline_ms", "least", "most"), [(BOUND_MS, 0.85, 1.1), (0, 0, 0.3)])
 def test_under_three_times_the_load_deadlines_keep_the_answers_that_come_in_time(
     tmp_path: Path, product: str, deadline_ms: int, least: float, most: float
 ) -> None:

@@ -59,9 +59,7 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path, product: str) -> Non
     assert all(statuses_of(stages[name])[200] for name in stages)
 
 
-def test_faults_a_clock_that_jumps(
-    trial: LogTrial, tmp_path: Path, product: str
-) -> None:
+def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path, product: str) -> None:
     """Shifts the clock of the server, its workers and the shipper; S3's clock stays."""
     shift = tmp_path / "shift"
 
@@ -99,9 +97,7 @@ def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "OFFPATH_TEST_CLOCK": str(shift)}
 
 
-def test_faults_sigkill_of_serve_leaves_no_process(
-    trial: LogTrial, product: str
-) -> None:
+def test_faults_sigkill_of_serve_leaves_no_process(trial: LogTrial, product: str) -> None:
     """Checks the direct door: the server and its workers end with `offpath serve`."""
     command = ["-m", "offpath", "serve", archives.NAME, "--json", "--port", "0"]
     command += ["--metrics-port", "0", "--server", product, "--no-front"]
@@ -116,7 +112,5 @@ def test_faults_sigkill_of_serve_leaves_no_process(
         serve.send_signal(signal.SIGKILL)
         start_s = time.monotonic()
     eventually(lambda: not any(map(is_alive, left)), 30)
-    print(
-        f"\n{len(left)} processes gone {time.monotonic() - start_s:.1f} s after SIGKILL"
-    )
+    print(f"\n{len(left)} processes gone {time.monotonic() - start_s:.1f} s after SIGKILL")
     assert len(left) > 2

@@ -31,9 +31,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.timeout(60 * ROUNDS + 120)]
 
 
 @pytest.mark.parametrize("name", LEAST_SHARE)
-def test_the_first_seconds_after_ready_reach_the_steady_rate(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_first_seconds_after_ready_reach_the_steady_rate(name: str, tmp_path: Path) -> None:
     (server,) = make_servers([name], load_model("near-free"), cores=2)
     why_not = server.why_not()
     if why_not is not None:

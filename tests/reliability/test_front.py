@@ -127,9 +127,7 @@ def measure_ms(door: FrontProcess, requests: int) -> list[float]:
     return sorted(took)
 
 
-def measure_beside_slow(
-    door: FrontProcess, requests: int
-) -> tuple[list[float], list[float]]:
+def measure_beside_slow(door: FrontProcess, requests: int) -> tuple[list[float], list[float]]:
     """Returns a good client's latencies alone, and beside 200 clients that stop in the middle."""
     measure_ms(door, 30)
     alone = measure_ms(door, requests)
@@ -169,9 +167,7 @@ def test_mutated_files_cause_no_5xx_and_kill_nobody(door: FrontProcess) -> None:
 
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(
-                httpx.Client(base_url=door.url, trust_env=False, timeout=60)
-            )
+            stack.enter_context(httpx.Client(base_url=door.url, trust_env=False, timeout=60))
             for _ in range(8)
         ]
         pool = stack.enter_context(ThreadPoolExecutor(len(clients)))

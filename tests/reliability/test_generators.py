@@ -60,16 +60,13 @@ def make_plan(generator: str, loop: str, url: str, path: Path) -> LoadPlan:
 @pytest.mark.parametrize(
     ("generator", "loop"), [("locust", "closed"), ("locust", "open"), ("wrk", "closed")]
 )
-def test_percentiles_and_failures_are_those_of_the_server(
-    generator: str, loop: str
-) -> None:
+def test_percentiles_and_failures_are_those_of_the_server(generator: str, loop: str) -> None:
     path = load_workload("photos-55k").paths[0]
     with run_known_server(Behaviour(DELAYS_S, FAIL_EVERY)) as server:
         sample = send(generator, make_plan(generator, loop, server.url, path))
         counts = server.counts()
     pairs = [
-        (np.percentile(sample.latencies_ms, p), np.percentile(counts.held_ms, p))
-        for p in PERCENTS
+        (np.percentile(sample.latencies_ms, p), np.percentile(counts.held_ms, p)) for p in PERCENTS
     ]
     shown = ", ".join(f"p{p} {a:.1f}/{b:.1f}" for p, (a, b) in zip(PERCENTS, pairs))
     fewest, most = expected_failures(counts, sample)
@@ -92,9 +89,7 @@ def test_open_loop_shows_a_stall_that_closed_loop_hides() -> None:
     path = load_workload("photos-55k").paths[0]
     p99_ms = {}
     for loop, rate in (("closed", None), ("open", 50.0)):
-        with run_known_server(
-            Behaviour((0.01,), stall_at=100, stall_s=STALL_S)
-        ) as server:
+        with run_known_server(Behaviour((0.01,), stall_at=100, stall_s=STALL_S)) as server:
             sample = send(
                 "locust",
                 Load(seconds=10, warm_up_s=0, rate=rate).plan(server.url, (path,), 4),

@@ -85,11 +85,8 @@ class Host:
         command += ["--server", self._product]
         with open(self.folder / "out", "ab") as out:
             self._process = subprocess.Popen(
-                confine(
-                    Path(sys.executable), self.port, self._inner, command + options
-                ),
-                env={**os.environ, "TMPDIR": str(self._tmp)}
-                | log_variables(self.folder),
+                confine(Path(sys.executable), self.port, self._inner, command + options),
+                env={**os.environ, "TMPDIR": str(self._tmp)} | log_variables(self.folder),
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
@@ -191,9 +188,7 @@ def check_logs(hosts: list[Host], seen: Seen) -> str:
     requests = Counter(event_id.partition("~")[0] for event_id in ids)
     assert max(requests.values()) <= MOST_TRIES
     others = ids.keys() - answered
-    assert {i.partition("~")[0] for i in others} <= {
-        i.partition("~")[0] for i in answered
-    }
+    assert {i.partition("~")[0] for i in others} <= {i.partition("~")[0] for i in answered}
     return (
         f"{len(answered)} answered, {sum(ids.values())} records in both logs: 0 missing, 0 double, "
         f"{len(others)} of attempts that were not answered"
@@ -274,9 +269,7 @@ def drop_packets(action: str, direction: str, port: int) -> None:
     subprocess.run(["iptables", "-w", action, *rule], check=True)
 
 
-def test_a_host_killed_under_load_fails_no_request(
-    hosts: list[Host], tmp_path: Path
-) -> None:
+def test_a_host_killed_under_load_fails_no_request(hosts: list[Host], tmp_path: Path) -> None:
     turns = [hosts[number % 2] for number in range(ROUNDS)]
     strike_under_load(hosts, tmp_path, turns, kill_and_start)
 

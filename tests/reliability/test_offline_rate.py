@@ -27,9 +27,7 @@ WINDOW_S = 10.0
 # 0.4 ms of 1.6 ms per picture.
 @pytest.mark.reliability
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "workload, least", [("photos-1200k", 0.9), ("photos-55k", 0.6)]
-)
+@pytest.mark.parametrize("workload, least", [("photos-1200k", 0.9), ("photos-55k", 0.6)])
 def test_the_rate_is_near_that_of_decoding_alone(
     workload: str, least: float, tmp_path: Path
 ) -> None:

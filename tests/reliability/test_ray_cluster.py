@@ -87,9 +87,7 @@ def test_a_killed_node_fails_what_is_in_flight_and_a_drained_one_nothing(
 
 def was_cut_off(one: Try, kills: Sequence[Event]) -> bool:
     """Returns whether the request was in flight when a node was killed."""
-    return any(
-        one.began_s <= kill.over_s and kill.done_s <= one.ended_s for kill in kills
-    )
+    return any(one.began_s <= kill.over_s and kill.done_s <= one.ended_s for kill in kills)
 
 
 def count_records(folder: Path) -> Counter[str]:

@@ -66,11 +66,7 @@ def test_labels_scores_and_refusals_are_the_same(tmp_path: Path) -> None:
     if len(servers) == 1:
         pytest.skip("; ".join(str(s.why_not()) for s in found[1:]))
     pictures = make_pictures()
-    bad = {
-        name: body
-        for name, (body, *_) in rejected().items()
-        if len(body) < MOST_BAD_BYTES
-    }
+    bad = {name: body for name, (body, *_) in rejected().items() if len(body) < MOST_BAD_BYTES}
     seen: dict[str, dict[str, tuple[int, dict]]] = {}
     for server in servers:
         with ExitStack() as stack:

@@ -117,9 +117,7 @@ class Samples:
             print("too short for slopes")
             return []
         hours = np.array([at_s for at_s, _ in rows]) / 3600
-        slopes = {
-            n: np.polyfit(hours, [row[n] for _, row in rows], 1)[0] for n in names
-        }
+        slopes = {n: np.polyfit(hours, [row[n] for _, row in rows], 1)[0] for n in names}
         growing = [name for name in names if slopes[name] > LIMITS[name]]
         cells = " | ".join(
             f"{slope:+,.1f}/h, {'growing' if name in growing else 'flat'}"

@@ -127,9 +127,7 @@ def test_one_of_several_models_must_be_named(
 @pytest.mark.parametrize(
     "body", [b"", b"[1, 2]", b'"text"', b"\xff\x00", b'{"boxes": [1]}', b"null", b"3"]
 )
-def test_answer_of_another_kind_of_model_has_no_labels(
-    answers: Answers, body: bytes
-) -> None:
+def test_answer_of_another_kind_of_model_has_no_labels(answers: Answers, body: bytes) -> None:
     answers.body = body
     with Client(answers.url) as client:
         prediction = client.predict(JPEG)
@@ -178,9 +176,7 @@ def test_nothing_is_retried_by_default_or_after_a_refusal(
     assert (len(answers.requests), pauses) == (2, [])
 
 
-def test_next_host_is_asked_at_once_and_stays_in_use(
-    answers: Answers, pauses: list[float]
-) -> None:
+def test_next_host_is_asked_at_once_and_stays_in_use(answers: Answers, pauses: list[float]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -212,9 +208,7 @@ def test_silent_server_is_unreachable_after_the_time_out() -> None:
         (";;dur=,=", {}),
     ],
 )
-def test_server_timing_is_parsed_leniently(
-    header: str, timings: dict[str, float]
-) -> None:
+def test_server_timing_is_parsed_leniently(header: str, timings: dict[str, float]) -> None:
     assert parse_server_timing(header) == timings
 
 

@@ -19,9 +19,7 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def ask(
-    server: TorchServe, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Ask, Ask]]:
+def ask(server: TorchServe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ask, Ask]]:
     """Yields `predict(body, model)` and the same as a stream; both return decoded answers."""
     messages, services = generate(tmp_path_factory.mktemp("proto"))
     with grpc.insecure_channel(f"127.0.0.1:{server.ports.grpc_inference}") as channel:

@@ -71,9 +71,7 @@ def test_a_thin_client_gets_the_same_answer(either: TorchServe) -> None:
 
 
 @pytest.mark.parametrize("name", rejected())
-def test_a_bad_item_gets_its_own_4xx_with_a_json_body(
-    http: httpx.Client, name: str
-) -> None:
+def test_a_bad_item_gets_its_own_4xx_with_a_json_body(http: httpx.Client, name: str) -> None:
     body, status, kind = rejected()[name]
     response = http.post(PATH, content=body)
     assert response.status_code == status, response.text
@@ -115,9 +113,7 @@ def test_random_bodies_neither_fail_the_server_nor_kill_a_worker(
     ):
 
         def send(_: int) -> int:
-            body = generator.choice(magics) + generator.randbytes(
-                generator.randint(1, 2000)
-            )
+            body = generator.choice(magics) + generator.randbytes(generator.randint(1, 2000))
             return http.post(PATH, content=body).status_code
 
         statuses = list(pool.map(send, range(count)))

@@ -98,9 +98,7 @@ def test_answers_are_onnx_runtimes_own(tmp_path: Path) -> None:
             (given,) = session.get_inputs()
             assert (given.shape[0] == 3) == is_fixed
             logits = [
-                session.run(None, {given.name: np.stack([prepare(one, name)] * 3)})[0][
-                    0
-                ]
+                session.run(None, {given.name: np.stack([prepare(one, name)] * 3)})[0][0]
                 for one in payloads
             ]
             expected = torch.softmax(torch.tensor(np.stack(logits)), 1).numpy()
@@ -119,7 +117,5 @@ def test_answers_are_onnx_runtimes_own(tmp_path: Path) -> None:
         assert abs(labels["0"] - expected[0][0]) <= 0.03
         bad = httpx.post(f"{server.inference_url}/predictions/tall", content=b"junk")
         assert (bad.status_code, bad.json()["type"]) == (415, "UnsupportedFormat")
-        explained = httpx.post(
-            f"{server.inference_url}/explanations/tall", content=payloads[0]
-        )
+        explained = httpx.post(f"{server.inference_url}/explanations/tall", content=payloads[0])
         assert explained.json()["type"] == "ExplanationsClosed"

@@ -29,9 +29,7 @@ pytestmark = pytest.mark.server
 def send_many(server: TorchServe, model: str, requests: int, clients: int) -> None:
     """Sends requests; its clients are quick enough to be waited for on a busy machine too."""
     url, body = httpx.URL(server.inference_url), jpeg(size=(500, 333))
-    head = (
-        f"POST /predictions/{model} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-    )
+    head = f"POST /predictions/{model} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
     request = f"{head}\r\n\r\n".encode() + body
 
     async def send(count: int) -> None:

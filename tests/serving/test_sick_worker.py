@@ -252,9 +252,7 @@ def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(
     failed = failing.count("offpath_out_of_memory_total")
     replies = load_around(
         failing,
-        lambda: failing.fail(
-            "OutOfMemoryError", "CUDA out of memory. Tried to allocate", False
-        ),
+        lambda: failing.fail("OutOfMemoryError", "CUDA out of memory. Tried to allocate", False),
         is_replaced=False,
     )
     statuses = Counter(reply.status for reply in replies)

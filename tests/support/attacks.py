@@ -60,9 +60,7 @@ ATTACKS = {
     "20 MB of fill bytes": Attack(
         lambda: b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2), connections=1, pause_s=0.5
     ),
-    "bodies over the limit": Attack(
-        lambda: bytes(34 * 2**20), connections=1, pause_s=0.5
-    ),
+    "bodies over the limit": Attack(lambda: bytes(34 * 2**20), connections=1, pause_s=0.5),
     "explanations": Attack(lambda: progressive_jpeg(300), path="/explanations"),
     "explain, describe as headers": Attack(
         lambda: b"junk", headers={"explain": "True", "describe": "True"}
@@ -75,16 +73,12 @@ ATTACKS = {
     ),
     # Two readers of one file: Pillow skips a tag of type 17, and libtiff decodes by it.
     "TIFF with a tag twice": Attack(
-        lambda: make_tiff(
-            zlib.compress(bytes(10**6)), strips=100, first=[(279, 17, [10**6] * 100)]
-        )
+        lambda: make_tiff(zlib.compress(bytes(10**6)), strips=100, first=[(279, 17, [10**6] * 100)])
     ),
     "form of percent signs": Attack(
         lambda: b"data=" + b"%" * (8 * 2**20), connections=1, pause_s=0.5, headers=FORM
     ),
-    "damaged JPEG": Attack(
-        COSTLY["JPEG"]["damaged, many scans"], connections=1, pause_s=2.0
-    ),
+    "damaged JPEG": Attack(COSTLY["JPEG"]["damaged, many scans"], connections=1, pause_s=2.0),
     "PNG of 50 million pixels": Attack(
         lambda: png(7071, 7071, 8, PALETTE, 8, False), connections=1, pause_s=1.0
     ),
@@ -117,9 +111,7 @@ def _send_on(
     chosen: Attack, address: str, path: str, body: bytes, sent: threading.Semaphore
 ) -> None:
     while True:
-        connection = http.client.HTTPConnection(
-            address, timeout=TIMEOUT_S, source_address=ADDRESS
-        )
+        connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S, source_address=ADDRESS)
         with contextlib.suppress(OSError, http.client.HTTPException):
             while True:
                 _send(connection, chosen, path, body)
@@ -129,9 +121,7 @@ def _send_on(
         time.sleep(chosen.pause_s)
 
 
-def _send(
-    connection: http.client.HTTPConnection, chosen: Attack, path: str, body: bytes
-) -> None:
+def _send(connection: http.client.HTTPConnection, chosen: Attack, path: str, body: bytes) -> None:
     if chosen.sent_share < 1:
         connection.putrequest("POST", path)
         connection.putheader("Content-Length", str(len(body)))
@@ -150,17 +140,13 @@ UPLOAD_BYTES = 20_000_000
 def head_of(url: str, length: int) -> bytes:
     """Returns the header of a prediction request."""
     path = urlsplit(url).path
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
-    )
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def connect(url: str) -> socket.socket:
     """Opens a connection from the attackers' address."""
     parts = urlsplit(url)
-    return socket.create_connection(
-        (parts.hostname, parts.port), TIMEOUT_S, source_address=ADDRESS
-    )
+    return socket.create_connection((parts.hostname, parts.port), TIMEOUT_S, source_address=ADDRESS)
 
 
 def send_and_leave(url: str, times: int) -> None:

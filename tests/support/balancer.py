@@ -39,9 +39,7 @@ def balancer(
     text += "".join(f"    server {name} {host}\n" for name, host in hosts.items())
     config.write_text(text)
     with open(folder / "balancer.log", "wb") as log:
-        process = subprocess.Popen(
-            [str(program), "-db", "-f", str(config)], stdout=log, stderr=log
-        )
+        process = subprocess.Popen([str(program), "-db", "-f", str(config)], stdout=log, stderr=log)
     try:
         yield f"http://{address}:{port}"
     finally:

@@ -85,9 +85,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else ""}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=url)
-        self.wait_for(
-            f"location.href === {url!r} && document.readyState === 'complete'"
-        )
+        self.wait_for(f"location.href === {url!r} && document.readyState === 'complete'")
 
     def drop_file(self, path: Path, selector: str) -> None:
         """Drags a file onto the middle of an element and drops it there."""
@@ -115,9 +113,7 @@ class Browser:
         """Returns what the browser complained about: errors and violations of the policy."""
         self.evaluate("0")
         logged = [
-            e["params"]["entry"]["text"]
-            for e in self.events
-            if e["method"] == "Log.entryAdded"
+            e["params"]["entry"]["text"] for e in self.events if e["method"] == "Log.entryAdded"
         ]
         thrown = [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]
         return [*logged, *map(str, thrown)]

@@ -43,9 +43,7 @@ def sending(
     stopped = threading.Event()
     with ThreadPoolExecutor(clients) as pool:
         done = [
-            pool.submit(
-                _send_all, url, bodies, number, replies, stopped, pause_s, timeout_s
-            )
+            pool.submit(_send_all, url, bodies, number, replies, stopped, pause_s, timeout_s)
             for number in range(clients)
         ]
         try:
@@ -56,9 +54,7 @@ def sending(
         one.result()
 
 
-def send_for(
-    url: str, bodies: Sequence[bytes], clients: int, seconds: float
-) -> list[Reply]:
+def send_for(url: str, bodies: Sequence[bytes], clients: int, seconds: float) -> list[Reply]:
     """Returns the replies to some seconds of load."""
     with sending(url, bodies, clients) as replies:
         time.sleep(seconds)

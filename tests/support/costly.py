@@ -52,9 +52,7 @@ def tiff_around(jpeg: bytes, side: int, strips: int = 1) -> bytes:
     entries = 10
     arrays = 8 + 2 + 12 * entries + 4
     at = arrays + 6 + 8 * strips
-    offsets, lengths = (
-        (at, len(jpeg)) if strips == 1 else (arrays + 6, arrays + 6 + 4 * strips)
-    )
+    offsets, lengths = (at, len(jpeg)) if strips == 1 else (arrays + 6, arrays + 6 + 4 * strips)
     fields = [
         *((256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, arrays), (259, 3, 1, 7)),
         *((262, 3, 1, 6), (273, 4, strips, offsets), (277, 3, 1, 3)),
@@ -127,12 +125,7 @@ def make_tiff(
         tags += [(324, 4, offsets), (325, 4, [len(data)] * tiles)]
     content = data * (tiles if tile else 1) + end
     at = 8 + len(content)
-    return (
-        b"II*\0"
-        + struct.pack("<I", at)
-        + content
-        + tiff_of_tags(first + tags + last, at)
-    )
+    return b"II*\0" + struct.pack("<I", at) + content + tiff_of_tags(first + tags + last, at)
 
 
 def png_of_chunks(count: int) -> bytes:
@@ -152,9 +145,7 @@ def bmp_of_runs(side: int, runs: int) -> bytes:
     """Makes a BMP with one pixel per run (RLE8), which Pillow decodes in Python."""
     data, offset = b"\x01\x07" * runs, 14 + 40 + 1024
     head = b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset)
-    head += struct.pack(
-        "<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(data), 2835, 2835, 256, 0
-    )
+    head += struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(data), 2835, 2835, 256, 0)
     return head + bytes(1024) + data
 
 

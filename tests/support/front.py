@@ -97,9 +97,7 @@ class FrontProcess:
         """Runs `offpath reload`."""
         process = self.begin_reload()
         output, errors = process.communicate(timeout=2 * MOST_S)
-        return subprocess.CompletedProcess(
-            process.args, process.returncode, output, errors
-        )
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def begin_reload(self) -> subprocess.Popen[str]:
         """Starts `offpath reload`."""
@@ -157,9 +155,7 @@ Door = TypeVar("Door", bound=FrontProcess)
 
 
 @contextmanager
-def front(
-    store: Path, log_dir: Path, *options: str, **env: str
-) -> Iterator[FrontProcess]:
+def front(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[FrontProcess]:
     """Runs a front door and stops it at the end."""
     door = FrontProcess(store, log_dir, *options, **env)
     try:

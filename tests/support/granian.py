@@ -33,9 +33,7 @@ class GranianProcess(FrontProcess):
 
 
 @contextmanager
-def granian(
-    store: Path, log_dir: Path, *options: str, **env: str
-) -> Iterator[GranianProcess]:
+def granian(store: Path, log_dir: Path, *options: str, **env: str) -> Iterator[GranianProcess]:
     """Runs a Granian behind its front door and stops it at the end."""
     door = GranianProcess(store, log_dir, "--server", "granian", *options, **env)
     try:

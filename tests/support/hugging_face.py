@@ -24,9 +24,7 @@ def write_model(kind: str, folder: Path) -> Path:
     with torch.no_grad():
         torch.nn.init.normal_(last.weight, std=2)  # so that photographs differ
     model.save_pretrained(folder)
-    getattr(transformers, f"{processor}ImageProcessor")(**settings).save_pretrained(
-        folder
-    )
+    getattr(transformers, f"{processor}ImageProcessor")(**settings).save_pretrained(folder)
     return folder
 
 

@@ -108,8 +108,5 @@ def draw_dashboard(prometheus: Prometheus, path: Path, seconds: float) -> None:
             numbers = [(at, value) for at, value in points if math.isfinite(value)]
             if numbers:
                 panels.setdefault(panel, []).append(Series(name, numbers))
-    charts = [
-        LineChart(panel, "s", "", series, log_x=False)
-        for panel, series in panels.items()
-    ]
+    charts = [LineChart(panel, "s", "", series, log_x=False) for panel, series in panels.items()]
     draw_charts(charts, path)

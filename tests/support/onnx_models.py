@@ -38,17 +38,12 @@ def write_onnx(
     describe = helper.make_tensor_value_info
     given: list[Any] = [describe(name, kind, shape)]
     given += [describe(f"more{i}", FLOAT, [1]) for i in range(inputs - 1)]
-    nodes += [
-        helper.make_node("Identity", [one.name], [f"{one.name}_used"])
-        for one in given[1:]
-    ]
+    nodes += [helper.make_node("Identity", [one.name], [f"{one.name}_used"]) for one in given[1:]]
     made = [describe(one, FLOAT, None) for one in ("logits", "other")[:outputs]]
     made += [describe(f"{one.name}_used", FLOAT, None) for one in given[1:]]
     graph = helper.make_graph(
         nodes, "net", given, made, [numpy_helper.from_array(weight, "weight")]
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.save(model, str(path))
     return path

@@ -30,9 +30,7 @@ class Reader(HTMLParser):
         self.loads += [
             f"{tag} {value}"
             for key, value in attrs
-            if tag == "use"
-            and key.endswith("href")
-            and not (value or "").startswith("#")
+            if tag == "use" and key.endswith("href") and not (value or "").startswith("#")
         ]
         if tag not in VOID:
             self.open.append(tag)
@@ -74,9 +72,7 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def measure_widths(
-    browser: str, html: str, folder: Path, width: int
-) -> tuple[int, int]:
+def measure_widths(browser: str, html: str, folder: Path, width: int) -> tuple[int, int]:
     """Returns the inner width of a frame of `width` pixels and the width of the page in it."""
     (folder / "page.html").write_text(html)
     # A frame, because Chromium's windows have a minimum width.

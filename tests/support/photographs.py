@@ -91,10 +91,7 @@ def _list_photographs() -> list[Photograph]:
         folder = Path(spec.origin).parent / inside
         for path in map(folder.joinpath, names.split()):
             whole[path.stem] = Photograph(path.stem, path)
-    crops = [
-        Photograph(name, whole[source].path, box)
-        for name, (source, box) in CROPS.items()
-    ]
+    crops = [Photograph(name, whole[source].path, box) for name, (source, box) in CROPS.items()]
     return [*whole.values(), *crops]
 
 

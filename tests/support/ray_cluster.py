@@ -172,9 +172,7 @@ class RayCluster:
         """Returns address -> id of the nodes that are alive."""
         nodes = self.ask("/nodes?view=summary")["data"]["summary"]
         return {
-            one["ip"]: one["raylet"]["nodeId"]
-            for one in nodes
-            if one["raylet"]["state"] == "ALIVE"
+            one["ip"]: one["raylet"]["nodeId"] for one in nodes if one["raylet"]["state"] == "ALIVE"
         }
 
     def replicas(self, *states: str) -> dict[str, str]:
@@ -189,9 +187,7 @@ class RayCluster:
         }
 
 
-def wait_until(
-    is_so: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S
-) -> float:
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> float:
     """Waits for a condition and returns the seconds it took.
 
     The dashboard may not answer while a node comes or goes."""
@@ -246,9 +242,7 @@ def make_node(folder: Path, number: int, cpus: int) -> Iterator[Node]:
     node = Node(folder.name, f"{NETWORK}.{number}", cpus, folder, holder)
     try:
         own = os.readlink("/proc/self/ns/net")
-        wait_until(
-            lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "a namespace"
-        )
+        wait_until(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "a namespace")
         run_ip(
             f"link add node{number} type veth peer name eth0 netns {holder.pid}",
             f"link set node{number} master ray0 up",

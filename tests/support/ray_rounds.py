@@ -88,9 +88,7 @@ class Rounds:
         node.kill()
         event.over_s = time.monotonic()
         self.cluster.start(node)
-        wait_until(
-            lambda: self._is_whole(lost), f"replicas after {node.name} was killed"
-        )
+        wait_until(lambda: self._is_whole(lost), f"replicas after {node.name} was killed")
         event.whole_s = time.monotonic() - event.done_s
         self.events.append(event)
         wait_until(
@@ -102,9 +100,7 @@ class Rounds:
         before = self.cluster.node_ids()[node.address]
         event = Event(DRAINED, node.name, time.monotonic())
         self.cluster.end(node, self.hook)
-        wait_until(
-            lambda: self._is_whole(set()), f"replicas after {node.name} was drained"
-        )
+        wait_until(lambda: self._is_whole(set()), f"replicas after {node.name} was drained")
         event.whole_s = time.monotonic() - event.done_s
         self.events.append(event)
         self.cluster.start(node)

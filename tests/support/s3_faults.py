@@ -67,9 +67,7 @@ class FaultProxy(LatencyProxy):
         if mode != REFUSED:
             await self.listen()
 
-    async def answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._mode == HANGING:
             while await reader.read(CHUNK_BYTES):
                 pass

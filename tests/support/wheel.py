@@ -16,9 +16,7 @@ BUILD = "from setuptools import build_meta; build_meta.build_wheel({!r})"
 
 def run(*command: object, cwd: Path) -> str:
     """Runs a command with an empty environment, so that nothing leads back to the clone."""
-    done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env={}, capture_output=True, text=True
-    )
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env={}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

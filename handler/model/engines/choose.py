@@ -93,9 +93,7 @@ def choose_engine(
     while waiting:
         name, precision = waiting.popleft()
         try:
-            engine = make_engine(
-                name, precision, model, config, device, folder, threads
-            )
+            engine = make_engine(name, precision, model, config, device, folder, threads)
         except EngineUnavailable as error:
             if config.engine != "auto" and not refused:
                 raise ConfigError(f"handler.engine is {name!r}: {error}") from error
@@ -153,15 +151,11 @@ def choose_precision(device: torch.device) -> str:
     if device.type == "cuda":
         return "fp16"
     # Without these instructions the processor would convert each bf16 product from and to fp32.
-    has_bf16 = (
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    )
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return "bf16" if has_bf16 else "fp32"
 
 
-def _candidates(
-    config: HandlerConfig, device: torch.device
-) -> Iterator[tuple[str, str]]:
+def _candidates(config: HandlerConfig, device: torch.device) -> Iterator[tuple[str, str]]:
     precision = config.precision
     if precision == "auto":
         precision = choose_precision(device)

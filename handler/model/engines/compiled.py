@@ -19,9 +19,7 @@ class CompiledEngine:
     name = "compiled"
     is_capturable = True
 
-    def __init__(
-        self, folder: Path | None, precision: str, device: torch.device
-    ) -> None:
+    def __init__(self, folder: Path | None, precision: str, device: torch.device) -> None:
         self.precision = precision
         path = find_artefact(folder, self.name, precision)
         # torch._inductor.aoti_load_package() wraps this loader, but its module would import the
@@ -30,9 +28,7 @@ class CompiledEngine:
         try:
             # Single-threaded: a worker runs one batch at a time, and a CUDA graph cannot hold the
             # loader's locks (pytorch issue 148601).
-            self._loader = torch._C._aoti.AOTIModelPackageLoader(
-                str(path), "model", True, 1, index
-            )
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
         except (AttributeError, RuntimeError) as error:
             raise EngineUnavailable(f"{path.name} cannot be loaded: {error}") from error
 

@@ -16,9 +16,7 @@ from offpath.handler.model.engines.engine import (
 )
 from offpath.handler.model.engines.fixed_batch import run_in_batches
 
-CPU, CUDA, TENSORRT = (
-    f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt")
-)
+CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
 # Batches that TensorRT's engine takes, and the one that it is fastest for (the preset t4's).
 # Without such a profile it builds an engine again for each batch that is larger than any before.
 TRT_BATCHES = {"min": 1, "opt": 16, "max": 64}

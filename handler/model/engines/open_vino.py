@@ -66,7 +66,5 @@ class OpenVinoEngine:
     def _run(self, pictures: torch.Tensor) -> torch.Tensor:
         # Nothing is copied: the input is the batch buffer, the output belongs to the request and
         # is valid until the next call.
-        answer = self._request.infer(
-            [pictures.numpy()], share_inputs=True, share_outputs=True
-        )
+        answer = self._request.infer([pictures.numpy()], share_inputs=True, share_outputs=True)
         return torch.from_numpy(answer[0])

@@ -47,9 +47,7 @@ class LocustGenerator:
             child.wait()
 
 
-def follow(
-    child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher
-) -> LoadSample:
+def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
     """Sends the plan to the child, passes its events on and returns its result."""
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")

@@ -140,9 +140,7 @@ def make_user(plan: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
             context = {"arrival": arrivals.queue.get()} if arrivals else {}
             # locust: its annotation forgets bytes, which it documents.
             body: Any = next(sequence)
-            response = self.client.post(
-                url.path, data=body, headers=headers, context=context
-            )
+            response = self.client.post(url.path, data=body, headers=headers, context=context)
             if not response.status_code:
                 gevent.sleep(PAUSE_AFTER_NO_REPLY_S)
 
@@ -192,9 +190,7 @@ def watch_closed_loop(recorder: Recorder, plan: dict[str, Any]) -> float:
     return time.perf_counter() - start_s
 
 
-def watch_open_loop(
-    recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]
-) -> float:
+def watch_open_loop(recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]) -> float:
     """Waits until every request due in the window is answered; returns the time it took."""
     start_s = time.perf_counter()
     progress = Progress(recorder, start_s)

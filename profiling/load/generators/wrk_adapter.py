@@ -70,13 +70,9 @@ class WrkGenerator:
 
     def check(self, load: Load) -> None:
         if shutil.which("wrk") is None:
-            raise WrongOption(
-                "wrk is not on the PATH: install it, or use --generator locust"
-            )
+            raise WrongOption("wrk is not on the PATH: install it, or use --generator locust")
         if load.seconds is None:
-            raise WrongOption(
-                "wrk stops only by time: give --seconds, or use --generator locust"
-            )
+            raise WrongOption("wrk stops only by time: give --seconds, or use --generator locust")
         if load.rate is not None:
             raise WrongOption(
                 "wrk has only the closed loop: leave out --rate, or use --generator locust"
@@ -138,14 +134,10 @@ def write_script(plan: LoadPlan, folder: Path) -> None:
 def format_headers(headers: Mapping[str, str]) -> str:
     """Formats the inside of a Lua table."""
     # JSON's escapes are Lua's for the printable ASCII of a header.
-    return ", ".join(
-        f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items()
-    )
+    return ", ".join(f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items())
 
 
-def run_wrk(
-    plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None
-) -> LoadSample:
+def run_wrk(plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None) -> LoadSample:
     """Runs wrk with the script of a folder.
 
     Raises:
@@ -190,18 +182,14 @@ def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
         if child.returncode:
             words.seek(0)
             said = words.read()[-CHARACTERS_SHOWN:].strip()
-            raise ExpectedError(
-                f"{command[0]} failed with code {child.returncode}: {said}"
-            )
+            raise ExpectedError(f"{command[0]} failed with code {child.returncode}: {said}")
     return cpu_s
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:
     """Reads wrk's own summary as a LoadSample."""
     summary = json.loads(path.read_text())
-    latencies = [
-        us / 1000 for us, count in summary["latencies_us"] for _ in range(count)
-    ]
+    latencies = [us / 1000 for us, count in summary["latencies_us"] for _ in range(count)]
     statuses = {"200": summary["requests"] - summary["bad_status"]}
     if summary["bad_status"]:
         statuses[BAD_STATUS] = summary["bad_status"]

@@ -47,9 +47,7 @@ VARIANTS = {
 MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 # The C++ compiler takes a quarter of a minute.
 PARAMS = [
-    pytest.param(
-        key, marks=pytest.mark.slow if key[0] == "compiled" else (), id=" ".join(key)
-    )
+    pytest.param(key, marks=pytest.mark.slow if key[0] == "compiled" else (), id=" ".join(key))
     for key in VARIANTS
 ]
 
@@ -166,9 +164,7 @@ def test_graph_takes_a_rectangle_and_normalises_blue_first(
         },
     )
     pictures = np.random.default_rng(0).integers(0, 256, (5, 64, 56, 3), np.uint8)
-    folder = build(
-        engine, "fp32", config=config, shown=PhotographSets(pictures, pictures)
-    )
+    folder = build(engine, "fp32", config=config, shown=PhotographSets(pictures, pictures))
     graph = make_engine(engine, "fp32", model, config, CPU, folder[0], 1)
     eager = make_engine("eager", "fp32", model, config, CPU, None, 1)
     expected = classify(eager, pictures)
@@ -185,9 +181,7 @@ def test_parity_file_holds_held_out_photographs_and_eager_answers(
     assert 8 <= len(parity.pictures) <= 16
     assert not seen & {picture.tobytes() for picture in parity.pictures}
     eager = make_engine("eager", "fp32", model, CONFIG, CPU, None, 1)
-    assert np.allclose(
-        classify(eager, parity.pictures), parity.probabilities, atol=1e-5
-    )
+    assert np.allclose(classify(eager, parity.pictures), parity.probabilities, atol=1e-5)
 
 
 def test_graph_names_no_path_of_the_machine_that_built_it(
@@ -201,9 +195,7 @@ def test_graph_names_no_path_of_the_machine_that_built_it(
         assert str(Path(torch.__file__).parent).encode() not in content
 
 
-@pytest.mark.parametrize(
-    ("precision", "files"), [("fp32", []), ("auto", ["parity.npz"])]
-)
+@pytest.mark.parametrize(("precision", "files"), [("fp32", []), ("auto", ["parity.npz"])])
 def test_eager_needs_photographs_only_where_it_may_lower_precision(
     build: Build, precision: str, files: list[str]
 ) -> None:
@@ -277,9 +269,7 @@ def test_missing_package_is_named_with_its_extra(
         build(engine, precision)
 
 
-def test_missing_compiler_is_said(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_compiler_is_said(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     cpp_builder = importlib.import_module("torch._inductor.cpp_builder")
     monkeypatch.setattr(cpp_builder.config.cpp, "cxx", ("no-such-compiler",))
     with pytest.raises(ExpectedError, match="needs a C.. compiler.*install g"):
@@ -287,18 +277,14 @@ def test_missing_compiler_is_said(
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_torchscript_model_is_run_by_eager_alone(
-    build: Build, model: torch.nn.Module
-) -> None:
+def test_torchscript_model_is_run_by_eager_alone(build: Build, model: torch.nn.Module) -> None:
     script = torch.jit.trace(model, torch.zeros(1, 3, 64, 64))
     assert (build("eager", "auto", script)[0] / "parity.npz").is_file()
     with pytest.raises(ExpectedError, match="cannot be made from TorchScript"):
         build("openvino", "fp32", script)
 
 
-def plan(
-    model: torch.nn.Module, device_type: str = "cpu", **handler: Any
-) -> EnginePlan:
+def plan(model: torch.nn.Module, device_type: str = "cpu", **handler: Any) -> EnginePlan:
     return plan_engine(replace(CONFIG, **handler), device_type, model)
 
 
@@ -331,9 +317,7 @@ def test_open_settings_are_decided_when_the_archive_is_built(
 def test_heavy_model_goes_to_openvino_where_it_is_installed(
     model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, is_installed: bool
 ) -> None:
-    monkeypatch.setattr(
-        engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64))
-    )
+    monkeypatch.setattr(engine_folder, "HEAVY_FLOP", count_flop(model, InputGeometry(64)))
     found = object() if is_installed else None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
     assert plan(model).engine == ("openvino" if is_installed else "eager")

@@ -29,12 +29,8 @@ def read(
     ("content", "words"),
     [
         pytest.param(WEIGHTS, [], id="plain"),
-        pytest.param(
-            {"state_dict": WEIGHTS, "epoch": 3}, ["'state_dict'"], id="lightning"
-        ),
-        pytest.param(
-            {"model": WEIGHTS, "optimizer": {"lr": 1}}, ["'model'"], id="model"
-        ),
+        pytest.param({"state_dict": WEIGHTS, "epoch": 3}, ["'state_dict'"], id="lightning"),
+        pytest.param({"model": WEIGHTS, "optimizer": {"lr": 1}}, ["'model'"], id="model"),
         pytest.param(
             {"ema": prefixed("module."), "step": 1},
             ["'ema'", "'module.'"],
@@ -47,9 +43,7 @@ def read(
         ),
         pytest.param(prefixed("module."), ["'module.'"], id="ddp"),
         pytest.param(prefixed("_orig_mod."), ["'_orig_mod.'"], id="compiled"),
-        pytest.param(
-            prefixed("module._orig_mod."), ["'module._orig_mod.'"], id="ddp-of-compiled"
-        ),
+        pytest.param(prefixed("module._orig_mod."), ["'module._orig_mod.'"], id="ddp-of-compiled"),
         pytest.param(
             {**prefixed("module."), "n_averaged": torch.tensor(7)},
             ["'module.'"],
@@ -81,9 +75,7 @@ AVERAGE = {name: value + 5 for name, value in WEIGHTS.items()}
     ("content", "key"),
     [
         pytest.param({"model": WEIGHTS, "ema": AVERAGE}, "ema", id="beside"),
-        pytest.param(
-            {"model": WEIGHTS, "ema": {"net": AVERAGE, "n": 3}}, "ema.net", id="deeper"
-        ),
+        pytest.param({"model": WEIGHTS, "ema": {"net": AVERAGE, "n": 3}}, "ema.net", id="deeper"),
         pytest.param(
             {
                 "state_dict": {
@@ -133,9 +125,7 @@ def test_safetensors_are_read(tmp_path: Path) -> None:
         pytest.param({0: torch.zeros(1)}, "is not a state dict", id="keys-not-text"),
         pytest.param({"state_dict": {}, "epoch": 3}, "not a state dict", id="empty"),
         pytest.param({"epoch": 1, "lr": 0.1}, "its keys: epoch, lr", id="no-weights"),
-        pytest.param(
-            torch.nn.Linear(3, 3), r"torch\.save\(model\.state_dict\(\)", id="model"
-        ),
+        pytest.param(torch.nn.Linear(3, 3), r"torch\.save\(model\.state_dict\(\)", id="model"),
     ],
 )
 def test_file_without_a_state_dict_is_refused(

@@ -74,9 +74,7 @@ def test_class_or_factory_of_a_module_is_taken_with_what_it_imports(
     torch.testing.assert_close(made(pictures), source.module(pictures))
 
 
-def test_file_that_is_named_and_imported_is_packed_once(
-    several: Path, tmp_path: Path
-) -> None:
+def test_file_that_is_named_and_imported_is_packed_once(several: Path, tmp_path: Path) -> None:
     source, _ = load(f"{several}:make_model")
     config = make_model_config(load_preset("cpu"), {}, {})
     extra = (tmp_path / "late.py",)
@@ -85,9 +83,7 @@ def test_file_that_is_named_and_imported_is_packed_once(
         assert file.namelist().count("late.py") == 1
 
 
-def test_modules_of_a_definition_are_not_left_imported(
-    several: Path, tmp_path: Path
-) -> None:
+def test_modules_of_a_definition_are_not_left_imported(several: Path, tmp_path: Path) -> None:
     path = list(sys.path)
     load(f"{several}:make_model")
     assert sys.path == path and not {"net", "late"} & {*sys.modules}
@@ -108,9 +104,7 @@ def test_modules_of_a_definition_are_not_left_imported(
         (":", "'' is not a Python name"),
     ],
 )
-def test_name_in_a_file_that_makes_no_model_is_said(
-    several: Path, name: str, message: str
-) -> None:
+def test_name_in_a_file_that_makes_no_model_is_said(several: Path, name: str, message: str) -> None:
     with pytest.raises(ExpectedError, match=message) as caught:
         load(f"{several}{name}")
     assert "\n" not in str(caught.value)
@@ -120,9 +114,7 @@ def test_name_in_a_file_that_makes_no_model_is_said(
     ("code", "message"),
     [
         pytest.param("x = 1", "classes found: none", id="no-class"),
-        pytest.param(
-            "class A: pass\nclass B: pass", "classes found: A, B", id="two-classes"
-        ),
+        pytest.param("class A: pass\nclass B: pass", "classes found: A, B", id="two-classes"),
         pytest.param("class A: pass", "exactly one class", id="no-module"),
         pytest.param("import no_such_module", "No module named", id="import-fails"),
         pytest.param("class A(:", "SyntaxError", id="syntax"),

@@ -73,9 +73,7 @@ def assert_as_pipeline(folder: Path) -> None:
     # The pipeline's answers are by label.
     model.config.id2label = dict(enumerate(TOLD_APART))
     processor = transformers.AutoImageProcessor.from_pretrained(folder)
-    pipeline = transformers.pipeline(
-        "image-classification", model=model, image_processor=processor
-    )
+    pipeline = transformers.pipeline("image-classification", model=model, image_processor=processor)
     spread = 0.0
     for photograph in sorted(BUNDLED.glob("*.jpg")):
         with Image.open(photograph) as image:
@@ -87,9 +85,7 @@ def assert_as_pipeline(folder: Path) -> None:
     assert spread > 5 * TOLERANCE  # or another crop would pass too
 
 
-def test_model_labels_and_preprocessing_come_from_the_folder(
-    vit: Path, tmp_path: Path
-) -> None:
+def test_model_labels_and_preprocessing_come_from_the_folder(vit: Path, tmp_path: Path) -> None:
     source, said = load(vit)
     assert source.labels == TOLD_APART == read_labels(vit / "config.json")
     assert source.handler == {
@@ -194,9 +190,7 @@ BY_NAME: dict[str, tuple[str, Spoil, str]] = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_cannot_be_served_is_refused_by_name(
-    vit: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_cannot_be_served_is_refused_by_name(vit: Path, tmp_path: Path, name: str) -> None:
     file, spoil, message = BY_NAME[name]
     folder = Path(shutil.copytree(vit, tmp_path / "my-vit"))
     settings = json.loads((folder / file).read_text())
@@ -216,9 +210,7 @@ def test_what_cannot_be_served_is_refused_by_name(
         ("preprocessor_config.json", "add it with processor.save_pretrained"),
     ],
 )
-def test_missing_file_is_named(
-    vit: Path, tmp_path: Path, file: str, message: str
-) -> None:
+def test_missing_file_is_named(vit: Path, tmp_path: Path, file: str, message: str) -> None:
     folder = Path(shutil.copytree(vit, tmp_path / "my-vit"))
     (folder / file).rename(folder / "pytorch_model.bin")
     with pytest.raises(WrongOption, match=message):

@@ -20,9 +20,7 @@ from tests.archive.conftest import load
 GEOMETRY = InputGeometry(32, 36)
 
 
-def test_own_model_is_loaded_with_its_weights(
-    model_file: Path, weights_file: Path
-) -> None:
+def test_own_model_is_loaded_with_its_weights(model_file: Path, weights_file: Path) -> None:
     source = load_model_source(str(model_file), str(weights_file))
     assert source.model_file == model_file
     assert count_classes(source.module, InputGeometry()) == 3
@@ -81,19 +79,13 @@ def test_pickled_code_is_refused_and_never_runs(
         torch.save({"head.weight": Trap(sprung)}, file)
     else:
         file.write_bytes(pickle.dumps(Trap(sprung)))
-    with pytest.raises(
-        ExpectedError, match="weights_only=True .*save only|is not a state dict"
-    ):
+    with pytest.raises(ExpectedError, match="weights_only=True .*save only|is not a state dict"):
         load_model_source(str(model_file), str(file))
     assert not sprung.exists()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04junk", b"junk", b"PK\x05\x06" * 9]
-)
-def test_junk_weights_are_refused(
-    model_file: Path, tmp_path: Path, content: bytes
-) -> None:
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04junk", b"junk", b"PK\x05\x06" * 9])
+def test_junk_weights_are_refused(model_file: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "junk.pt").write_bytes(content)
     with pytest.raises(ExpectedError, match="junk.pt"):
         load_model_source(str(model_file), str(tmp_path / "junk.pt"))
@@ -174,9 +166,7 @@ def test_exported_program_is_a_model(tmp_path: Path) -> None:
     assert (source.weights, source.script_file) == (None, None)
     assert source.files == {"program.pt2": program}
     assert source.model_file is not None and source.model_file.name == "exported.py"
-    with pytest.raises(
-        ExpectedError, match="torch.export program holds its own weights"
-    ):
+    with pytest.raises(ExpectedError, match="torch.export program holds its own weights"):
         load(program)
 
 
@@ -196,18 +186,14 @@ def test_exported_program_of_another_input_is_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "member", ["data/sample_inputs/model.pt", "data/constants/opaque_obj_0"]
-)
+@pytest.mark.parametrize("member", ["data/sample_inputs/model.pt", "data/constants/opaque_obj_0"])
 def test_pickled_code_in_a_program_never_runs(tmp_path: Path, member: str) -> None:
     sprung, good = tmp_path / "sprung", export(tmp_path / "net.pt2")
     torch.save((Trap(sprung),), tmp_path / "trap")
     content = (tmp_path / "trap").read_bytes()
     if "opaque" in member:
         content = pickle.dumps(Trap(sprung))
-    with zipfile.ZipFile(good) as old, zipfile.ZipFile(
-        tmp_path / "evil.pt2", "w"
-    ) as new:
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(tmp_path / "evil.pt2", "w") as new:
         names = {name.partition("/")[2]: name for name in old.namelist()}
         for inside in {**names, member: ""}:
             data = content if inside == member else old.read(names[inside])

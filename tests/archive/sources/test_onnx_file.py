@@ -151,16 +151,11 @@ def test_any_batch_is_answered_as_by_onnx_runtime_alone(
     pictures = np.random.default_rng(0).integers(0, 256, (9, 32, 24, 3), np.uint8)
     pictures[:, :, :, 0] //= np.arange(1, 10, dtype=np.uint8)[:, None, None]
     inputs = ((pictures[..., ::-1] - mean) / std).transpose(0, 3, 1, 2).astype("f4")
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     step = shape[0] if isinstance(shape[0], int) else 9
     padded = np.concatenate([inputs, inputs])[: -(-9 // step) * step]
     expected = np.concatenate(
-        [
-            session.run(None, {name: one})[0]
-            for one in np.split(padded, len(padded) // step)
-        ]
+        [session.run(None, {name: one})[0] for one in np.split(padded, len(padded) // step)]
     )[:9]
     model = load_model_source(str(path), None).module
     assert count_classes(model, InputGeometry((32, 24))) == CLASSES

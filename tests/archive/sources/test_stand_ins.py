@@ -112,9 +112,7 @@ def call(function: str, *arguments: bytes) -> bytes:
 def make_hostile(code: str, shell: str, module: str) -> dict[str, bytes]:
     """Pickles that run code or a shell's command when they are loaded, or import a module."""
     execute = b"cbuiltins\nexec\n"
-    system = call(
-        "builtins.getattr", call("builtins.__import__", text("os")), text("system")
-    )
+    system = call("builtins.getattr", call("builtins.__import__", text("os")), text("system"))
     inner = f"cbuiltins\nexec\n(V{code}\ntR."
     return {
         "os": call("os.system", text(shell)),
@@ -134,9 +132,7 @@ def make_hostile(code: str, shell: str, module: str) -> dict[str, bytes]:
         + b"sb"
         + text(code)
         + b"b",
-        "pickle": call(
-            "pickle.loads", call("_codecs.encode", text(inner), text("latin1"))
-        ),
+        "pickle": call("pickle.loads", call("_codecs.encode", text(inner), text("latin1"))),
         "rebuild": call(
             "torch._tensor._rebuild_from_type_v2",
             execute,
@@ -207,7 +203,5 @@ def test_reader_forgets_the_stand_ins(tmp_path: Path) -> None:
 def test_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.ckpt", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a/data.pkl", bytes(100 << 20))
-    with pytest.raises(
-        WrongOption, match=r"a\.ckpt is refused: its .* bytes unpack to"
-    ):
+    with pytest.raises(WrongOption, match=r"a\.ckpt is refused: its .* bytes unpack to"):
         load_checkpoint(tmp_path / "a.ckpt")

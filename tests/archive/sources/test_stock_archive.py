@@ -71,9 +71,7 @@ def test_model_labels_name_and_settings_are_taken_over_and_changes_said(
     assert "batchSize:" not in said
 
 
-def test_an_archive_without_settings_gets_the_presets(
-    stock: Any, tmp_path: Path
-) -> None:
+def test_an_archive_without_settings_gets_the_presets(stock: Any, tmp_path: Path) -> None:
     old = unpack(stock(), tmp_path / "folder")
     assert (old.server, old.labels) == ({}, None)
     assert any("classes are numbers" in change for change in old.changes)
@@ -86,13 +84,9 @@ def test_another_handler_is_refused_with_what_to_do(stock: Any, tmp_path: Path) 
     assert unpack(old, tmp_path / "other", has_own_handler=True).name == "stock"
 
 
-def test_our_own_archive_and_other_files_are_refused(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_our_own_archive_and_other_files_are_refused(make_spec: MakeSpec, tmp_path: Path) -> None:
     ours = build_archive(make_spec(), tmp_path / "store").path
-    with pytest.raises(
-        ExpectedError, match="was built by offpath; there is nothing to convert"
-    ):
+    with pytest.raises(ExpectedError, match="was built by offpath; there is nothing to convert"):
         unpack(ours, tmp_path / "a")
     (tmp_path / "b.mar").write_bytes(b"none")
     with pytest.raises(ExpectedError, match="not a TorchServe archive"):
@@ -147,9 +141,5 @@ def test_a_class_that_converts_its_checkpoint_is_converted(tmp_path: Path) -> No
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
     del published["classifier.weight"]
     torch.save(published, tmp_path / "densenet161-8d451a50.pth")
-    with pytest.raises(
-        WrongOption, match="own load_state_dict fails .*classifier.weight"
-    ):
-        load_model_source(
-            f"{tmp_path}/model.py", str(tmp_path / "densenet161-8d451a50.pth")
-        )
+    with pytest.raises(WrongOption, match="own load_state_dict fails .*classifier.weight"):
+        load_model_source(f"{tmp_path}/model.py", str(tmp_path / "densenet161-8d451a50.pth"))

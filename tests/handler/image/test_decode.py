@@ -48,9 +48,7 @@ def assert_equal_pixels(payload: bytes, options: DecodeOptions = EXACT) -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_every_format_and_mode_decodes_as_pillow_does(
-    files: dict[str, bytes], kind: type
-) -> None:
+def test_every_format_and_mode_decodes_as_pillow_does(files: dict[str, bytes], kind: type) -> None:
     for name, payload in files.items():
         decoded = decode_image(kind(payload), EXACT)
         assert decoded.pixels.dtype == np.uint8
@@ -64,9 +62,7 @@ def test_photographs_decode_bit_equal_to_pillow(photograph: Photograph) -> None:
     image = image.crop((0, 0, min(image.width, 401), min(image.height, 307)))
     for quality, subsampling in ((75, 2), (95, 0), (90, 1)):
         if image.mode == "RGB":
-            assert_equal_pixels(
-                encode(image, "JPEG", quality=quality, subsampling=subsampling)
-            )
+            assert_equal_pixels(encode(image, "JPEG", quality=quality, subsampling=subsampling))
     assert_equal_pixels(encode(image, "JPEG", progressive=True, optimize=True))
     assert_equal_pixels(encode(image, "PNG", compress_level=1))
 
@@ -100,9 +96,7 @@ def test_big_endian_16_bit_tiff_decodes_like_little_endian() -> None:
     grey = np.asarray(find_photograph("coins").image, np.uint16) * 257
     image = Image.fromarray(grey)
     little = encode(image, "TIFF")
-    big = encode(
-        image, "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2(b"MM*\0\0\0\0\0")
-    )
+    big = encode(image, "TIFF", tiffinfo=TiffImagePlugin.ImageFileDirectory_v2(b"MM*\0\0\0\0\0"))
     np.testing.assert_array_equal(
         decode_image(big, EXACT).pixels, decode_image(little, EXACT).pixels
     )
@@ -135,8 +129,7 @@ def test_exif_orientation_of_a_scaled_jpeg_keeps_the_geometry(
     assert scaled.denominator == 2
     assert (scaled.height, scaled.width) == (exact.height, exact.width)
     expected, made = (
-        transform_image(image, InputGeometry()).astype(float)
-        for image in (exact, scaled)
+        transform_image(image, InputGeometry()).astype(float) for image in (exact, scaled)
     )
     # A shift by half a decoded pixel would make a difference of 0.5.
     assert np.abs(expected - made).mean() < 0.4
@@ -245,9 +238,7 @@ def claim_size(format: str, side: int) -> bytes:
     elif format == "TIFF":
         entries = struct.unpack_from("<I", payload, 4)[0] + 2
         for entry in (entries, entries + 12):  # width and length come first
-            struct.pack_into(
-                "<HHII", payload, entry, 256 + (entry > entries), 4, 1, side
-            )
+            struct.pack_into("<HHII", payload, entry, 256 + (entry > entries), 4, 1, side)
     else:  # a VP8X header: 24 bits a side, less one
         size = struct.pack("<I", 16383 - 1)[:3]
         canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + size * 2
@@ -258,9 +249,7 @@ def claim_size(format: str, side: int) -> bytes:
 
 @pytest.mark.parametrize("options", [EXACT, DecodeOptions(384, True)], ids=str)
 @pytest.mark.parametrize("format", FORMATS)
-def test_header_that_claims_a_bomb_is_refused(
-    format: str, options: DecodeOptions
-) -> None:
+def test_header_that_claims_a_bomb_is_refused(format: str, options: DecodeOptions) -> None:
     with pytest.raises(ItemError) as caught:
         decode_image(claim_size(format, 60_000), options)
     # libwebp itself refuses a canvas that its frame does not fill.

@@ -34,9 +34,7 @@ from tests.support.costly import (
 
 MOST_BYTES = HandlerConfig().max_payload_bytes
 OPTIONS = DecodeOptions(min_size=384)
-NOISE = Image.fromarray(
-    np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8)
-)
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +42,7 @@ NOISE = Image.fromarray(
     [
         pytest.param(lambda: progressive_jpeg(1000, 16_000), id="scans"),
         pytest.param(lambda: progressive_jpeg(5000, 50), id="scans-of-many-pixels"),
-        pytest.param(
-            lambda: tiff_around(progressive_jpeg(1000, 16_000), 1000), id="tiff"
-        ),
+        pytest.param(lambda: tiff_around(progressive_jpeg(1000, 16_000), 1000), id="tiff"),
         pytest.param(
             lambda: tiff_around(progressive_jpeg(64, 90), 1000, 200),
             id="one-strip-often",
@@ -67,9 +63,7 @@ NOISE = Image.fromarray(
             id="tiff-of-a-million-strips",
         ),
         pytest.param(
-            lambda: tiff_of_strips(
-                8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000
-            ),
+            lambda: tiff_of_strips(8, deflated_after_nothing(100, 2_000_000), 100, 1000, 1000),
             id="tiff-strips-of-the-same-bytes",
         ),
     ],
@@ -114,9 +108,7 @@ def test_cost_without_markers_ends_with_the_budget(
         pytest.param(save(NOISE, "JPEG", icc_profile=bytes(2_000_000)), id="profile"),
         pytest.param(tiff_of_strips(1, bytes(64 * 900), 64, 900, 900), id="tiff-a-row"),
         pytest.param(save(NOISE, "TIFF", compression="tiff_lzw"), id="tiff-lzw"),
-        pytest.param(
-            b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"
-        ),
+        pytest.param(b"\xff\xd8" + b"\xff" * 100 + save(NOISE, "JPEG")[2:], id="filled"),
     ],
 )
 def test_real_pictures_are_decoded(body: bytes) -> None:

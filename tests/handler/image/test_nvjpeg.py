@@ -82,8 +82,7 @@ def with_unknown_codes(payload: bytes) -> bytes:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
     payloads = [
-        kind(encode(photograph.rgb.resize((61, 40)), "JPEG"))
-        for photograph in PHOTOGRAPHS[:5]
+        kind(encode(photograph.rgb.resize((61, 40)), "JPEG")) for photograph in PHOTOGRAPHS[:5]
     ]
     decode = CpuDecoder()
     pictures = decode_on_device(payloads, OPTIONS, decode)
@@ -104,9 +103,7 @@ def test_jpegs_of_a_batch_are_decoded_by_one_call(kind: type) -> None:
         pytest.param(b"", OPTIONS, id="nothing"),
         pytest.param(b"\xff\xd8\xff" + bytes(99) + b"\xff\xd9", OPTIONS, id="junk"),
         pytest.param(JPEG, DecodeOptions(max_pixels=999), id="over-the-limit"),
-        pytest.param(
-            turned(6), DecodeOptions(exif_orientation=True), id="to-be-turned"
-        ),
+        pytest.param(turned(6), DecodeOptions(exif_orientation=True), id="to-be-turned"),
     ],
 )
 def test_pictures_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
@@ -124,15 +121,11 @@ def test_pictures_that_nvjpeg_cannot_decode_are_left_to_the_cpu(
         pytest.param(turned(1), DecodeOptions(exif_orientation=True), id="upright"),
         pytest.param(turned(6), OPTIONS, id="turned-but-not-asked-for"),
         pytest.param(encode(COFFEE.convert("L"), "JPEG"), OPTIONS, id="grey"),
-        pytest.param(
-            encode(COFFEE, "JPEG", progressive=True), OPTIONS, id="progressive"
-        ),
+        pytest.param(encode(COFFEE, "JPEG", progressive=True), OPTIONS, id="progressive"),
         pytest.param(JPEG + b"\r\n", OPTIONS, id="bytes-after-the-end"),
     ],
 )
-def test_ordinary_jpegs_are_for_the_device(
-    payload: bytes, options: DecodeOptions
-) -> None:
+def test_ordinary_jpegs_are_for_the_device(payload: bytes, options: DecodeOptions) -> None:
     assert is_for_device(payload, options)
 
 
@@ -150,9 +143,7 @@ def test_a_file_that_fails_is_left_to_the_cpu_alone() -> None:
     [
         torch.AcceleratorError("CUDA error: an illegal memory access"),
         # As torchvision says it: cudaErrorIllegalAddress.
-        RuntimeError(
-            "Error while decoding JPEG images: Failed to synchronize CUDA stream: 700"
-        ),
+        RuntimeError("Error while decoding JPEG images: Failed to synchronize CUDA stream: 700"),
     ],
     ids=["torch", "torchvision"],
 )
@@ -170,8 +161,7 @@ def test_pictures_of_equal_size_are_resized_in_one_call(
 ) -> None:
     sizes = [(61, 40), (40, 61), (61, 40), (61, 40), (50, 60), (61, 40)]
     payloads = [
-        encode(photograph.rgb.resize(size), "JPEG")
-        for photograph, size in zip(PHOTOGRAPHS, sizes)
+        encode(photograph.rgb.resize(size), "JPEG") for photograph, size in zip(PHOTOGRAPHS, sizes)
     ]
     calls: list[int] = []
 
@@ -303,9 +293,7 @@ def test_mixed_batch_keeps_its_order_and_errors() -> None:
 def test_long_picture_is_decoded_by_the_cpu() -> None:
     image = COFFEE.resize((30, 9001))
     payload = encode(image, "JPEG")
-    assert read(make_pipeline(CpuDecoder()), [payload]) == read(
-        make_pipeline(None), [payload]
-    )
+    assert read(make_pipeline(CpuDecoder()), [payload]) == read(make_pipeline(None), [payload])
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -316,9 +304,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 def test_nvjpegs_pixels_are_near_the_cpus() -> None:
     decode = find_nvjpeg(torch.device("cuda"))
     assert decode is not None
-    payloads = [
-        encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
-    ]
+    payloads = [encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS]
     pictures = decode_on_device([*payloads], OPTIONS, decode)
     for payload, picture in zip(payloads, pictures):
         assert picture is not None and picture.is_cuda
@@ -333,9 +319,7 @@ def test_nvjpegs_pixels_are_near_the_cpus() -> None:
 def test_answers_of_nvjpeg_are_near_the_cpus() -> None:
     config = HandlerConfig.from_mapping({"decode": "nvjpeg"}, environ={})
     pipeline = Pipeline(config, make_runner(config, device="cuda"), {}, 1)
-    payloads = [
-        encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS
-    ]
+    payloads = [encode(photograph.rgb, "JPEG", quality=95) for photograph in PHOTOGRAPHS]
     payloads[3:3] = [encode(COFFEE, "PNG"), b"junk", without_tables(JPEG)]
     on_cpu = read(make_pipeline(None, decode="exact"), payloads)
     for answer, expected in zip(read(pipeline, payloads), on_cpu):

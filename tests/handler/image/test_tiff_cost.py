@@ -19,9 +19,7 @@ from tests.support.costly import (
     tiff_of_tags,
 )
 
-NOISE = Image.fromarray(
-    np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
-)
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8))
 MEGABYTE = b"\x78\x01" + b"\0\0\0\xff\xff" * 200_000 + zlib.compress(bytes(100))[2:]
 HUGE_TILE = zlib.compress(bytes(50_000_000))
 
@@ -33,9 +31,7 @@ def doubled(tag: int, kind: int, values: list[int], **others: object) -> bytes:
 
 def with_directory(tag: int, kind: int, values: bytes) -> bytes:
     pointed = tiff_of_tags([(0x9000, kind, values)], 8 + 10_000)
-    return make_tiff(
-        bytes(10_000), compression=1, last=[(tag, 4, [10_008])], end=pointed
-    )
+    return make_tiff(bytes(10_000), compression=1, last=[(tag, 4, [10_008])], end=pointed)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +79,7 @@ def with_directory(tag: int, kind: int, values: bytes) -> bytes:
             id="arithmetic-coding",
         ),
         pytest.param(
-            lambda: make_tiff(
-                bytes(10_000), last=[(9000 + n, 3, [1]) for n in range(4000)]
-            ),
+            lambda: make_tiff(bytes(10_000), last=[(9000 + n, 3, [1]) for n in range(4000)]),
             "1000 tags",
             id="thousands-of-tags",
         ),
@@ -121,9 +115,7 @@ def test_what_decoders_read_differently_or_take_long_over_is_refused(
 
 @pytest.mark.parametrize("big_tiff", [False, True])
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "jpeg", "packbits", "zstd"])
-def test_what_encoders_write_is_decoded(
-    compression: str | None, big_tiff: bool
-) -> None:
+def test_what_encoders_write_is_decoded(compression: str | None, big_tiff: bool) -> None:
     exif = NOISE.getexif()
     exif.get_ifd(0x8769)[0x829A] = 0.01
     exif.get_ifd(0x8825)[2] = (1.0, 2.0, 3.0)

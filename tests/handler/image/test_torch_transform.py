@@ -90,9 +90,7 @@ def test_pictures_differ_from_pillow_only_by_rounding(geometry: InputGeometry) -
         pytest.param((333, 500), id="square-as-wide-as-the-resize"),
     ],
 )
-def test_any_picture_size_fits_any_geometry(
-    size: tuple[int, int], geometry: InputGeometry
-) -> None:
+def test_any_picture_size_fits_any_geometry(size: tuple[int, int], geometry: InputGeometry) -> None:
     image = as_jpeg(find_photograph("coffee").rgb.resize(size))
     made = transform_with_torch(image, geometry)
     assert made.shape == geometry.shape
@@ -167,7 +165,5 @@ def test_turned_pictures_cause_no_warning_on_the_log() -> None:
         options = DecodeOptions(MIN_SIZE, exif_orientation=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            pixels = transform_with_torch(
-                decode_image(payload, options), InputGeometry()
-            )
+            pixels = transform_with_torch(decode_image(payload, options), InputGeometry())
         assert pixels.shape == (224, 224, 3)

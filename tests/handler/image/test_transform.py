@@ -44,9 +44,7 @@ def test_random_sizes_are_transformed_as_by_torchvision() -> None:
     photograph = find_photograph("motorcycle_left").rgb
     for _ in range(150):
         width, height = (int(side) for side in generator.integers(2, 900, 2))
-        assert_as_torchvision(
-            photograph.resize((width, height), Image.Resampling.NEAREST)
-        )
+        assert_as_torchvision(photograph.resize((width, height), Image.Resampling.NEAREST))
 
 
 @pytest.mark.parametrize(

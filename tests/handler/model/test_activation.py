@@ -48,11 +48,7 @@ def make_small(**settings: object) -> Pipeline:
 
 
 def make_pictures() -> torch.Tensor:
-    return (
-        torch.tensor(COLOURS, dtype=torch.uint8)
-        .view(-1, 1, 1, 3)
-        .expand(-1, SIZE, SIZE, 3)
-    )
+    return torch.tensor(COLOURS, dtype=torch.uint8).view(-1, 1, 1, 3).expand(-1, SIZE, SIZE, 3)
 
 
 def rows() -> list[dict[str, bytes]]:

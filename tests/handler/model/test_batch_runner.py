@@ -74,9 +74,7 @@ def test_top_k_is_cut_to_the_models_classes() -> None:
     ("max_batch", "sizes"),
     [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
 )
-def test_warm_up_runs_the_batch_sizes_there_will_be(
-    max_batch: int, sizes: list[int]
-) -> None:
+def test_warm_up_runs_the_batch_sizes_there_will_be(max_batch: int, sizes: list[int]) -> None:
     runner, model = make_small(max_batch=max_batch)
     runner.warm_up()
     assert model.batches == sizes
@@ -171,16 +169,12 @@ def capture_as(
     return runner
 
 
-@pytest.mark.parametrize(
-    "kind", [OldAnswers, OldAnswerOfOneRow, FirstAnswers, AnswersWithANaN]
-)
+@pytest.mark.parametrize("kind", [OldAnswers, OldAnswerOfOneRow, FirstAnswers, AnswersWithANaN])
 def test_a_graph_that_does_not_answer_like_the_model_fails_the_start(
     kind: type[Replay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = capture_as(kind, monkeypatch)
-    with pytest.raises(
-        ConfigError, match="batch of 4 gives other answers.*cuda_graphs"
-    ):
+    with pytest.raises(ConfigError, match="batch of 4 gives other answers.*cuda_graphs"):
         runner.warm_up()
     assert runner.captured_sizes == []
 
@@ -267,9 +261,7 @@ def test_pictures_of_both_decoders_reach_the_device(
                 runner.put(index, pictures[index])
         answers = [one.run(4, StageTimer()) for one in (runner, on_cpu)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
-        np.testing.assert_array_equal(
-            runner.picture(3)[0].numpy(), on_cpu.picture(3)[0].numpy()
-        )
+        np.testing.assert_array_equal(runner.picture(3)[0].numpy(), on_cpu.picture(3)[0].numpy())
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -334,9 +326,7 @@ def test_every_captured_size_answers_like_the_cpu() -> None:
             on_cpu.put(index, picture)
             captured.put(index, picture)
         answers = [runner.run(count, StageTimer()) for runner in (on_cpu, captured)]
-        np.testing.assert_allclose(
-            answers[0].probabilities, answers[1].probabilities, atol=1e-3
-        )
+        np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-3)
 
 
 @pytest.mark.gpu
@@ -356,6 +346,4 @@ def test_graph_answers_like_the_model_and_is_captured_again_after_growing() -> N
             captured.put(index, picture)
         answers = [runner.run(count, StageTimer()) for runner in (plain, captured)]
         np.testing.assert_array_equal(answers[0].classes, answers[1].classes)
-        np.testing.assert_allclose(
-            answers[0].probabilities, answers[1].probabilities, atol=1e-5
-        )
+        np.testing.assert_allclose(answers[0].probabilities, answers[1].probabilities, atol=1e-5)

@@ -21,9 +21,7 @@ from offpath.handler.model.explanations import (
 from tests.support.clock import Clock
 
 
-def make_explainer(
-    clock: Clock, attribute: Attribute, is_open: bool = True
-) -> Explainer:
+def make_explainer(clock: Clock, attribute: Attribute, is_open: bool = True) -> Explainer:
     return Explainer(attribute, is_open, max_bytes=100, classes=10, clock=clock)
 
 
@@ -66,9 +64,7 @@ def test_unknown_class_uses_up_no_explanation() -> None:
 
 
 @pytest.mark.parametrize("size, fits", [(224, True), (295, True), (336, False)])
-def test_explanations_too_large_to_send_are_refused_by_the_settings(
-    size: int, fits: bool
-) -> None:
+def test_explanations_too_large_to_send_are_refused_by_the_settings(size: int, fits: bool) -> None:
     settings = {"image_size": size, "resize_size": size, "explanations": True}
     if fits:
         HandlerConfig.from_mapping(settings, environ={})

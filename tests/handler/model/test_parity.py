@@ -37,9 +37,7 @@ class StockReference:
         handler.device = torch.device("cpu")
         *geometry, normalize = handler.image_processing.transforms
         if source.handler:
-            normalize = transforms.Normalize(
-                source.handler["mean"], source.handler["std"]
-            )
+            normalize = transforms.Normalize(source.handler["mean"], source.handler["std"])
         handler.image_processing = transforms.Compose([*geometry, normalize])
         self._handler = handler
         self._model = source.module.eval()
@@ -55,9 +53,7 @@ class Subject:
     """Our pipeline over the same model."""
 
     def __init__(self, source: ModelSource, **settings: object) -> None:
-        config = HandlerConfig.from_mapping(
-            {**source.handler, "top_k": TOP_K, **settings}, {}
-        )
+        config = HandlerConfig.from_mapping({**source.handler, "top_k": TOP_K, **settings}, {})
         labels = {index: str(index) for index in range(1000)}
         device = torch.device("cpu")
         engine = EagerEngine(source.module.eval(), config, device)
@@ -78,9 +74,7 @@ def load_stock(model: str) -> StockReference:
 
 
 # The handler's part is the same for any model, and that of the first is compared by default.
-@pytest.fixture(
-    params=["efficientnet-lite0", pytest.param("resnet50", marks=pytest.mark.slow)]
-)
+@pytest.fixture(params=["efficientnet-lite0", pytest.param("resnet50", marks=pytest.mark.slow)])
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -98,17 +92,14 @@ def compare(
         if expected.argmax() != got.argmax():
             flipped.append(name)
     worst = max(differences, key=lambda name: differences[name])
-    print(
-        f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} pictures"
-    )
+    print(f"largest difference {differences[worst]:.5f} ({worst}), {len(payloads)} pictures")
     return differences, flipped
 
 
 @cache
 def as_shipped() -> dict[str, bytes]:
     return {
-        photo.name: encode(photo.image.convert("RGB"), "JPEG", quality=95)
-        for photo in PHOTOGRAPHS
+        photo.name: encode(photo.image.convert("RGB"), "JPEG", quality=95) for photo in PHOTOGRAPHS
     }
 
 

@@ -90,9 +90,7 @@ def make_record(event_id: str = "", **fields: Any) -> Record:
 
 
 @pytest.fixture
-def start_writer(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[Callable[..., Writer]]:
+def start_writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Writer]]:
     """Starts writers whose ledger is checked at the end: with the bucket, if there is one."""
     settings = {"spool_dir": f"{tmp_path}/spool", "uri": f"file://{tmp_path}/out"}
     count = partial(read_out, tmp_path / "out")

@@ -22,9 +22,7 @@ def main() -> None:
     batch_size = options.get("batch_size", 4)
     for batch in itertools.count():
         records = [
-            Record(
-                uuid.uuid4().hex, format_inference_time(), "m", "1.0", user_id="u" * 40
-            )
+            Record(uuid.uuid4().hex, format_inference_time(), "m", "1.0", user_id="u" * 40)
             for _ in range(batch_size)
         ]
         log.append(records)

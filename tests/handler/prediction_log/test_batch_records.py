@@ -36,9 +36,7 @@ def record(
 def test_every_item_is_recorded_with_its_own_answer(
     make_pipeline: MakePipeline,
 ) -> None:
-    good, bad, empty = record(
-        make_pipeline, [{"body": JPEG}, {"body": b"junk."}, {"body": b""}]
-    )
+    good, bad, empty = record(make_pipeline, [{"body": JPEG}, {"body": b"junk."}, {"body": b""}])
     assert [one.event_id for one in (good, bad, empty)] == ["id-0", "id-1", "id-2"]
     assert [one.status for one in (good, bad, empty)] == [200, 415, 400]
     assert [one.error for one in (good, bad, empty)] == [
@@ -70,9 +68,7 @@ def test_a_description_is_no_prediction_and_its_neighbours_keep_their_ids(
     context.request_processor = [RequestProcessor({}) for _ in range(3)]
     context.request_ids = {idx: f"id-{idx}" for idx in range(3)}
     pipeline = make_pipeline()
-    batch = pipeline.inference(
-        pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}])
-    )
+    batch = pipeline.inference(pipeline.preprocess([{"body": JPEG}, {}, {"body": b"junk."}]))
     # classifier.py, _answer_other_requests: it carries no picture.
     batch.items[1].error = None
     checked = PredictionLogSettings.from_mapping({}, {})

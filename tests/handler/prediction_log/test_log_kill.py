@@ -93,9 +93,7 @@ def test_ten_thousand_records_per_second_arrive_without_growth(
     total = batches * BATCH
     eventually(lambda: log.counters().shipped == total)
 
-    growth_mib = max(memory_mib[len(memory_mib) // 2 :]) - max(
-        memory_mib[: len(memory_mib) // 2]
-    )
+    growth_mib = max(memory_mib[len(memory_mib) // 2 :]) - max(memory_mib[: len(memory_mib) // 2])
     print(
         f"{total / elapsed_s:.0f} records/s for {elapsed_s:.0f} s, "
         f"{spent_s / total * 1e6:.1f} us per record in append, memory {memory_mib[0]:.0f} to "
@@ -125,9 +123,7 @@ def test_appends_from_many_threads_tear_no_line(
     log.close()
 
     lines = [
-        line
-        for path in tmp_path.glob("out/dt=*/*/*")
-        for line in path.read_text().splitlines()
+        line for path in tmp_path.glob("out/dt=*/*/*") for line in path.read_text().splitlines()
     ]
     assert len(lines) == 1200
     assert all(line.startswith('{"event_id":') and line.endswith("}") for line in lines)

@@ -103,9 +103,7 @@ def test_outage_delays_no_append_and_everything_arrives_afterwards(
     ("secret", "message", "advice"),
     [
         pytest.param("wrong", "refused with", "s3:PutObject", id="refused"),
-        pytest.param(
-            None, "no usable AWS credentials", "blacklist_env_vars", id="missing"
-        ),
+        pytest.param(None, "no usable AWS credentials", "blacklist_env_vars", id="missing"),
     ],
 )
 def test_bad_credentials_are_logged_once_and_read_again(
@@ -221,9 +219,7 @@ def test_duckdb_reads_the_objects_as_the_documentation_says(
     log = open_log(uri=bucket.uri, s3=s3(seaweedfs))
     log.append(
         [
-            make_record(
-                "e1", predictions=[("cup", 0.9), ("mug", 0.1)], stage_ms={"decode": 2.5}
-            ),
+            make_record("e1", predictions=[("cup", 0.9), ("mug", 0.1)], stage_ms={"decode": 2.5}),
             make_record("e2", predictions=[("mug", 0.8)], stage_ms={"decode": 3.5}),
             make_record("e3", status=422, error="not_an_image"),
         ]

@@ -10,9 +10,7 @@ import pytest
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 
 
-def make(
-    mapping: dict[str, Any] | None = None, **environ: str
-) -> PredictionLogSettings:
+def make(mapping: dict[str, Any] | None = None, **environ: str) -> PredictionLogSettings:
     return PredictionLogSettings.from_mapping(mapping, environ)
 
 
@@ -21,14 +19,10 @@ def make(
     [
         pytest.param(None, {}, id="nothing-is-set"),
         pytest.param({"uri": False}, {}, id="a-bare-off-in-yaml"),
-        pytest.param(
-            {"uri": "s3://a/b"}, {"OFFPATH_PREDICTION_LOG": "off"}, id="environment"
-        ),
+        pytest.param({"uri": "s3://a/b"}, {"OFFPATH_PREDICTION_LOG": "off"}, id="environment"),
     ],
 )
-def test_the_log_is_off(
-    mapping: dict[str, Any] | None, environ: dict[str, str]
-) -> None:
+def test_the_log_is_off(mapping: dict[str, Any] | None, environ: dict[str, str]) -> None:
     assert make(mapping, **environ).is_off
 
 

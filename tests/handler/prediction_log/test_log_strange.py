@@ -171,9 +171,7 @@ def test_refused_object_delays_no_other(
     assert "takes records again" not in caplog.text
 
 
-def test_segment_replaced_by_a_fifo_delays_no_other(
-    open_log: OpenLog, tmp_path: Path
-) -> None:
+def test_segment_replaced_by_a_fifo_delays_no_other(open_log: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     log = open_log(segment_max_bytes=1024, spool_max_bytes=1 << 20)
     log.append([make_record(f"a{number}") for number in range(20)])
@@ -191,9 +189,7 @@ def test_segment_replaced_by_a_fifo_delays_no_other(
 
 @pytest.mark.parametrize("name", ["sink.json", "last-error.json"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "nonsense"])
-def test_broken_notes_of_a_spool_stop_nothing(
-    sink_folder: Path, name: str, kind: str
-) -> None:
+def test_broken_notes_of_a_spool_stop_nothing(sink_folder: Path, name: str, kind: str) -> None:
     path = sink_folder / name
     path.unlink(missing_ok=True)
     make = {"fifo": os.mkfifo, "folder": Path.mkdir, "nonsense": write_nonsense}

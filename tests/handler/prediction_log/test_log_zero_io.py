@@ -68,6 +68,4 @@ def test_an_append_is_one_write(tmp_path: Path) -> None:
     begin, end = (n for n, call in enumerate(own) if call == "getppid")
     # futex: the GIL and the log's lock; the others: Python's memory.
     not_io = {"futex", "mmap", "munmap", "brk", "madvise"}
-    assert [call for call in own[begin + 1 : end] if call not in not_io] == [
-        "write"
-    ] * 200
+    assert [call for call in own[begin + 1 : end] if call not in not_io] == ["write"] * 200

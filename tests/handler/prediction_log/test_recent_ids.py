@@ -19,9 +19,7 @@ OpenLog = Callable[..., PredictionLog]
 
 
 @pytest.mark.parametrize("event_id", ["e1", "\udc80", "é", "x" * 10_000])
-def test_any_id_is_known_to_every_process_of_the_sink(
-    tmp_path: Path, event_id: str
-) -> None:
+def test_any_id_is_known_to_every_process_of_the_sink(tmp_path: Path, event_id: str) -> None:
     mine, theirs = RecentIds(tmp_path), RecentIds(tmp_path)
 
     mine.add(event_id)

@@ -82,9 +82,7 @@ def test_a_number_that_is_not_finite_becomes_null(value: float) -> None:
 
 
 def test_only_the_chosen_fields_are_written() -> None:
-    data = encode_records(
-        [make_record("e1"), make_record("e2")], ("event_id", "status")
-    )
+    data = encode_records([make_record("e1"), make_record("e2")], ("event_id", "status"))
 
     assert decode(data) == [
         {"event_id": "e1", "status": 200},

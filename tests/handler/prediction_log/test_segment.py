@@ -11,9 +11,7 @@ from offpath.handler.prediction_log.segment import SegmentName, parse_segment_na
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name
 
 
-@pytest.mark.parametrize(
-    ("compression", "end"), [("gzip", ".gz"), ("zstd", ".zst"), ("none", "")]
-)
+@pytest.mark.parametrize(("compression", "end"), [("gzip", ".gz"), ("zstd", ".zst"), ("none", "")])
 def test_the_key_is_the_identity_by_day_and_hour(compression: str, end: str) -> None:
     name = SegmentName("node-7-1xab", "20261121T03", 17, compression)
 
@@ -25,9 +23,7 @@ def test_owner_names_say_host_pid_start_and_never_repeat() -> None:
     names = {make_owner_name() for _ in range(100)}
 
     assert len(names) == 100
-    assert all(
-        re.fullmatch(r"[A-Za-z0-9.]+-\d+-\d+x[0-9a-f]{8}", name) for name in names
-    )
+    assert all(re.fullmatch(r"[A-Za-z0-9.]+-\d+-\d+x[0-9a-f]{8}", name) for name in names)
 
 
 def test_sinks_with_similar_uris_have_different_folders() -> None:

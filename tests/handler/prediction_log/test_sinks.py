@@ -61,14 +61,10 @@ def put(endpoint_url: str, uri: str = "s3://bucket/p", times: int = 1) -> list[o
     [
         pytest.param({"ETag": f'"{MD5}"'}, id="etag-is-the-md5"),
         pytest.param({CHECKSUM: SHA256, "ETag": f'"{MD5}"'}, id="both"),
-        pytest.param(
-            {CHECKSUM: SHA256, "ETag": '"00ff"', KMS: "aws:kms"}, id="kms-and-checksum"
-        ),
+        pytest.param({CHECKSUM: SHA256, "ETag": '"00ff"', KMS: "aws:kms"}, id="kms-and-checksum"),
     ],
 )
-def test_an_answer_that_proves_the_object_is_accepted(
-    s3: Answers, headers: dict[str, str]
-) -> None:
+def test_an_answer_that_proves_the_object_is_accepted(s3: Answers, headers: dict[str, str]) -> None:
     s3.headers = headers
 
     assert put(s3.url) == [None]

@@ -37,18 +37,14 @@ SMALL = {"segment_max_bytes": 1024, "spool_max_bytes": 8192}
 class Clocked(Spool):
     """A spool with a clock that the test sets; it begins at 0."""
 
-    def __init__(
-        self, settings: PredictionLogSettings, hour: Callable[[], str]
-    ) -> None:
+    def __init__(self, settings: PredictionLogSettings, hour: Callable[[], str]) -> None:
         self.clock = Clock()
         super().__init__(settings, hour, self.clock)
 
 
 @pytest.fixture
 def make_spool(make_settings: MakeSettings) -> Callable[..., Clocked]:
-    def make(
-        hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any
-    ) -> Clocked:
+    def make(hour: Callable[[], str] = lambda: "20261121T03", **mapping: Any) -> Clocked:
         return Clocked(make_settings(**{"segment_max_age_s": 100, **mapping}), hour)
 
     return make
@@ -67,9 +63,7 @@ def test_a_segment_is_sealed_at_its_size(make_spool: Callable[..., Clocked]) -> 
     spool.append(LINE, 1)
     spool.rotate_if_due()
 
-    assert [(one.size_bytes, one.records) for one in spool.sealed] == [
-        (9 * len(LINE), 9)
-    ]
+    assert [(one.size_bytes, one.records) for one in spool.sealed] == [(9 * len(LINE), 9)]
 
 
 def test_a_segment_is_sealed_at_its_age(make_spool: Callable[..., Clocked]) -> None:
@@ -378,9 +372,7 @@ def test_a_read_only_spool_costs_records_until_it_can_be_written(
     eventually(append_one)
 
 
-def test_block_refuses_to_start_without_a_spool(
-    open_log: OpenLog, tmp_path: Path
-) -> None:
+def test_block_refuses_to_start_without_a_spool(open_log: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(OSError):
@@ -402,9 +394,7 @@ def test_append_never_raises_and_counts_records_it_cannot_encode(
     assert caplog.text.count("records dropped by a bug") == 1
 
 
-def test_sampling_keeps_its_share_and_chooses_by_event(
-    open_log: OpenLog, tmp_path: Path
-) -> None:
+def test_sampling_keeps_its_share_and_chooses_by_event(open_log: OpenLog, tmp_path: Path) -> None:
     first = open_log(sample_rate=0.25)
     # In another spool, because the same spool never records an id twice.
     second = open_log(sample_rate=0.25, spool_dir=str(tmp_path / "host-2"))
@@ -417,9 +407,7 @@ def test_sampling_keeps_its_share_and_chooses_by_event(
     assert first.counters().appended == second.counters().appended
 
 
-def test_log_that_is_off_discards_all_records(
-    open_log: OpenLog, tmp_path: Path
-) -> None:
+def test_log_that_is_off_discards_all_records(open_log: OpenLog, tmp_path: Path) -> None:
     log = open_log(uri="off")
 
     log.append([make_record()])

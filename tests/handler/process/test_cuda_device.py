@@ -56,9 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(cuda_device.ctypes, "CDLL", lambda name: Driver(made))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "_lazy_init", init)
-    monkeypatch.setattr(
-        torch.cuda, "set_device", lambda index: made.append(("device", index))
-    )
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: made.append(("device", index)))
     return made
 
 
@@ -125,9 +123,7 @@ def test_the_device_keeps_the_flag_that_lets_waiting_threads_sleep() -> None:
         "assert state(0, ctypes.byref(flags), ctypes.byref(active)) == 0\n"
         "print(active.value, flags.value & 7)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", str(CU_CTX_SCHED_BLOCKING_SYNC)]
 
 

@@ -20,16 +20,12 @@ from offpath.handler.process.sick_worker import (
 )
 from tests.support.eventually import MOST_S
 
-ILLEGAL = (
-    "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
-)
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
 STICKY = [
     pytest.param(torch.AcceleratorError(ILLEGAL), id="accelerator-error"),
     pytest.param(RuntimeError("CUDA error: device-side assert"), id="device-assert"),
     pytest.param(
-        RuntimeError(
-            f"failed in the TorchScript interpreter.\nRuntimeError: {ILLEGAL}"
-        ),
+        RuntimeError(f"failed in the TorchScript interpreter.\nRuntimeError: {ILLEGAL}"),
         id="torchscript",
     ),
     pytest.param(Exception("FAIL : CUDA failure 700: an illegal"), id="onnx-runtime"),
@@ -41,13 +37,9 @@ STICKY = [
 MEMORY = [
     pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried to"), id="torch"),
     pytest.param(torch.AcceleratorError("CUDA error: out of memory"), id="driver"),
+    pytest.param(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), id="cublas"),
     pytest.param(
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), id="cublas"
-    ),
-    pytest.param(
-        RuntimeError(
-            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
-        ),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
         id="cudnn",
     ),
     pytest.param(
@@ -58,9 +50,7 @@ MEMORY = [
         RuntimeError("[enforce fail at alloc_cpu.cpp] Failed to allocate memory"),
         id="onnx-runtime",
     ),
-    pytest.param(
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), id="cpu"
-    ),
+    pytest.param(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), id="cpu"),
     pytest.param(MemoryError(), id="python"),
 ]
 OTHER = [

@@ -60,9 +60,7 @@ def test_a_mapping_outlives_the_file(door: FrontDoor, folder: Path) -> None:
 
 
 def test_form_by_name_is_parsed(door: FrontDoor, folder: Path) -> None:
-    form = (
-        b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
-    )
+    form = b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n\xff\xd8\r\n--b--'
     (folder / NAME).write_bytes(form)
     kind = "multipart/form-data; boundary=b"
     assert read(door, headers(folder / NAME, kind=kind)) == b"\xff\xd8"
@@ -76,9 +74,7 @@ def test_body_that_curl_labels_a_form_is_read(door: FrontDoor) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "K" * 64, None, {"content-type": KEY}])
-def test_name_without_the_key_is_ignored(
-    door: FrontDoor, folder: Path, key: object
-) -> None:
+def test_name_without_the_key_is_ignored(door: FrontDoor, folder: Path, key: object) -> None:
     (folder / NAME).write_bytes(b"\xff\xd8 secret")
     row = {"body": bytearray(b"\xff\xd8 own")}
     assert door.wrap_row(row, headers(folder / NAME, key=key)) is row
@@ -129,9 +125,7 @@ def plant_folder(folder: Path) -> None:
     (folder / NAME).mkdir()
 
 
-@pytest.mark.parametrize(
-    "plant", [plant_link, plant_hard_link, plant_fifo, plant_folder]
-)
+@pytest.mark.parametrize("plant", [plant_link, plant_hard_link, plant_fifo, plant_folder])
 def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
     door: FrontDoor, folder: Path, plant: Callable[[Path], None]
 ) -> None:
@@ -140,9 +134,7 @@ def test_entry_that_is_not_a_file_of_the_front_door_is_refused(
         read(door, headers(folder / NAME))
 
 
-def test_another_users_file_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     door = FrontDoor(str(folder), KEY)
     (folder / NAME).write_bytes(b"\xff\xd8")
     monkeypatch.setattr(door, "_uid", os.getuid() + 1)
@@ -150,9 +142,7 @@ def test_another_users_file_is_refused(
         read(door, headers(folder / NAME))
 
 
-def test_client_that_left_is_an_error_of_its_item(
-    door: FrontDoor, folder: Path
-) -> None:
+def test_client_that_left_is_an_error_of_its_item(door: FrontDoor, folder: Path) -> None:
     with pytest.raises(BodyGone) as caught:
         read(door, headers(folder / NAME))
     assert issubclass(caught.type, ItemError) and caught.value.status == 400

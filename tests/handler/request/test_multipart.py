@@ -12,8 +12,7 @@ TYPE = "multipart/form-data; boundary=xyz"
 
 def form(*parts: tuple[str, bytes], boundary: str = "xyz") -> bytes:
     lines = [
-        f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n"
-        for head, content in parts
+        f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n" for head, content in parts
     ]
     return b"".join(lines) + f"--{boundary}--\r\n".encode()
 

@@ -49,9 +49,7 @@ def test_header_of_an_earlier_payload_is_not_reused(
 ) -> None:
     other = PIXELS[::-1]
     for pixels in (PIXELS, other, np.asfortranarray(PIXELS), PIXELS):
-        np.testing.assert_array_equal(
-            read_npy(make_npy(pixels, version), SHAPE), pixels
-        )
+        np.testing.assert_array_equal(read_npy(make_npy(pixels, version), SHAPE), pixels)
     with pytest.raises(BadTensor):
         read_npy(make_npy(PIXELS[:, :-1], version), SHAPE)
 
@@ -77,13 +75,9 @@ def test_header_of_an_earlier_payload_is_not_reused(
         pytest.param(make_npy(PIXELS)[:40], "not a plain npy", id="half-a-header"),
         pytest.param(b"\x93NUMPY", "not a plain npy", id="magic-alone"),
         pytest.param(b"\x93NUMPY\x01\x00\xff\xff", "not a plain npy", id="no-header"),
-        pytest.param(
-            b"\x93NUMPY\x09\x00" + bytes(99), "not a plain npy", id="unknown-version"
-        ),
+        pytest.param(b"\x93NUMPY\x09\x00" + bytes(99), "not a plain npy", id="unknown-version"),
         *[
-            pytest.param(
-                make_header("|u1", shape) + bytes(999), "", id=f"claims{shape}"
-            )
+            pytest.param(make_header("|u1", shape) + bytes(999), "", id=f"claims{shape}")
             for shape in ("(-1,)", "(-1, 224, 3)", "(1.5,)", "None", "[1]")
         ],
         pytest.param(make_header("|V5", "(1,)"), "", id="void"),
@@ -92,9 +86,7 @@ def test_header_of_an_earlier_payload_is_not_reused(
     ],
 )
 @pytest.mark.filterwarnings("ignore:Reading")
-def test_npy_that_is_not_the_models_input_is_refused(
-    payload: bytes, message: str
-) -> None:
+def test_npy_that_is_not_the_models_input_is_refused(payload: bytes, message: str) -> None:
     with pytest.raises(BadTensor, match=message or None):
         read_npy(payload, SHAPE)
 

@@ -35,9 +35,7 @@ WRAPPED = base64.encodebytes(JPEG)
         pytest.param({"body": json.dumps(TEXT).encode()}, id="json-string"),
         pytest.param({"body": {"data": TEXT}}, id="dict-decoded-by-torchserve"),
         pytest.param({"body": {"body": TEXT, "target": 3}}, id="dict-with-more-keys"),
-        pytest.param(
-            {"data": json.dumps({"b64": TEXT}).encode()}, id="json-in-a-field"
-        ),
+        pytest.param({"data": json.dumps({"b64": TEXT}).encode()}, id="json-in-a-field"),
     ],
 )
 def test_every_envelope_gives_the_same_bytes(row: dict[str, Any]) -> None:
@@ -50,9 +48,7 @@ def test_raw_image_is_not_copied(kind: Any) -> None:
     assert read_payload({"body": body}, LIMIT) is body
 
 
-@pytest.mark.parametrize(
-    "format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"], ids=str.lower
-)
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"], ids=str.lower)
 def test_image_of_every_format_is_never_taken_for_an_envelope(format: str) -> None:
     body = encode(find_photograph("coffee").rgb.resize((40, 30)), format)
     assert read_payload({"body": body}, LIMIT) is body

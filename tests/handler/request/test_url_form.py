@@ -48,9 +48,7 @@ def parse(body: bytes) -> None:
 @settings(deadline=None, derandomize=True)
 @given(st.text("%4aFgz\xff", max_size=40).map(lambda text: text.encode("latin-1")))
 @pytest.mark.parametrize("piece_bytes", [3, 4, 2**20])
-def test_codes_are_decoded_as_by_the_standard_library(
-    piece_bytes: int, text: bytes
-) -> None:
+def test_codes_are_decoded_as_by_the_standard_library(piece_bytes: int, text: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(url_form, "PIECE_BYTES", piece_bytes)
         try:

@@ -112,13 +112,9 @@ def test_odd_image_size_builds(archive: Archive, store: Path) -> None:
     assert read_config(store / "classifier.mar")["handler"]["image_size"] == 33
 
 
-def test_grey_model_builds_from_a_list_of_numbers(
-    archive: Archive, store: Path
-) -> None:
+def test_grey_model_builds_from_a_list_of_numbers(archive: Archive, store: Path) -> None:
     Path("net.py").write_text(THREE_CLASSES.replace("Linear(3, 3)", "Linear(1, 3)"))
-    torch.save(
-        {"head.weight": torch.eye(3)[:, :1], "head.bias": torch.ones(3)}, "net.pt"
-    )
+    torch.save({"head.weight": torch.eye(3)[:, :1], "head.bias": torch.ones(3)}, "net.pt")
     grey = ("--set", "channels=1", "--mean", "0.5", "--std", "0.25")
     code, _, err = archive(*grey, "--set", "activation=auto")
     assert code == 0, err
@@ -128,9 +124,7 @@ def test_grey_model_builds_from_a_list_of_numbers(
     assert handler["activation"] == "softmax"
 
 
-def test_a_file_of_the_model_cannot_be_added_again(
-    archive: Archive, store: Path
-) -> None:
+def test_a_file_of_the_model_cannot_be_added_again(archive: Archive, store: Path) -> None:
     code, _, err = archive("--extra-file", "net.py")
     assert code == 2 and "the archive already has a net.py" in err
     assert not store.exists()

@@ -53,9 +53,7 @@ def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "OFFPATH_TOKEN"):
         monkeypatch.setenv(name, secret)
     _, out, _ = run("check", config, "--json", "--token", secret)
-    found = {
-        one["subject"]: one["found"] for one in json.loads(out) if one["area"] == "host"
-    }
+    found = {one["subject"]: one["found"] for one in json.loads(out) if one["area"] == "host"}
     assert found["offpath"].startswith(metadata.version("torchserve-offpath"))
     assert f"Python {platform.python_version()}, Linux " in found["offpath"]
     assert f"numpy {metadata.version('numpy')}" in found["packages"]
@@ -63,9 +61,7 @@ def test_json_for_a_bug_report_has_versions_and_device_but_no_secrets(
     assert secret not in out
 
 
-def test_without_a_server_the_host_is_checked(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_server_the_host_is_checked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "find_servers", list)
     code, out, _ = run("check")
     assert code == 0

@@ -21,9 +21,7 @@ def run(*args: str) -> str:
 
 
 def test_json_has_instances_and_dollars_per_server():
-    content = json.loads(
-        run(*RATE, "--rate-per-instance", "theirs=5", *PEAK, *PRICE, "--json")
-    )
+    content = json.loads(run(*RATE, "--rate-per-instance", "theirs=5", *PEAK, *PRICE, "--json"))
     ours, theirs = content["servers"]
     assert (ours["needed"], theirs["needed"]) == (1, 3)
     assert (ours["compute_usd"], theirs["compute_usd"]) == (365, 1095)

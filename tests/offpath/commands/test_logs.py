@@ -131,9 +131,7 @@ def test_ship_says_why_something_is_left(
     assert len(list(tmp_path.glob("spool/*/*/*.spool"))) == 1
 
 
-def test_ship_sets_a_torn_line_aside(
-    logs: Logs, tmp_path: Path, start_worker: StartWorker
-) -> None:
+def test_ship_sets_a_torn_line_aside(logs: Logs, tmp_path: Path, start_worker: StartWorker) -> None:
     kill(start_worker("a b"))
     (segment,) = tmp_path.glob("spool/*/*/*.spool")
     segment.write_bytes(segment.read_bytes()[:-20])
@@ -182,10 +180,7 @@ def test_status_tells_what_waits_and_changes_nothing(
     other, sink = by_uri[f"file://{tmp_path}/other"], by_uri[f"file://{tmp_path}/out"]
     assert (other["living"], other["dead"], other["segments"]) == (1, 0, 1)
     assert (sink["living"], sink["dead"], sink["segments"]) == (0, 1, 1)
-    assert (
-        sink["spool_bytes"] > 0
-        and 0 <= sink["oldest_age_s"] <= time.monotonic() - begin_s + 0.1
-    )
+    assert sink["spool_bytes"] > 0 and 0 <= sink["oldest_age_s"] <= time.monotonic() - begin_s + 0.1
     assert sink["last_error"] is None
     assert sorted(tmp_path.rglob("spool/*")) == before
     shown = logs("status", "--spool", tmp_path / "spool").out
@@ -200,9 +195,7 @@ def test_read_prints_a_table(logs: Logs, tmp_path: Path) -> None:
     assert "e1" in done.out and "espresso 0.960" in done.out
 
 
-def test_read_shows_a_terminal_nothing_that_it_would_obey(
-    logs: Logs, tmp_path: Path
-) -> None:
+def test_read_shows_a_terminal_nothing_that_it_would_obey(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record("e1", user_id="\x1b[2J\x9b[red]me")])
 
     done = logs("read", uri)
@@ -236,8 +229,7 @@ def test_read_loses_nothing_at_80_columns(
 def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) -> None:
     now = time.time()
     times = [
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago_s))
-        for ago_s in (1800, 1200, 300)
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago_s)) for ago_s in (1800, 1200, 300)
     ]
     records = [record(f"e{number}", at) for number, at in enumerate(times)]
     uri = write_log(tmp_path / "out", records, compression=compression)
@@ -250,9 +242,7 @@ def test_read_keeps_to_its_period(logs: Logs, tmp_path: Path, compression: str) 
     assert len(limited.out.splitlines()) == 1
 
 
-def test_read_once_shows_one_attempt_at_each_request(
-    logs: Logs, tmp_path: Path
-) -> None:
+def test_read_once_shows_one_attempt_at_each_request(logs: Logs, tmp_path: Path) -> None:
     # A client's id that came twice is two requests; two attempts at one have a ~.
     ids = ["u.1", "u.2", "v~1", "v~2", "u.1~1"]
     uri = write_log(tmp_path / "out", [record(one) for one in ids])
@@ -337,9 +327,7 @@ def test_verify_agrees_when_each_id_has_one_record(logs: Logs, tmp_path: Path) -
     assert "2 ids, 3 records read: 0 missing, 0 double" in done.out
 
 
-def test_verify_lists_what_is_missing_and_what_is_double(
-    logs: Logs, tmp_path: Path
-) -> None:
+def test_verify_lists_what_is_missing_and_what_is_double(logs: Logs, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record(name) for name in "abc"])
     # Another host, which cannot know what this one has recorded.
     write_log(tmp_path / "out", [record("a")], spool_dir=str(tmp_path / "host-2"))

@@ -50,9 +50,7 @@ def test_lone_surrogates_are_escaped_by_every_command(run: Run, tmp_path: Path) 
     assert "cat\ufffd" in html.read_text()
 
 
-def test_bytes_that_are_no_utf_8_are_damage_to_every_reader(
-    run: Run, tmp_path: Path
-) -> None:
+def test_bytes_that_are_no_utf_8_are_damage_to_every_reader(run: Run, tmp_path: Path) -> None:
     uri = write_log(tmp_path / "out", [record("a")], compression="none")
     (path,) = (tmp_path / "out").glob("dt=*/*/*")
     path.write_bytes(RECORD.replace(b"x", b"\xed\xa0\x80") + b"\n" + path.read_bytes())

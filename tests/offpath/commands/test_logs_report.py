@@ -27,9 +27,7 @@ def answer(
     event_id: str, version: str, label: str, score: float, day: int = 20, **more: Any
 ) -> Record:
     when = DAY.format(day=day)
-    return Record(
-        event_id, when, "m", version, None, predictions=[(label, score)], **more
-    )
+    return Record(event_id, when, "m", version, None, predictions=[(label, score)], **more)
 
 
 def compare(run: Run, *arguments: object) -> dict[str, Any]:
@@ -82,19 +80,13 @@ def test_a_shadows_answers_are_compared_with_the_originals_by_request(
 @pytest.fixture
 def two_weeks(tmp_path: Path) -> str:
     """A log in which cats become rarer from the 15th on, and one other model's record."""
-    early = [
-        answer(f"e{n}", "1", "cat" if n % 2 else "dog", 0.9, 10) for n in range(400)
-    ]
-    late = [
-        answer(f"l{n}", "1", "cat" if n % 8 else "dog", 0.9, 17) for n in range(400)
-    ]
+    early = [answer(f"e{n}", "1", "cat" if n % 2 else "dog", 0.9, 10) for n in range(400)]
+    late = [answer(f"l{n}", "1", "cat" if n % 8 else "dog", 0.9, 17) for n in range(400)]
     odd = Record("odd", DAY.format(day=17), "other", "1", status=500, error="Bug")
     return write_log(tmp_path / "out", [*early, *late, odd])
 
 
-def test_a_change_between_two_periods_ends_with_1_if_asked(
-    run: Run, two_weeks: str
-) -> None:
+def test_a_change_between_two_periods_ends_with_1_if_asked(run: Run, two_weeks: str) -> None:
     # The segment is filed under the hour of writing, not of inference.
     for path in Path(two_weeks.removeprefix("file://")).glob("dt=*/*/*"):
         for day in (10, 17):
@@ -123,9 +115,7 @@ def test_a_change_between_two_periods_ends_with_1_if_asked(
     assert "label_psi>0.2: not known" in done.err and "requests_b<9: 0" in done.err
 
 
-def test_few_records_raise_no_alarm_and_the_report_says_so(
-    run: Run, tmp_path: Path
-) -> None:
+def test_few_records_raise_no_alarm_and_the_report_says_so(run: Run, tmp_path: Path) -> None:
     labels = {"1": "ccccccdddd", "2": "ccccdddddd"}
     records = [
         answer(f"{version}-{n}", version, label, 0.9)
@@ -198,9 +188,7 @@ def test_a_full_temporary_folder_is_named_with_its_cure(tmp_path: Path) -> None:
     command = ["-m", "offpath", "logs", "report", "--a", uri, "--b", uri]
     (tmp_path / "tmp").mkdir()
     environ = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(
-        [*limited, *command], capture_output=True, text=True, env=environ
-    )
+    done = subprocess.run([*limited, *command], capture_output=True, text=True, env=environ)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("offpath: ") and "set TMPDIR" in done.stderr
     assert not list((tmp_path / "tmp").iterdir())
@@ -227,9 +215,7 @@ def test_records_of_other_handlers_and_with_few_fields_are_counted(
     assert found["figures"]["score_psi"] is None
 
 
-def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(
-    run: Run, tmp_path: Path
-) -> None:
+def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(run: Run, tmp_path: Path) -> None:
     records = [
         answer("r", "1", HOSTILE, 0.9),
         answer("r", "2", "cat", 0.8),
@@ -248,9 +234,7 @@ def test_the_page_loads_nothing_and_shows_strange_texts_as_texts(
     assert "A" in texts and "1 pairs of a record" in "".join(texts)
 
 
-def test_psi_is_the_sum_over_bins_and_its_noise_is_exceeded_by_one_sample_in_20() -> (
-    None
-):
+def test_psi_is_the_sum_over_bins_and_its_noise_is_exceeded_by_one_sample_in_20() -> None:
     found = measure_psi([(5000, 2500), (5000, 7500)])
     # (0.25 - 0.5) ln(0.25 / 0.5) + (0.75 - 0.5) ln(0.75 / 0.5)
     assert found is not None and found.psi == pytest.approx(0.27465, abs=1e-4)

@@ -59,9 +59,7 @@ def test_top_sets_the_number_of_labels_in_the_table(
     assert predict(photo, "--top", 0).code == 2
 
 
-def test_json_is_one_object_per_line(
-    predict: Predict, answers: Answers, photo: Path
-) -> None:
+def test_json_is_one_object_per_line(predict: Predict, answers: Answers, photo: Path) -> None:
     answers.headers = {"x-request-id": "abc"}
     code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -111,9 +109,7 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
     (tmp_path / "broken.png").write_bytes(b"junk")
     (tmp_path / "folder.jpg").mkdir()
     code, out, err = predict(tmp_path, "--url", answers.url, "--thin", "--json")
-    lines = {
-        Path(line["image"]).name: line for line in map(json.loads, out.splitlines())
-    }
+    lines = {Path(line["image"]).name: line for line in map(json.loads, out.splitlines())}
     assert code == 1
     assert lines["photo.jpg"]["status"] == 200
     for name in ("broken.png", "folder.jpg"):
@@ -122,9 +118,7 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
     assert "2 of 3 images" in err
 
 
-@pytest.mark.parametrize(
-    "body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"']
-)
+@pytest.mark.parametrize("body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"'])
 def test_answer_of_another_form_is_shown_unchanged(
     predict: Predict, answers: Answers, photo: Path, body: bytes
 ) -> None:

@@ -72,9 +72,7 @@ def share(handler: Profiled, *stages: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(
-    profile, tmp_path
-):
+def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(profile, tmp_path):
     page = tmp_path / "page.html"
     handlers = ("--handler", "offpath", "--handler", "naive")
     argv = (*handlers, "--requests", 24, "--s3-latency-ms", 200, "--html", page)
@@ -114,9 +112,7 @@ def test_the_page_of_a_flame_graph_contains_it_and_names_the_models(
     assert read_page(shown).loads == ["iframe", "iframe"]
 
 
-def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(
-    images, tmp_path, capsys
-):
+def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images, tmp_path, capsys):
     handlers = [f"--handler={PLANTED}:{name}" for name in ("Raising", "Planted")]
     argv = [f"--images={images}", "--warm-up=2", "--requests=8", f"--output={tmp_path}"]
     result = tmp_path / "a.json"
@@ -172,9 +168,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, make_mar: MakeMar, tmp_pat
         pytest.param(200, b"", "no ts_inference_requests_total", id="no-torchserve"),
     ],
 )
-def test_a_server_without_the_counters_is_an_error(
-    status, body, message, images, capsys
-):
+def test_a_server_without_the_counters_is_an_error(status, body, message, images, capsys):
     with answering_server() as server:
         server.status, server.body = status, body
         server.ping = None

@@ -56,9 +56,7 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     # No slow request is answered before the signal.
     signalled = tmp_path / "signalled"
     waits = f"while b'slow' in bodies and not os.path.exists('{signalled}'): time.sleep(0.01) #"
-    handler = echo_archive.ECHO_HANDLER.replace(
-        "time.sleep(", f"import os\n        {waits}"
-    )
+    handler = echo_archive.ECHO_HANDLER.replace("time.sleep(", f"import os\n        {waits}")
     monkeypatch.setattr(echo_archive, "ECHO_HANDLER", handler)
     process = start_serve(make_mar(config=None), "--sample")
     assert process.stdout is not None
@@ -70,9 +68,9 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     java = find_java_child(process)
     # One client: making 64 of them takes as long as answering half of the requests.
     limits = httpx.Limits(max_connections=IN_FLIGHT)
-    with httpx.Client(
-        timeout=None, trust_env=False, limits=limits
-    ) as http, ThreadPoolExecutor(IN_FLIGHT) as pool:
+    with httpx.Client(timeout=None, trust_env=False, limits=limits) as http, ThreadPoolExecutor(
+        IN_FLIGHT
+    ) as pool:
         slow = [pool.submit(http.post, url, content=b"slow") for _ in range(IN_FLIGHT)]
         # Not before the server has them all: a client may be slow to send.
         port = httpx.URL(url).port or 0
@@ -83,9 +81,7 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     assert answers == ["4"] * IN_FLIGHT
     _, errors = process.communicate()
     assert process.returncode == 0
-    assert (
-        "no model-config.yaml to compare with" in errors and "--drain-s" not in errors
-    )
+    assert "no model-config.yaml to compare with" in errors and "--drain-s" not in errors
     assert find_session_members(java) == []
 
 

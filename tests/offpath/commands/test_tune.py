@@ -46,9 +46,7 @@ def test_the_last_line_says_how_to_build_a_winner_or_to_keep_the_preset():
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(
-    tmp_path, monkeypatch
-):
+def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = {**load_preset("cpu"), "minWorkers": 1, "maxWorkers": 1}
     Path("small.yaml").write_text(format_model_config(small))

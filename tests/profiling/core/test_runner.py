@@ -78,9 +78,7 @@ def run(fake: Fake, schedule: Schedule = Schedule(rounds=2)):
 def list_order(result) -> list[tuple[int, str, str]]:
     """Round, variant and workload of each window."""
     return [
-        (row.round, row.variant, row.workload)
-        for row in result.rows
-        if row.metric == "elapsed_s"
+        (row.round, row.variant, row.workload) for row in result.rows if row.metric == "elapsed_s"
     ]
 
 

@@ -128,9 +128,7 @@ def make_limited(decode: int, forward: int, own: int | None, **facts: str) -> Ru
             *(50, 100 / 1.5),
             id="another-engine-is-not-its-limit",
         ),
-        pytest.param(
-            make_limited(200, 4000, None, content="npy"), None, 25, id="thin-clients"
-        ),
+        pytest.param(make_limited(200, 4000, None, content="npy"), None, 25, id="thin-clients"),
     ],
 )
 def test_a_server_has_its_share_of_its_own_limit(run, of_decode, of_limit) -> None:

@@ -105,9 +105,7 @@ def serve(
 
     patch.setattr(server_experiment, "make_servers", make)
     patch.setattr(server_experiment, "find_generator", lambda name: QuickGenerator())
-    patch.setattr(
-        server_experiment, "make_checks", lambda model, photos: [(photos[0], answer)]
-    )
+    patch.setattr(server_experiment, "make_checks", lambda model, photos: [(photos[0], answer)])
 
 
 def are_gone(servers: Sequence[QuickServer]) -> bool:

@@ -72,9 +72,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def list_windows(run: Run) -> list[tuple[int, str, int]]:
     return [
-        (row.round, row.variant, row.clients)
-        for row in run.rows
-        if row.metric == "replies_200"
+        (row.round, row.variant, row.clients) for row in run.rows if row.metric == "replies_200"
     ]
 
 
@@ -116,9 +114,7 @@ def test_one_that_dies_refuses_or_cannot_run_leaves_the_others(compare):
     assert "absent" not in run.variants
 
 
-def test_a_limited_container_gets_as_many_workers_as_it_may_use(
-    compare, monkeypatch, tmp_path
-):
+def test_a_limited_container_gets_as_many_workers_as_it_may_use(compare, monkeypatch, tmp_path):
     (tmp_path / "cpu.max").write_text("100000 100000\n")
     monkeypatch.setattr(host_limits, "CPU_LIMIT", tmp_path / "cpu.max")
     server = QuickServer("a")
@@ -154,9 +150,7 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
             raise ExpectedError("another label")
         return 0.0
 
-    monkeypatch.setattr(
-        "offpath.profiling.experiments.server_experiment.check_answers", check
-    )
+    monkeypatch.setattr("offpath.profiling.experiments.server_experiment.check_answers", check)
     run = compare([server], **choices)
     assert len(list_windows(run)) == 1 == len(run.failures)
 
@@ -180,9 +174,7 @@ def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
 
 
 def test_starts_alone_need_no_load_and_no_limit(compare):
-    run = compare(
-        [QuickServer("a")], probes=("start",), load=Load(seconds=0, warm_up_s=0)
-    )
+    run = compare([QuickServer("a")], probes=("start",), load=Load(seconds=0, warm_up_s=0))
     assert list_windows(run) == [] and list(run.variants) == ["a"]
     assert Summary(run).spread("a", Cell(), "ready_s").rounds == 2
 

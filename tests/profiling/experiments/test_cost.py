@@ -147,9 +147,7 @@ def test_prices_say_when_and_where():
     [
         pytest.param("as_of: 2026", "lack 'sources'|lack 'region'", id="missing-key"),
         pytest.param("[", "is not valid YAML", id="no-yaml"),
-        pytest.param(
-            PRICES_FILE.read_text().replace("0.526", "-1"), "-1", id="negative-price"
-        ),
+        pytest.param(PRICES_FILE.read_text().replace("0.526", "-1"), "-1", id="negative-price"),
     ],
 )
 def test_a_price_file_that_is_none_is_refused(tmp_path, content, message):

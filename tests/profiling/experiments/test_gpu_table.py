@@ -112,9 +112,7 @@ def test_table_shows_figures_and_what_was_not_run(tmp_path: Path) -> None:
     run.add(1, "offpath", PHOTOS, window | {"gpu.memory_bytes": 2.5e9})
     run.save(tmp_path / "t4.json")
     counts = '<testsuite errors="0" failures="1" skipped="2" tests="9">'
-    (tmp_path / "tests.xml").write_text(
-        f"<testsuites>{counts}</testsuite></testsuites>"
-    )
+    (tmp_path / "tests.xml").write_text(f"<testsuites>{counts}</testsuite></testsuites>")
     table = gpu_table.make_table(tmp_path, ["tests.xml", "t4.json", "memory.json"])
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     assert rows[0][:2] == ["tests", "0 errors, 1 failures, 2 skipped, 9 tests"]

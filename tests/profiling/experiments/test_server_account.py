@@ -70,9 +70,7 @@ SEVERAL = {
     ("ts_inference_requests_total", "model_name=other"): 5000,
     ("QueueTime_count", "Level=Host"): 5800,
 }
-OTHERS = {
-    (name, labels.replace("=m", "=other")): 3 * n for (name, labels), n in OURS.items()
-}
+OTHERS = {(name, labels.replace("=m", "=other")): 3 * n for (name, labels), n in OURS.items()}
 
 
 def snapshot(counters: dict, scale: float = 1.0) -> Snapshot:
@@ -115,9 +113,7 @@ def account(counters: dict, mean_ms: float = 50.0) -> dict[str, float]:
         pytest.param(OURS | UNANSWERED, {QUEUE: 10}, 8, id="requests-not-yet-answered"),
     ],
 )
-def test_each_part_is_a_stage_or_the_difference_of_two_clocks(
-    counters, parts, batch_size
-):
+def test_each_part_is_a_stage_or_the_difference_of_two_clocks(counters, parts, batch_size):
     found = {name: ms for name, ms in account(counters).items() if name in parts}
     assert found == pytest.approx(parts, abs=1e-9)
     # The order of the path.
@@ -151,16 +147,12 @@ def test_the_lines_add_up_to_the_clients_mean(counters, mean_ms):
         pytest.param(NO_BATCHES, 50, 4, ["cannot be told apart"], id="no-batches"),
         pytest.param(FEW, 50, 4, ["only 10 batches"], id="few-batches"),
         pytest.param(OURS, 50, 64, ["up to 64 requests in flight"], id="many-clients"),
-        pytest.param(
-            OURS, 30, 4, ["9.0 ms more than the client waited"], id="more-than-the-mean"
-        ),
+        pytest.param(OURS, 30, 4, ["9.0 ms more than the client waited"], id="more-than-the-mean"),
     ],
 )
 def test_what_makes_an_account_doubtful_is_said(counters, mean_ms, clients, said):
     counted = count(counters)
-    doubts = find_account_doubts(
-        counted, make_account(mean_ms, counted), mean_ms, clients
-    )
+    doubts = find_account_doubts(counted, make_account(mean_ms, counted), mean_ms, clients)
     assert [part in doubt for part, doubt in zip(said, doubts)] == [True] * len(said)
     assert bool(doubts) == bool(said)
 

@@ -51,9 +51,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def list_steps(run: Run) -> list[tuple[int, str, int]]:
     return [
-        (row.round, row.variant, row.clients)
-        for row in run.rows
-        if row.metric == "replies_200"
+        (row.round, row.variant, row.clients) for row in run.rows if row.metric == "replies_200"
     ]
 
 
@@ -101,8 +99,6 @@ def test_charts_and_tables_are_against_clients():
         [(1.0, 50.0), (16.0, 90.0)],
         [(1.0, 7.0), (16.0, 7.0)],
     ]
-    assert [chart.title for chart in document.headline] == [
-        "photos: Requests per second"
-    ]
+    assert [chart.title for chart in document.headline] == ["photos: Requests per second"]
     (table,) = [part for part in section.parts if isinstance(part, Table)]
     assert table.rows[1] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]

@@ -167,9 +167,7 @@ def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
         pytest.param(QuickServer(dies=True), id="under-load"),
     ],
 )
-def test_a_server_that_dies_ends_the_search_and_finished_trials_stay(
-    make_search, server
-):
+def test_a_server_that_dies_ends_the_search_and_finished_trials_stay(make_search, server):
     run = make_empty()
     with pytest.raises(ServerDied):
         make_search(run, server).try_settings()

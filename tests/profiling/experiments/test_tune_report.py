@@ -122,9 +122,7 @@ def test_nothing_within_the_bound_names_the_best_p95_and_what_would_help():
         pytest.param(None, [NO_START], 100, id="preset-fails"),
     ],
 )
-def test_the_bound_is_the_users_or_a_quarter_above_the_presets(
-    asked_ms, outcomes, bound_ms
-):
+def test_the_bound_is_the_users_or_a_quarter_above_the_presets(asked_ms, outcomes, bound_ms):
     assert find_bound(asked_ms, {SMALL: o for o in outcomes}, SMALL) == bound_ms
 
 
@@ -163,10 +161,7 @@ def test_a_gain_within_the_noise_confirms_the_preset(preset, other):
 
 def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
     result = read_result(make_run([100, 50, 200], [110, 55, 220]))
-    assert (
-        result.verdict.winner == OTHER
-        and "rounds: +10.0 % to +10.0 %" in result.verdict.text
-    )
+    assert result.verdict.winner == OTHER and "rounds: +10.0 % to +10.0 %" in result.verdict.text
 
 
 def finalist(setting: Setting, ms: float) -> Finalist:
@@ -178,22 +173,15 @@ def finalist(setting: Setting, ms: float) -> Finalist:
     ("preset_ms", "other_ms", "winner", "said"),
     [
         pytest.param(90, 110, PRESET, "was not within the bound", id="it-breaks-it"),
-        pytest.param(
-            110, 90, OTHER, "does not keep p95 within 100 ms", id="preset-does"
-        ),
-        pytest.param(
-            110, 120, None, "no finalist kept p95 within 100 ms", id="both-do"
-        ),
+        pytest.param(110, 90, OTHER, "does not keep p95 within 100 ms", id="preset-does"),
+        pytest.param(110, 120, None, "no finalist kept p95 within 100 ms", id="both-do"),
     ],
 )
 def test_the_bound_counts_in_fresh_rounds_too(preset_ms, other_ms, winner, said):
     finals = [finalist(PRESET, preset_ms), finalist(OTHER, other_ms)]
     verdict = judge(finals, PRESET, 100)
     assert verdict.winner == winner and said in verdict.text
-    assert (
-        f"p95 {other_ms} ms, within the bound in {int(other_ms < 100)} of 1"
-        in verdict.text
-    )
+    assert f"p95 {other_ms} ms, within the bound in {int(other_ms < 100)} of 1" in verdict.text
 
 
 # What is shown and written

@@ -33,9 +33,7 @@ def send(tmp_path):
     def send(url, generator="locust", watcher=None, **asked):
         plan = {"clients": 4, "warm_up_s": 0, "seconds": None, **asked}
         load = find_generator(generator)
-        return load.run(
-            LoadPlan(url=url, paths=(body,), **plan), watcher or SilentWatcher()
-        )
+        return load.run(LoadPlan(url=url, paths=(body,), **plan), watcher or SilentWatcher())
 
     return send
 
@@ -76,9 +74,7 @@ def test_a_window_goes_on_until_it_has_enough_replies(send):
     assert sample.ok < 20
 
 
-def test_headers_are_sent_and_the_package_is_found_on_sys_path_alone(
-    send, monkeypatch, tmp_path
-):
+def test_headers_are_sent_and_the_package_is_found_on_sys_path_alone(send, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert any((Path(entry) / "offpath").is_dir() for entry in sys.path if entry)
     with answering_server() as answers:
@@ -178,9 +174,7 @@ def test_wrk_waits_for_what_its_warm_up_left_behind(send, one_at_a_time):
 
 
 @needs_wrk
-def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(
-    send, one_at_a_time
-):
+def test_wrk_measures_a_longer_window_where_there_were_too_few_replies(send, one_at_a_time):
     watcher = one_at_a_time
     asked = {"clients": 2, "seconds": 1, "min_replies": 20}
     sample = send(watcher.url, "wrk", watcher, **asked)
@@ -199,7 +193,5 @@ def test_wrk_agrees_with_the_server(send):
 
 @needs_wrk
 def test_wrk_that_fails_says_why(send):
-    with pytest.raises(
-        ExpectedError, match="(?s)wrk failed with code.*unable to connect"
-    ):
+    with pytest.raises(ExpectedError, match="(?s)wrk failed with code.*unable to connect"):
         send("http://127.0.0.1:9/", "wrk", seconds=1)

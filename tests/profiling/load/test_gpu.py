@@ -62,9 +62,7 @@ def test_without_a_driver_the_block_runs_and_the_reason_is_kept():
         ran = True
     assert ran
     assert sampler.samples.readings == []
-    assert (
-        "driver" in sampler.samples.absent or "not installed" in sampler.samples.absent
-    )
+    assert "driver" in sampler.samples.absent or "not installed" in sampler.samples.absent
 
 
 @pytest.mark.gpu
@@ -137,9 +135,7 @@ def test_jpeg_engine_is_read_where_the_device_has_one(
 def test_window_has_the_mean_share_of_the_jpeg_engine() -> None:
     watcher = WindowWatcher.__new__(WindowWatcher)
     watcher._opened_s = 1.0
-    readings = [
-        GpuReading(at, 0, 0.5, 7, jpeg) for at, jpeg in ((0, 0.9), (1, 0.2), (2, 0.4))
-    ]
+    readings = [GpuReading(at, 0, 0.5, 7, jpeg) for at, jpeg in ((0, 0.9), (1, 0.2), (2, 0.4))]
     figures = watcher.summarise_gpu(GpuSamples(readings=readings))
     assert figures == {
         "memory_bytes": 7.0,

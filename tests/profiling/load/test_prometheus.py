@@ -39,9 +39,7 @@ def test_a_torchserve_page_is_read():
     assert page.total("offpath_batches_total", ModelName="classifier") == 5
     assert page.total("PredictionTime_sum") == 99.81
     assert page.total("WorkerThreadTime") == 1
-    assert page.by_label(
-        "offpath_stage_seconds_total", "Stage", ModelName="classifier"
-    ) == {
+    assert page.by_label("offpath_stage_seconds_total", "Stage", ModelName="classifier") == {
         "read": 1.13205e-4,
         "decode": 0.013906581,
     }

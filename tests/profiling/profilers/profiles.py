@@ -69,9 +69,7 @@ def add_handler(
     return run
 
 
-def make_function(
-    name: str, bucket: str, own_s: float, **changes: Any
-) -> FunctionSample:
+def make_function(name: str, bucket: str, own_s: float, **changes: Any) -> FunctionSample:
     values: dict[str, Any] = {
         "name": name,
         "file": "/some/folder/handler.py",

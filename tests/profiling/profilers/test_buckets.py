@@ -109,11 +109,7 @@ def test_a_helper_with_several_callers_counts_to_the_one_with_most_of_its_time()
 
 def test_the_rules_name_modules_of_the_handler_that_are_there():
     patterns = [file.pattern for _, file, _ in RULES]
-    groups = re.findall(
-        r"handler/\(\?:\\w\+/\)\*\(+([\w|]+)\)\\\.py", " ".join(patterns)
-    )
+    groups = re.findall(r"handler/\(\?:\\w\+/\)\*\(+([\w|]+)\)\\\.py", " ".join(patterns))
     names = {name for group in groups for name in group.split("|")}
-    there = {
-        path.stem for path in Path(offpath.__file__).parent.glob("handler/**/*.py")
-    }
+    there = {path.stem for path in Path(offpath.__file__).parent.glob("handler/**/*.py")}
     assert len(names) > 8 and names <= there

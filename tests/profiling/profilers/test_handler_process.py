@@ -132,9 +132,7 @@ def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path)
     load(process, folder, "stages", file=trace)
     process.run(1)
     process.finish()
-    names = [
-        event.get("name") for event in json.loads(trace.read_text())["traceEvents"]
-    ]
+    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
     assert names.count("postprocess") == names.count("write_audit") / BATCH_SIZE == 3
 
 
@@ -142,17 +140,13 @@ def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path)
     ("class_name", "said"),
     [
         pytest.param("Raising", "raised in handle: ValueError: planted", id="raises"),
-        pytest.param(
-            "Short", "answered 3 requests with 1 replies", id="forgets-a-reply"
-        ),
+        pytest.param("Short", "answered 3 requests with 1 replies", id="forgets-a-reply"),
         pytest.param("Refusing", "refused 1 images of the warm-up", id="refuses"),
         pytest.param("Absent", "found: Planted, Raising, Short", id="class-missing"),
         pytest.param("NoHandler", "no method handle", id="no-handler"),
     ],
 )
-def test_a_handler_that_cannot_be_profiled_is_an_error(
-    process, folder, class_name, said
-):
+def test_a_handler_that_cannot_be_profiled_is_an_error(process, folder, class_name, said):
     with pytest.raises(ExpectedError, match=said):
         load(process, folder, "stages", class_name)
 

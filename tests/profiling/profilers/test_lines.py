@@ -18,9 +18,7 @@ DRIVER = "offpath.profiling.profilers.handler_driver"
 
 def choose(handler: type, *named: str) -> list[str]:
     instance = handler()
-    loaded = LoadedHandler(
-        instance.handle, None, instance, sys.modules[handler.__module__]
-    )
+    loaded = LoadedHandler(instance.handle, None, instance, sys.modules[handler.__module__])
     functions = choose_functions(loaded, list(named))
     return [function.__qualname__ for function in functions]
 
@@ -35,9 +33,7 @@ def test_the_stock_handlers_stages_are_found_inside_torchserves_decorator():
 
 def test_ours_are_the_functions_of_the_request_path():
     names = choose(OffpathClassifier)
-    assert {"OffpathClassifier.handle", "Pipeline.preprocess", "decode_image"} <= set(
-        names
-    )
+    assert {"OffpathClassifier.handle", "Pipeline.preprocess", "decode_image"} <= set(names)
     assert "OffpathClassifier.initialize" not in names
 
 

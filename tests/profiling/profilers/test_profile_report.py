@@ -28,9 +28,7 @@ def show(run: Run) -> str:
 
 
 def find_cells(shown: str, first: str) -> list[str]:
-    return next(
-        line.split() for line in shown.splitlines() if line.split()[:1] == [first]
-    )
+    return next(line.split() for line in shown.splitlines() if line.split()[:1] == [first])
 
 
 def find_charts(run: Run, kind: type) -> list:
@@ -84,9 +82,7 @@ def test_the_waterfall_shows_the_batch_nearest_the_median():
 
 
 def test_device_times_have_a_column_where_they_were_taken():
-    batch = BatchSample(
-        8, 0.02, {"inference": 0.01, "decode": 0.01}, {"inference": 8e-3}
-    )
+    batch = BatchSample(8, 0.02, {"inference": 0.01, "decode": 0.01}, {"inference": 8e-3})
     shown = show(add_handler(make_run(), batches=[batch] * 4))
     assert find_cells(shown, "inference")[5] == "8.00"
     assert "device" in shown
@@ -139,9 +135,7 @@ def test_a_gpus_readings_are_summed_up():
 
 
 def test_the_report_fits_80_columns_without_cutting_a_figure(both):
-    functions = [
-        make_function("a_rather_long_function_name_of_somebody", "serialise", 2.0)
-    ]
+    functions = [make_function("a_rather_long_function_name_of_somebody", "serialise", 2.0)]
     lines = [make_line(7, 1.0, "    time.sleep(0.01)  # " + "why " * 40)]
     add_handler(both, "third", functions=functions, lines=lines)
     for shown in (show(both), show(make_server())):

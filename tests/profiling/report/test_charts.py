@@ -22,9 +22,7 @@ from tests.support.documents import make_charts
 
 def texts_of(svg: str) -> list[str]:
     root = ElementTree.fromstring(svg)
-    return [
-        "".join(e.itertext()).strip() for e in root.iter() if e.tag.endswith("text")
-    ]
+    return ["".join(e.itertext()).strip() for e in root.iter() if e.tag.endswith("text")]
 
 
 def test_a_picture_for_a_readme_brings_its_palette_and_its_dark_mode(

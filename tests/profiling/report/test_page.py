@@ -65,9 +65,7 @@ def test_warnings_of_one_kind_are_one_line_with_the_others_on_demand() -> None:
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_nothing_is_wider_than_the_screen(
-    tmp_path: Path, long_page: str, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen(tmp_path: Path, long_page: str, width: int) -> None:
     browser = find_browser()
     if browser is None:
         pytest.skip("no Chromium is installed")

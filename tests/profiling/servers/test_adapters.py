@@ -52,9 +52,7 @@ def test_a_service_is_told_what_its_adapter_was_set_to(server, start, monkeypatc
     env = server.make_environment(start)
     monkeypatch.setenv(VARIABLE, env[VARIABLE])
     told = ServiceSettings.from_environment()
-    assert told == ServiceSettings(
-        "near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind
-    )
+    assert told == ServiceSettings("near-free", 4321, 5, 1, workers=3, threads=1, kind=server.kind)
     assert server.settings["max_batch_size"] == 5
     assert server.settings["workers"] == 3
     assert env["OMP_NUM_THREADS"] == "1"

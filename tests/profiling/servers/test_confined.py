@@ -13,9 +13,7 @@ from offpath.profiling.servers.server_process import is_ok, start_process
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
 
-pytestmark = pytest.mark.skipif(
-    why_no_namespace() is not None, reason=str(why_no_namespace())
-)
+pytestmark = pytest.mark.skipif(why_no_namespace() is not None, reason=str(why_no_namespace()))
 
 # Listens on all addresses, answers with the body's length, and GET with where it listens.
 SERVER = """
@@ -58,9 +56,7 @@ def test_bodies_of_any_size_pass_over_many_connections(confined):
     url, _, _ = confined
     sizes = [1, 55_000, 1_200_000, 5_000_000] * 8
     with ThreadPoolExecutor(8) as pool, httpx.Client(trust_env=False) as client:
-        replies = list(
-            pool.map(lambda n: client.post(url, content=b"x" * n).text, sizes)
-        )
+        replies = list(pool.map(lambda n: client.post(url, content=b"x" * n).text, sizes))
     assert replies == [str(size) for size in sizes]
 
 

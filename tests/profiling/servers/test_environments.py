@@ -57,9 +57,7 @@ def tiny(cache: Path, wheel: Path) -> Environment:
 
 
 def run(*command: str | Path) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, cwd="/"
-    )
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

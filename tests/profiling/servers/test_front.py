@@ -21,15 +21,11 @@ def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
     assert server.why_not() is None
     server.prepare(tmp_path / "offpath")
     with server.running() as running:
-        answer = httpx.post(
-            running.predict_url, content=jpeg(size=(2048, 1365)), timeout=60
-        )
+        answer = httpx.post(running.predict_url, content=jpeg(size=(2048, 1365)), timeout=60)
         assert answer.status_code == 200
         groups = running.groups()
         names = {
-            psutil.Process(pid).name()
-            for group in ("frontend", "nginx")
-            for pid in groups[group]
+            psutil.Process(pid).name() for group in ("frontend", "nginx") for pid in groups[group]
         }
         assert names == {"java", "nginx"}
         assert len(groups["workers"]) == 2
@@ -46,9 +42,7 @@ def test_hosts_share_the_load_over_https_and_leave_nothing(tmp_path: Path) -> No
     with server.running() as running:
         assert running.predict_url.startswith("https:")
         for _ in range(4):
-            answer = httpx.post(
-                running.predict_url, content=jpeg(), timeout=60, verify=False
-            )
+            answer = httpx.post(running.predict_url, content=jpeg(), timeout=60, verify=False)
             assert answer.status_code == 200
         groups = running.groups()
         names = [psutil.Process(pid).name() for pid in groups["frontend"]]

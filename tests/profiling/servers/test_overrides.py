@@ -43,9 +43,7 @@ def test_keys_of_config_properties_go_over_those_of_the_server(make):
 
 def test_further_java_options_follow_those_that_the_server_has(make):
     shipped = read_properties(find_config())["vmargs"]
-    assert make("a=offpath:vmargs+=-Xmn600m").overrides == {
-        "vmargs": f"{shipped} -Xmn600m"
-    }
+    assert make("a=offpath:vmargs+=-Xmn600m").overrides == {"vmargs": f"{shipped} -Xmn600m"}
     fixed = make("a=torchserve-fixed:vmargs+=-Xmn1g").overrides["vmargs"]
     assert fixed == "-Xms2g -Xmx2g -XX:+UseParallelGC -Xmn1g"
     assert make("a=torchserve-stock:vmargs+=-Xmx1g").overrides == {"vmargs": "-Xmx1g"}
@@ -87,14 +85,10 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
             "no setting 'inference_address'",
             id="the-benchmarks-own",
         ),
-        pytest.param(
-            "a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"
-        ),
+        pytest.param("a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"),
         pytest.param("a=offpath:handler.no=1", "'no'", id="handler"),
         pytest.param("a=offpath:front.no=1", "no setting 'front.no'", id="front"),
-        pytest.param(
-            "a=offpath-direct:front.tls=true", "has no front door", id="no-door"
-        ),
+        pytest.param("a=offpath-direct:front.tls=true", "has no front door", id="no-door"),
         pytest.param("a=offpath:model.batch_size=0", "batchSize is 0", id="value"),
         pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
         pytest.param(
@@ -126,9 +120,7 @@ def test_variants_follow_the_servers_and_have_names_of_their_own(model):
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_started_variant_runs_with_its_settings(make, tmp_path):
-    server = make(
-        "alone=offpath:model.batch_size=1;model.workers=1;vmargs+=-Doffpath.variant=yes"
-    )
+    server = make("alone=offpath:model.batch_size=1;model.workers=1;vmargs+=-Doffpath.variant=yes")
     server.prepare(tmp_path / "alone")
     (archive,) = (tmp_path / "alone").glob("*.mar")
     assert read_mar(archive).model_config["batchSize"] == 1

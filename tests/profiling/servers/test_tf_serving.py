@@ -39,9 +39,7 @@ class Rest(BaseHTTPRequestHandler):
     model: ModelUnderTest
 
     def do_GET(self) -> None:
-        self.reply(
-            200 if self.path == MODEL_PATH else 404, {"model_version_status": []}
-        )
+        self.reply(200 if self.path == MODEL_PATH else 404, {"model_version_status": []})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -86,8 +84,7 @@ def test_running_server_is_called_by_its_model_url(
     photographs = [path.read_bytes() for path in find_sources()[:2]]
     assert server.call.wrap is not None
     checks = [
-        (server.call.wrap(photo), answer)
-        for photo, answer in make_checks(model, photographs)
+        (server.call.wrap(photo), answer) for photo, answer in make_checks(model, photographs)
     ]
 
     assert server.why_not() is None

@@ -111,9 +111,7 @@ def start_with_store(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 def post_three(running: RunningTorchServe) -> None:
     photograph = find_sources()[0].read_bytes()
     for _ in range(3):
-        reply = httpx.post(
-            running.predict_url, content=photograph, trust_env=False, timeout=60
-        )
+        reply = httpx.post(running.predict_url, content=photograph, trust_env=False, timeout=60)
         assert reply.status_code == 200, reply.text
 
 

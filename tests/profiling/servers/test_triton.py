@@ -19,9 +19,7 @@ def model() -> ModelUnderTest:
 
 def make_reply(labels: dict[str, float]) -> bytes:
     """Returns the answer of Triton 2.51 to a raw body."""
-    names = b"".join(
-        struct.pack("<I", len(label.encode())) + label.encode() for label in labels
-    )
+    names = b"".join(struct.pack("<I", len(label.encode())) + label.encode() for label in labels)
     head = (
         '{"model_name":"classifier","model_version":"1","outputs":['
         '{"name":"LABEL","datatype":"BYTES","shape":[1,2],'

@@ -58,9 +58,7 @@ def test_plain_torchserve_shows_what_it_lacks_and_its_worker_says_so_once(
 
 
 def test_a_model_without_ready_workers_is_not_taken_for_another_handlers() -> None:
-    findings = by_subject(
-        list(check_model(replace(STATUS, worker_states=()), None)), "a 1.0"
-    )
+    findings = by_subject(list(check_model(replace(STATUS, worker_states=()), None)), "a 1.0")
     assert findings["workers"].state is State.WRONG and "handler" not in findings
 
 

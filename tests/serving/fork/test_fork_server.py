@@ -60,9 +60,7 @@ def test_workers_share_the_pages_of_torch(server: TorchServe) -> None:
 
 
 @pytest.mark.parametrize("victim", ["worker", "launcher"])
-def test_killed_worker_is_replaced_and_nothing_of_it_stays(
-    server: TorchServe, victim: str
-) -> None:
+def test_killed_worker_is_replaced_and_nothing_of_it_stays(server: TorchServe, victim: str) -> None:
     (worker,), (launcher,) = server.worker_pids(), helpers(server, "fork_launcher.py")
     gone = [psutil.Process(worker), psutil.Process(launcher)]
     os.kill(worker if victim == "worker" else launcher, signal.SIGKILL)
@@ -94,9 +92,7 @@ def test_launcher_without_a_fork_server_runs_plain_python(
     other = tmp_path / "python"
     other.write_text(lines)
     other.chmod(0o700)
-    done = subprocess.run(
-        [other, script, "argument"], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = subprocess.run([other, script, "argument"], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == ["argument", str(tmp_path)]
     assert "starting a plain worker" in done.stderr
 

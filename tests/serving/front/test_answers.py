@@ -20,9 +20,7 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
 ) -> None:
     answers = Answers(tmp_path)
     log, obstacle = tmp_path / ANSWERS, (tmp_path / DOOR_METRICS).with_suffix(".new")
-    log.write_text(
-        "0.010 200 -\n0.010 2000.010 200 -\n.5\n\n0.010.005 200 -\n0.020 404 NotFound\n"
-    )
+    log.write_text("0.010 200 -\n0.010 2000.010 200 -\n.5\n\n0.010.005 200 -\n0.020 404 NotFound\n")
     answers.count(is_ready=True)
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "404")) == (1, 1)
     obstacle.mkdir()

@@ -49,9 +49,7 @@ def start_other_door() -> tuple[subprocess.Popen[str], Path]:
         "folder, _ = make_folder(1); (folder / '0000000001').touch(); "
         "print(folder, flush=True); time.sleep(600)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 

@@ -30,9 +30,7 @@ if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
 
 @pytest.fixture
 def place(tmp_path: Path) -> DoorPlace:
-    return DoorPlace(
-        tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "0123456789abcdef"
-    )
+    return DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "0123456789abcdef")
 
 
 def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:
@@ -86,17 +84,13 @@ def test_only_this_user_can_read_the_configuration(place: DoorPlace) -> None:
 
 def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
     text = make(place, DoorSettings())
-    bodies = [
-        json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)
-    ]
+    bodies = [json.loads(b) for b in re.findall(r"return \d{3} '(\{\"code.*?\})'", text)]
     assert {body["code"] for body in bodies} == set(ERRORS)
     assert all(set(body) == {"code", "type", "message"} for body in bodies)
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_no_log_holds_a_token_or_a_control_character(
-    place: DoorPlace, verbose: bool
-) -> None:
+def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: bool) -> None:
     port = resolve_ports("127.0.0.1", [0])[0]
     settings = DoorSettings(port=port, tokens=place.run / "t", verbose=verbose)
     path = write_config(place, settings, BEHIND, WHEEL, ["s3cret-of-alice00"])
@@ -122,9 +116,7 @@ def test_no_log_holds_a_token_or_a_control_character(
     for log in logs:
         assert not re.search(rb"[\x00-\x08\x0b-\x1f]|s3cret", log.read_bytes())
         assert log.stat().st_mode & 0o777 == 0o640
-    assert (
-        not verbose or b"GET /models" in (place.log / "front-access.log").read_bytes()
-    )
+    assert not verbose or b"GET /models" in (place.log / "front-access.log").read_bytes()
 
 
 def connect(port: int) -> socket.socket | None:
@@ -172,16 +164,12 @@ def test_error_for_a_bad_token_names_its_line_and_hides_its_text(
     assert "short" not in str(caught.value)
 
 
-def test_an_old_nginx_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "nginx"
     old.write_text("#!/bin/sh\necho 'nginx version: nginx/1.18.0' >&2\n")
     old.chmod(0o755)
     monkeypatch.setenv("OFFPATH_NGINX", str(old))
-    with pytest.raises(
-        ExpectedError, match=r"1\.22\.0 or newer.*not installed.*\[front\]"
-    ):
+    with pytest.raises(ExpectedError, match=r"1\.22\.0 or newer.*not installed.*\[front\]"):
         find_nginx()
 
 

@@ -60,9 +60,7 @@ def test_internal_headers_of_a_client_are_ignored(
                 "describe": "True",
                 "explain": "True",
             }
-            answer = httpx.post(
-                door.url + PATH, content=body, headers=sent, trust_env=False
-            )
+            answer = httpx.post(door.url + PATH, content=body, headers=sent, trust_env=False)
             assert answer.status_code == 415, answer.text
             assert answer.headers["x-request-id"] != "my-id"
     finally:

@@ -46,12 +46,8 @@ def test_every_format_is_answered_espresso(http: httpx.Client, name: str) -> Non
     assert top_label(http.put(PATH, content=accepted()[name])) == "espresso"
 
 
-@pytest.mark.parametrize(
-    "body", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")]
-)
-def test_every_way_of_sending_has_the_same_answer(
-    http: httpx.Client, body: bytes
-) -> None:
+@pytest.mark.parametrize("body", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large")])
+def test_every_way_of_sending_has_the_same_answer(http: httpx.Client, body: bytes) -> None:
     text = base64.b64encode(body).decode()
     form = {"content-type": "application/x-www-form-urlencoded"}
     answers = {
@@ -141,9 +137,7 @@ def test_ping_tells_that_workers_are_ready(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "Healthy"})
 
 
-def test_metrics_are_served_at_their_address(
-    door: FrontProcess, http: httpx.Client
-) -> None:
+def test_metrics_are_served_at_their_address(door: FrontProcess, http: httpx.Client) -> None:
     assert http.post(PATH, content=bytes(33 << 20)).status_code == 413
     # Prometheus asks for these, and would get TorchServe's end mark in the middle.
     headers = {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"}
@@ -171,9 +165,7 @@ def test_a_late_request_gets_504_and_the_door_says_when_it_came(
     eventually(lambda: read_counts(door.metrics_url)["504", ""] == before + 2)
 
 
-def test_the_time_of_every_answer_is_counted(
-    door: FrontProcess, http: httpx.Client
-) -> None:
+def test_the_time_of_every_answer_is_counted(door: FrontProcess, http: httpx.Client) -> None:
     http.post(PATH, content=SMALL)
     name = "_request_seconds_bucket_total"
 
@@ -192,18 +184,14 @@ def test_the_time_of_every_answer_is_counted(
     eventually(count_all)
 
 
-def test_bodies_are_removed_after_the_answer(
-    door: FrontProcess, http: httpx.Client
-) -> None:
+def test_bodies_are_removed_after_the_answer(door: FrontProcess, http: httpx.Client) -> None:
     assert top_label(http.post(PATH, content=LARGE)) == "espresso"
     eventually(lambda: not list(door.bodies.iterdir()))
     assert door.bodies.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_worker_opens_nothing_but_bodies(
-    door: FrontProcess, http: httpx.Client
-) -> None:
+def test_a_worker_opens_nothing_but_bodies(door: FrontProcess, http: httpx.Client) -> None:
     for _ in range(20):
         http.post(PATH, content=LARGE)
     with traced(door.python_workers()) as calls:

@@ -46,9 +46,7 @@ COLOURS = {"red", "green", "blue"}
 
 
 @pytest.fixture(scope="module")
-def door(
-    model_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FrontProcess]:
+def door(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
     folder = tmp_path_factory.mktemp("front-log")
     with logged(front, model_store, folder, "near-free", "--invocations") as running:
         yield running
@@ -83,9 +81,7 @@ def answer_some(seen: Seen, more: int = 20) -> None:
     eventually(lambda: len(seen.answered) >= before + more)
 
 
-def run_kill_round(
-    door: FrontProcess, kill_one: Callable[[FrontProcess], None]
-) -> Seen:
+def run_kill_round(door: FrontProcess, kill_one: Callable[[FrontProcess], None]) -> Seen:
     """Kills a process under load, and waits until all is well again."""
     with door.load(PATH, BODIES) as seen:
         answer_some(seen)

@@ -161,9 +161,7 @@ def test_addresses_of_one_ipv6_network_are_one_client(
             ("2001:db8:a0a:a0a::1", "2001:db8:a0a:a0a::a0a", "2001:db8:a0a:a0b::1"),
             ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
         ):
-            waiting = Upload(
-                door, "127.0.0.1", "Content-Length: 9", f"X-Address: {one}"
-            )
+            waiting = Upload(door, "127.0.0.1", "Content-Length: 9", f"X-Address: {one}")
             assert waiting.is_waiting()
             for address, status in ((same, 429), (other, 200)):
                 asked = Upload(door, "127.0.0.1", SMALL, f"X-Address: {address}")

@@ -80,19 +80,14 @@ def test_http_1_and_2_are_served(door: FrontProcess, files: Path, version: str) 
         capture_output=True,
         text=True,
     )
-    assert (
-        done.stdout
-        == f"{len(BODY)} {version.removeprefix('--http').removesuffix('.0')}"
-    )
+    assert done.stdout == f"{len(BODY)} {version.removeprefix('--http').removesuffix('.0')}"
 
 
 @pytest.mark.parametrize(
     "token",
     ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD],
 )
-def test_request_without_a_valid_token_is_refused(
-    http: httpx.Client, token: str
-) -> None:
+def test_request_without_a_valid_token_is_refused(http: httpx.Client, token: str) -> None:
     refused = post(http, Authorization=token)
     assert (refused.status_code, refused.json()["type"]) == (401, "Unauthorized")
     assert refused.headers["www-authenticate"] == "Bearer"
@@ -102,9 +97,7 @@ def test_ping_needs_no_token(http: httpx.Client) -> None:
     assert http.get("/ping", headers={"Authorization": ""}).status_code == 200
 
 
-def test_the_only_model_is_found_with_a_token(
-    door: FrontProcess, http: httpx.Client
-) -> None:
+def test_the_only_model_is_found_with_a_token(door: FrontProcess, http: httpx.Client) -> None:
     assert http.get("/models").json() == {"models": [{"modelName": "echo"}]}
     assert http.get("/openapi.json").json()["openapi"] == "3.1.0"
     for path in ("/models", "/openapi.json"):

@@ -77,9 +77,7 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 
 
 @pytest.mark.parametrize("status", [0, 502, 503])
-def test_request_that_one_host_did_not_answer_goes_to_another(
-    hosts: Hosts, status: int
-) -> None:
+def test_request_that_one_host_did_not_answer_goes_to_another(hosts: Hosts, status: int) -> None:
     failing, other = hosts.both
     failing.status = status
     other.headers = {"x-request-id": OWN_ID}
@@ -194,9 +192,7 @@ def test_headers_that_a_host_receives(hosts: Hosts) -> None:
     assert headers["authorization"] == "Bearer a" and "describe" not in headers
     assert headers["x-offpath-front"] == FRONT_KEY
     # The door's own id, as nobody has allowed the client's; what follows the ~ is the attempt's.
-    assert (
-        headers["x-request-id"].endswith("~") and OWN_ID not in headers["x-request-id"]
-    )
+    assert headers["x-request-id"].endswith("~") and OWN_ID not in headers["x-request-id"]
 
 
 @pytest.mark.parametrize("host", ["nonsense", "a:0", "http://a:80", "a b:80", "a:80;"])

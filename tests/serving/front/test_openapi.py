@@ -41,9 +41,9 @@ def test_the_description_is_valid_and_names_the_version() -> None:
 
 def test_every_error_of_the_door_and_the_handler_is_described() -> None:
     descriptions = {
-        int(status): DOCUMENT["components"]["responses"][
-            response["$ref"].rpartition("/")[2]
-        ]["description"]
+        int(status): DOCUMENT["components"]["responses"][response["$ref"].rpartition("/")[2]][
+            "description"
+        ]
         for path in DOCUMENT["paths"].values()
         for operation in path.values()
         if "responses" in operation
@@ -64,9 +64,7 @@ def test_every_error_of_the_door_and_the_handler_is_described() -> None:
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("run", FRONTS.values(), ids=FRONTS)
-def test_a_server_answers_as_described(
-    run: Any, model_store: Path, tmp_path: Path
-) -> None:
+def test_a_server_answers_as_described(run: Any, model_store: Path, tmp_path: Path) -> None:
     (store := tmp_path / "store").mkdir()
     shutil.copy(model_store / "near-free.mar", store)
     (tokens := tmp_path / "tokens").write_text(TOKEN)

@@ -69,9 +69,7 @@ def test_request_whose_command_was_interrupted_disturbs_nobody(
     assert patient.result(30) is None
 
 
-def test_requests_of_a_door_that_ends_fail(
-    requests: ReloadRequests, folder: Path
-) -> None:
+def test_requests_of_a_door_that_ends_fail(requests: ReloadRequests, folder: Path) -> None:
     began = ask(requests, folder)
     requests.begin()
     waiting = ask(requests, folder)

@@ -257,18 +257,14 @@ class TestDoor:
         assert 10 <= len(canary) <= 38  # 24 of 60, four standard deviations
         assert split.predict(path="/1.0", user=min(canary)) == "1.0"
         assert split.predict(path="/2.0", user=min(set(users) - canary)) == "2.0"
-        assert split.change("defects=2.0:70%").stdout.startswith(
-            "canary: defects=2.0:70%"
-        )
+        assert split.change("defects=2.0:70%").stdout.startswith("canary: defects=2.0:70%")
         more = {user for user in users if split.predict(user=user) == "2.0"}
         assert canary < more < set(users)
         # Without the header, the address decides.
         assert len({split.predict() for _ in range(10)}) == 1
         eventually(lambda: set(split.records()) >= set(split.answered))
 
-    def test_wrong_changes_are_refused_and_change_nothing(
-        self, split: SplitDoor
-    ) -> None:
+    def test_wrong_changes_are_refused_and_change_nothing(self, split: SplitDoor) -> None:
         for arguments, said in (
             (["defects=3.0:5%"], "defects 3.0 is not served"),
             (["defects=1.0:5%"], "its archive comes first"),
@@ -300,9 +296,7 @@ class TestDoor:
         one = split.answered[-1]
         eventually(lambda: split.records(one)[one] == BOTH)
 
-    def test_a_shadow_that_hangs_and_is_full_holds_no_answer(
-        self, split: SplitDoor
-    ) -> None:
+    def test_a_shadow_that_hangs_and_is_full_holds_no_answer(self, split: SplitDoor) -> None:
         """More clients than copies may wait; each delay is shorter than the copies' time-out."""
         eventually(split.gets_copies)
         before = count_slow(split.door.metrics_url)
@@ -319,9 +313,7 @@ class TestDoor:
             assert split.door.is_healthy()
         split.check_load(seen)
 
-    def test_killed_shadows_are_not_noticed_and_come_back(
-        self, split: SplitDoor
-    ) -> None:
+    def test_killed_shadows_are_not_noticed_and_come_back(self, split: SplitDoor) -> None:
         with load(split.url, BODIES, clients=4, pause_s=0.02) as seen:
             for _ in range(3):
                 for pid in split.shadow_workers():

@@ -25,9 +25,7 @@ MOST_DESCRIPTORS = 300
 
 
 @pytest.fixture(scope="module")
-def ready(
-    model_store: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict]:
+def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
     """Starts the server at a soft limit of 128 descriptors; yields its READY event."""
     log = tmp_path_factory.mktemp("connections") / "log"
     process = subprocess.Popen(
@@ -39,9 +37,7 @@ def ready(
         stdout=subprocess.PIPE,
         stderr=open(log, "wb"),
         text=True,
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)
-        ),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)),
     )
     try:
         yield json.loads(process.stdout.readline()) | {"pid": process.pid}

@@ -220,9 +220,7 @@ def test_paths(door: GranianProcess, method: str, path: str, status: int) -> Non
     ],
     ids=lambda check: check.__name__.removeprefix("test_"),
 )
-def test_hostile_clients(
-    door: GranianProcess, check: Callable[[GranianProcess], None]
-) -> None:
+def test_hostile_clients(door: GranianProcess, check: Callable[[GranianProcess], None]) -> None:
     check(door)
 
 
@@ -316,9 +314,7 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
         eventually(lambda: read_metrics(door)["offpath_sick_workers_total"] > sick)
 
 
-def test_a_request_that_waited_too_long_gets_504(
-    door: GranianProcess, flag: Path, say
-) -> None:
+def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Path, say) -> None:
     url, body = f"{door.url}/predictions/tricky/2.0", jpeg(size=(2048, 1365))
 
     def send(headers: dict[str, str]) -> httpx.Response:
@@ -355,9 +351,7 @@ def test_metrics_have_torchserves_names_and_count_what_was_answered(
     now = read_metrics(door)
     assert now["Requests2XX"] >= requests["Requests2XX"] + 5
     assert now["Requests4XX"] >= requests.get("Requests4XX", 0) + 1
-    assert grown("ts_inference_latency_microseconds") > grown(
-        "ts_queue_latency_microseconds"
-    )
+    assert grown("ts_inference_latency_microseconds") > grown("ts_queue_latency_microseconds")
     assert grown("offpath_stage_seconds_total") > 0
     assert read_metrics(door)["WorkerLoadTime"] > 0
 
@@ -546,9 +540,7 @@ def check_kept_connections(url: str, workers: list[int]) -> None:
             time.sleep(1)
             assert clients[0].sock is kept
             sent = [lone, *(pool.submit(send, client) for client in clients[1:])]
-            eventually(
-                lambda: 2 <= sum(has_connection(workers[1], c) for c in clients) <= 4
-            )
+            eventually(lambda: 2 <= sum(has_connection(workers[1], c) for c in clients) <= 4)
         finally:
             stopped.set()
     for one in sent:

@@ -30,9 +30,7 @@ def batch(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def read_rows(folder: Path) -> dict[str, dict]:
-    lines = [
-        line for path in sorted(folder.glob("part-*.jsonl")) for line in path.open("rb")
-    ]
+    lines = [line for path in sorted(folder.glob("part-*.jsonl")) for line in path.open("rb")]
     rows = {row["input"]: row for row in map(json.loads, lines)}
     assert len(rows) == len(lines)
     return rows
@@ -132,9 +130,7 @@ def test_an_objects_key_may_hold_any_character() -> None:
         pytest.param(b"[1]", (None, None), id="custom-list"),
     ],
 )
-def test_a_row_has_the_best_label_where_the_answer_has_one(
-    body: bytes, label: tuple
-) -> None:
+def test_a_row_has_the_best_label_where_the_answer_has_one(body: bytes, label: tuple) -> None:
     row = json.loads(make_row("a", 200, body))
     assert (row["label"], row["score"], row["answer"]) == (*label, json.loads(body))
 

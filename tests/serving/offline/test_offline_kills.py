@@ -92,10 +92,7 @@ def test_ten_kills_lose_and_double_no_picture(
         process = run(outputs[-1])
         # Some kills come while the model is loaded, the others after some parts.
         wanted = count_parts(bucket, outputs[-1]) + chance.randrange(6)
-        eventually(
-            lambda: process.poll() is not None
-            or count_parts(bucket, outputs[-1]) >= wanted
-        )
+        eventually(lambda: process.poll() is not None or count_parts(bucket, outputs[-1]) >= wanted)
         time.sleep(chance.uniform(0, 1))  # A part may be half written.
         family = [process, *process.children(recursive=True)]
         if process.poll() is not None:
@@ -136,9 +133,7 @@ def compare(bucket: Bucket, output: str, folder: Path) -> None:
     counts = Counter(name for (name,) in rows.project("input").fetchall())
     asked = {f"s3://{bucket.name}/{k}" for k in bucket.keys() if k.startswith("in/")}
     assert counts == dict.fromkeys(asked, 1) and len(asked) == PICTURES
-    assert rows.filter("status <> 200").project("error").fetchall() == [
-        ("UnsupportedFormat",)
-    ]
+    assert rows.filter("status <> 200").project("error").fetchall() == [("UnsupportedFormat",)]
 
 
 def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_another(
@@ -148,9 +143,7 @@ def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_a
     place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", str(output))
     url = ("--endpoint-url", server.endpoint_url, "--json", "--max-errors", "1")
     process = start(server, *place, *url)
-    eventually(
-        lambda: process.poll() is not None or len(list(output.glob("part-*"))) >= 3
-    )
+    eventually(lambda: process.poll() is not None or len(list(output.glob("part-*"))) >= 3)
     assert process.poll() is None, process.communicate()
     process.suspend()  # or it could end before the second one asks
     second = start(server, *place, *url)

@@ -80,9 +80,7 @@ def kill_after_start(script: str, argument: object) -> list[str]:
 
 def are_gone(pids: list[int]) -> bool:
     # A zombie is gone, too: in a container nobody may be there to wait for it.
-    return not any(
-        psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids
-    )
+    return not any(psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids)
 
 
 def test_a_session_is_ended_although_its_members_ignore_sigterm(

@@ -27,9 +27,7 @@ def connections(
     """Opens three connections and yields the client's and the server's end of each."""
     with ExitStack() as stack:
         family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
-        listener = stack.enter_context(
-            socket.create_server((request.param, 0), family=family)
-        )
+        listener = stack.enter_context(socket.create_server((request.param, 0), family=family))
         pairs = []
         for _ in range(3):
             client = socket.create_connection(listener.getsockname()[:2])

@@ -34,14 +34,10 @@ def test_archive_without_yaml_has_nothing_to_compare() -> None:
         pytest.param({"batchSize": "4"}, "batchSize", "whole numbers", id="text"),
         pytest.param({"batchSize": 8}, "batchSize", "management API", id="registered"),
         pytest.param({"maxWorkers": 2}, "maxWorkers", "scaled", id="scaled"),
-        pytest.param(
-            {"minWorkers": 2}, "minWorkers", "only together", id="min-over-max"
-        ),
+        pytest.param({"minWorkers": 2}, "minWorkers", "only together", id="min-over-max"),
     ],
 )
-def test_difference_names_its_likely_cause(
-    changes: dict, setting: str, cause: str
-) -> None:
+def test_difference_names_its_likely_cause(changes: dict, setting: str, cause: str) -> None:
     archive = make_archive({**MODEL_CONFIG, **changes})
     (difference,) = find_differences(archive, STATUS)
     assert difference.subject == setting

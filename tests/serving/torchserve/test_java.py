@@ -22,18 +22,14 @@ def write_java(folder: Path, version: str) -> Path:
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
     home = write_java(tmp_path / "home", "17.0.15")
     on_path = write_java(tmp_path / "path", "21.0.1")
-    found = find_java(
-        {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    )
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
     assert (found.executable, found.major, found.source) == (home, 17, "JAVA_HOME")
 
 
 def test_too_old_java_is_skipped(tmp_path: Path) -> None:
     write_java(tmp_path / "home", "1.8.0_402")
     on_path = write_java(tmp_path / "path", "11.0.2")
-    found = find_java(
-        {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    )
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
     assert found.executable == on_path
 
 

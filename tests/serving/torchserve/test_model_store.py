@@ -73,9 +73,7 @@ def test_missing_and_ambiguous_archives_are_named(
 def test_equal_file_names_of_different_folders_are_two_versions_of_a_model(
     store: Path, links: Path, tmp_path: Path
 ) -> None:
-    others = [
-        write_mar(tmp_path / name, "one", version=name) for name in ("2.0", "3.0")
-    ]
+    others = [write_mar(tmp_path / name, "one", version=name) for name in ("2.0", "3.0")]
     wanted = ("one", *map(str, others), str(others[0]))
     for _ in range(2):  # a reload asks again
         folder, found = find_models(store, wanted, links)

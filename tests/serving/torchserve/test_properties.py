@@ -25,9 +25,7 @@ def test_backslash_continues_a_line() -> None:
 def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.properties"
     path.write_text("a=1\nbatch_size 8\n")
-    with pytest.raises(
-        ExpectedError, match=r"config.properties, line 2: 'batch_size 8'"
-    ):
+    with pytest.raises(ExpectedError, match=r"config.properties, line 2: 'batch_size 8'"):
         read_properties(path)
 
 

@@ -35,9 +35,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
 
 
 @pytest.fixture(scope="module")
-def guarded(
-    tmp_path_factory: pytest.TempPathFactory, closed: TorchServe
-) -> Iterator[TorchServe]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iterator[TorchServe]:
     """Starts a second server, with token authorization and a log line per request.
 
     When it is stopped nothing of it is left, and the first server still answers.
@@ -81,9 +79,7 @@ def test_two_servers_run_side_by_side(closed: TorchServe, guarded: TorchServe) -
 @pytest.mark.parametrize(
     "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"]
 )
-def test_grpc_is_closed_unless_it_is_asked_for(
-    closed: TorchServe, version: ssl.TLSVersion
-) -> None:
+def test_grpc_is_closed_unless_it_is_asked_for(closed: TorchServe, version: ssl.TLSVersion) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = context.maximum_version = version

@@ -73,9 +73,7 @@ def test_an_attempt_with_its_traceback_comes_before_one_without() -> None:
 
 
 def test_layout_as_torchserve_ships_it_is_understood() -> None:
-    line = parse_line(
-        f"{TIME} [WARN ] W-9000-echo_1.0-stderr org.pytorch.serve.wlm.X - spoke - up"
-    )
+    line = parse_line(f"{TIME} [WARN ] W-9000-echo_1.0-stderr org.pytorch.serve.wlm.X - spoke - up")
     assert (line.level, line.worker, line.message) == (
         "WARN",
         "W-9000-echo_1.0",
@@ -114,9 +112,7 @@ def test_lines_about_clients_never_explain_the_servers_end() -> None:
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\r", "\x00", "\x85", "\x9b", "\x7f"])
-def test_control_characters_of_a_log_reach_no_terminal(
-    tmp_path: Path, character: str
-) -> None:
+def test_control_characters_of_a_log_reach_no_terminal(tmp_path: Path, character: str) -> None:
     path = tmp_path / "torchserve.log"
     path.write_text(f"a{character}[2Jb\nc\n", encoding="utf-8", newline="")
     lines = [line.message for line in read_log(path)]

@@ -50,9 +50,7 @@ def make_changed(name: str, added: torch.Tensor) -> Small:
 
 
 def settings(**values: object) -> HandlerConfig:
-    return HandlerConfig.from_mapping(
-        {"image_size": SIZE, "resize_size": SIZE, **values}, {}
-    )
+    return HandlerConfig.from_mapping({"image_size": SIZE, "resize_size": SIZE, **values}, {})
 
 
 def choose_from(folder: Path | None, **values: object) -> Choice:
@@ -225,9 +223,7 @@ def test_an_engine_without_the_processors_own_precision_runs_in_fp32(
         choose_from(folder, engine="onnxruntime")
 
 
-def test_int8_without_a_graph_is_logged(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_int8_without_a_graph_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     choice = choose_from(folder, precision="int8")
     assert choice.engine.name == "eager"
     assert "model.int8.xml" in caplog.text

@@ -20,16 +20,12 @@ from offpath.handler.model.engines.onnx_runtime import CUDA, TENSORRT
 CONFIG = HandlerConfig.from_mapping({"image_size": 64}, environ={})
 
 
-@pytest.mark.parametrize(
-    ("device", "index"), [("cuda", -1), ("cuda:0", 0), ("cuda:1", 1)]
-)
+@pytest.mark.parametrize(("device", "index"), [("cuda", -1), ("cuda:0", 0), ("cuda:1", 1)])
 def test_compiled_loads_on_its_device_and_can_be_captured(
     device: str, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        torch._C._aoti, "AOTIModelPackageLoader", lambda *args: loaded.append(args)
-    )
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", lambda *args: loaded.append(args))
     path = tmp_path / "model.fp16.pt2"
     path.touch()
     CompiledEngine(tmp_path, "fp16", torch.device(device))
