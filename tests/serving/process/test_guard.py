@@ -73,7 +73,8 @@ def kill_after_start(script: str, argument: object) -> list[str]:
     )
     words = process.stdout.readline().split()
     process.kill()
-    process.communicate()
+    process.stdout.close()  # what is left behind may keep its other end open
+    process.wait()
     assert process.returncode == -signal.SIGKILL
     return words
 
