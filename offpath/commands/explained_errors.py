@@ -17,7 +17,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("xxhash", "safetensors"),
     ),
     "s3": ("aiobotocore", "boto3", "botocore", "zstandard"),
-    "granian": ("aiohttp", "granian", "uvloop"),
+    "granian": ("granian", "uvloop"),
     "openvino": ("openvino",),
     "onnxruntime": ("onnx", "onnxruntime", "onnxscript"),
     "int8": ("nncf",),

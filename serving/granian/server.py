@@ -13,7 +13,7 @@ from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
-from offpath.handler.errors import MissingPackage
+from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.reports import Reports
 from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
@@ -90,6 +90,11 @@ class GranianServer(TorchServe):
         if not (is_installed("granian") and is_installed("uvloop")):
             raise MissingPackage("Granian", "granian")
         self._models = plan_models(self.archives)
+        if not self.settings.unix_sockets and len(self._models) > 1:
+            raise WrongOption(
+                f"{len(self._models)} archives on Granian need the front door, which chooses the "
+                "worker by the path; use --front, or serve one archive"
+            )
         folder, _ = self._make_folders()
         self._ports = choose_ports(self.settings)
         reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,22 +127,17 @@ class GranianServer(TorchServe):
         properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
         slots: list[dict[str, Any]] = []
         port = [settings.host, self.ports.inference]
-        # Without a door the path chooses the worker of one of several models in a process of ours.
-        is_routed = not settings.unix_sockets and len(self._models) > 1
         for model in self._models:
             unpacked = folder / f"model-{model.first_slot}"
             unpack_mar(read_mar(Path(model.archive)), unpacked)
             for number in model.slots:
-                has_socket = settings.unix_sockets or is_routed
                 own = {
                     "number": number,
                     "folder": str(unpacked),
-                    "listen": str(folder / name_socket(number)) if has_socket else port,
+                    "listen": str(folder / name_socket(number)) if settings.unix_sockets else port,
                     "queue": model.share_queue(int(properties["job_queue_size"])),
                 }
                 slots.append({**asdict(model), **own})
-        if is_routed:
-            slots.append({"number": len(slots), "name": "router", "listen": port})
         plan = {
             "slots": slots,
             "has_door": settings.unix_sockets,

@@ -85,7 +85,6 @@ class Supervisor:
 
     def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
         self._slots = [Slot(one) for one in plan["slots"]]
-        self._has_door = plan["has_door"]
         self._reports = reports
         self.means = share_means(len(self._slots))
         self._selector = selectors.DefaultSelector()
@@ -146,9 +145,8 @@ class Supervisor:
         number = slot.plan["number"]
         if slot.quick_ends == 0 or math.isfinite(self.means[number]):
             return slot
-        # The router would use its connections to the other worker for good.
         others = self._slots[number + 1 :] + self._slots[:number]
-        for other in others if self._has_door else ():
+        for other in others:
             is_ready = math.isfinite(self.means[other.plan["number"]])
             if is_ready and other.plan["folder"] == slot.plan["folder"]:
                 return other
@@ -166,8 +164,6 @@ class Supervisor:
         slot.pid, slot.start_s = 0, time.monotonic() + pause_s
         self.means[slot.plan["number"]] = math.inf
         if self._is_ending:
-            if is_router(slot):
-                self._end()
             return
         if pause_s and slot.listener is not None and not slot.has_path:
             # It is not coming back soon: its requests are refused, so that others get them.
@@ -187,19 +183,12 @@ class Supervisor:
 
     def _end(self, *_: object) -> None:
         self._is_ending = True
-        # What the router has is for the workers, which end after it.
-        routers = [slot for slot in self._slots if is_router(slot) and slot.pid]
-        for slot in routers or self._slots:
+        for slot in self._slots:
             if slot.listener is not None:
                 slot.listener.close()
             if slot.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(slot.pid, signal.SIGTERM)
-
-
-def is_router(slot: Slot) -> bool:
-    """Tells the place of the process that chooses a worker by the path (router.py)."""
-    return "folder" not in slot.plan
 
 
 def open_listener(address: str | list[Any]) -> socket.socket:
@@ -262,13 +251,8 @@ def main(reports: socket.socket) -> None:
     gc.freeze()
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()
-    if slot is None:
-        return
-    if is_router(slot):
-        from offpath.serving.granian.router import run_router
-
-        run_router(plan, slot.plan, slot.listener)
-    run_worker(plan, slot.plan, slot.listener, reports, supervisor.means)
+    if slot is not None:
+        run_worker(plan, slot.plan, slot.listener, reports, supervisor.means)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class App:
                 status, body = (503, body) if self.is_ending else (200, HEALTHY)
         if request_id:
             out.append(("x-request-id", request_id))
-        if scope.http_version != "2" and self._balance.ends_connection():
+        if self._balance.ends_connection():
             out.append(("connection", "close"))
         self._statuses[status // 100] += 1
         proto.response_bytes(status, out, body)

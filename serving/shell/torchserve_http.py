@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Room for the text of a form around the image.
@@ -50,15 +49,6 @@ TOO_SLOW = Refusal(408, "RequestTimeout", "the body took too long to arrive")
 MODEL_GONE = Refusal(503, "ModelGone", "the process of the model ended; send the request again")
 
 
-def list_paths(ends: Sequence[str]) -> dict[str, bool]:
-    """Lists the paths to models, NAME or NAME/VERSION; True where an explanation is asked for."""
-    return {
-        f"/{word}/{end}": word == "explanations"
-        for word in ("predictions", "explanations")
-        for end in ends
-    }
-
-
 class ModelPaths:
     """The paths that lead to one version of a model.
 
@@ -70,7 +60,12 @@ class ModelPaths:
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
         ends = [name] if version is None else [name, f"{name}/{version}"]
-        self._explains = list_paths(ends)
+        # True where an explanation is asked for.
+        self._explains = {
+            f"/{word}/{end}": word == "explanations"
+            for word in ("predictions", "explanations")
+            for end in ends
+        }
         self.max_body_bytes = max_body_bytes
         self.too_large = Refusal(
             413, "PayloadTooLarge", f"at most {max_body_bytes} bytes are accepted"

@@ -38,7 +38,10 @@ from tests.support.photographs import PHOTOGRAPHS, encode
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
-WHY = r"\(model (tricky|another) [12]\.0\) cannot be loaded: ValueError: the weights are of another"
+WHY = (
+    r"\(model (tricky|another|limited) [12]\.0\) cannot be loaded: "
+    "ValueError: the weights are of another"
+)
 BATCH, WORKERS, CLIENTS = 4, 2, 8
 # Between a client's requests while a server starts, which needs a core too.
 PAUSE_S = 0.05
@@ -430,28 +433,16 @@ def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
         assert not door.run.exists() and not door.bodies.exists()
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(["tricky"], id="one-model"),
-        pytest.param(["tricky", "near-free"], id="several", marks=pytest.mark.slow),
-    ],
-)
 def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
-    store: Path, model_store: Path, flag: Path, say, names: list[str]
+    store: Path, flag: Path, say
 ) -> None:
-    is_routed = len(names) > 1
-    archives = {
-        "tricky": store / "tricky.mar",
-        "near-free": model_store / "near-free.mar",
-    }
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
             *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
             # More than the wait for the end, which nothing may delay.
             *("--drain-s", f"{3 * MOST_S:.0f}"),
-            *(str(archives[name]) for name in names),
+            str(store / "tricky.mar"),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -466,8 +457,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
                 return {httpx.post(url, content=jpeg()).status_code for _ in range(8)}
 
             eventually(lambda: statuses() == {200})
-        if not is_routed:
-            check_kept_connections(url, status["worker_pids"])
+        check_kept_connections(url, status["worker_pids"])
+        check_refusals(url)
         with load(url, [jpeg()], clients=CLIENTS) as seen:
             eventually(lambda: len(seen.answered) > 50)
             os.kill(wait_for_batch(flag, say), signal.SIGKILL)
@@ -476,15 +467,8 @@ def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
             count = len(seen.answered)
             eventually(lambda: len(seen.answered) > count + 100)
         assert not seen.refused, seen
-        if is_routed:
-            # The process that has the connections tells the client.
-            assert not seen.broken and set(seen.statuses) == {200, 503}, seen
-            assert seen.statuses[503] <= CLIENTS, seen
-            for name in names:
-                check_paths(ready["inference"], name)
-        else:
-            assert set(seen.statuses) == {200}, seen
-            assert 0 < seen.broken.total() <= CLIENTS, seen
+        assert set(seen.statuses) == {200}, seen
+        assert 0 < seen.broken.total() <= CLIENTS, seen
         with ThreadPoolExecutor(1) as pool:
             late = pool.submit(httpx.post, url, content=jpeg(), timeout=MOST_S)
             wait_for_batch(flag, say)
@@ -561,13 +545,9 @@ def has_connection(worker: int, client: http.client.HTTPConnection) -> bool:
     return False
 
 
-def check_paths(url: str, name: str) -> None:
-    """Asks one of several models on one port."""
-    path, body = f"{url}/predictions/{name}", jpeg()
-    for end in ("", "/1.0"):
-        answer = httpx.post(path + end, files={"data": body}, timeout=30)
-        assert answer.status_code == 200 and answer.headers["x-request-id"]
-        assert "decode;dur=" in answer.headers["server-timing"]
+def check_refusals(path: str) -> None:
+    """Asks a server without a door for what it refuses itself."""
+    body = jpeg()
     too_large = [bytes(1 << 20)] * 33
     refused = {
         404: httpx.post(f"{path}/3.0", content=body),
@@ -578,7 +558,18 @@ def check_paths(url: str, name: str) -> None:
     for status, answer in refused.items():
         assert (answer.status_code, answer.json()["code"]) == (status, status)
     assert httpx.post(path, content=iter(too_large)).status_code == 413
-    assert httpx.get(f"{url}/ping").json() == {"status": "Healthy"}
+
+
+def test_several_archives_without_a_door_are_refused_before_anything_starts(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("subprocess.Popen")
+    options = ["--server", "granian", "--no-front", "--port", "0", "--metrics-port", "0"]
+    with pytest.raises(SystemExit) as ended:
+        run(["serve", *options, f"{store}/tricky.mar", f"{store}/near-free.mar"])
+    output, errors = capsys.readouterr()
+    assert ended.value.code == 2 and not output
+    assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
 
 
 # By default the same at a reload.
