@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
@@ -43,11 +44,14 @@ class Answers:
         for status in (200, 400, 499, 500):
             self._times.add(name_class(status), 0.0, 0)
 
-    def count(self, is_ready: bool) -> bool:
+    def count(
+        self, is_ready: bool, workers: Mapping[tuple[str, str], tuple[int, int]] | None = None
+    ) -> bool:
         """Counts the new answers and writes the page.
 
         Args:
             is_ready: what /ping says.
+            workers: READY and wanted workers, by model and version.
 
         Returns:
             True if nginx must open another log, because this one was large.
@@ -64,6 +68,10 @@ class Answers:
             self._counts[answer] += count
             self._times.add(name_class(int(answer[:3])), float(seconds), count)
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
+        for number, name in enumerate(("ready", "wanted")):
+            for (model, version), counts in (workers or {}).items():
+                labels = f'model="{model}",version="{version}"'
+                page.append(f"offpath_workers_{name}{{{labels}}} {counts[number]}")
         page.append("# TYPE offpath_door_responses_total counter")
         for answer, count in sorted(self._counts.items()):
             status, _, kind = answer.partition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VA
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import Split, check_splits
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
+from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
@@ -127,21 +128,25 @@ def settings_behind(
     )
 
 
-def has_ready_workers(server: TorchServe, shadows: Collection[Split] = ()) -> bool:
-    """Tells whether every model has a READY worker; those of shadows do not count."""
-    ignored = {(shadow.model, shadow.version) for shadow in shadows}
+def describe_models(server: TorchServe) -> list[ModelStatus]:
+    """Returns every version of every model; nothing if the server does not answer."""
     try:
         with server.management() as management:
-            return all(
-                any(
-                    status.ready_workers > 0
-                    for status in management.describe(name)
-                    if (name, status.model_version) not in ignored
-                )
-                for name in server.model_names()
-            )
+            return [status for name in server.model_names() for status in management.describe(name)]
     except ExpectedError:
-        return False
+        return []
+
+
+def has_ready_workers(
+    names: Collection[str], statuses: Sequence[ModelStatus], shadows: Collection[Split] = ()
+) -> bool:
+    """Tells whether every model has a READY worker; those of shadows do not count."""
+    ignored = {(shadow.model, shadow.version) for shadow in shadows}
+    return {
+        status.model_name
+        for status in statuses
+        if status.ready_workers and (status.model_name, status.model_version) not in ignored
+    }.issuperset(names)
 
 
 def count_connections(*sockets: Path) -> int:

@@ -76,6 +76,8 @@ class Door:
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
         self._orphans_at = self._counted_at = 0.0
+        # For /metrics: READY and wanted workers, by model and version.
+        self.workers: dict[tuple[str, str], tuple[int, int]] = {}
 
     @property
     def url(self) -> str:
@@ -226,7 +228,7 @@ class Door:
 
     def _count_answers(self) -> None:
         self._counted_at = time.monotonic()
-        if self._answers.count((self.place.run / READY_FILE).exists()):
+        if self._answers.count((self.place.run / READY_FILE).exists(), self.workers):
             self.nginx.reopen_logs()
 
     def _write(self) -> None:

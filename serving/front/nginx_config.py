@@ -137,8 +137,9 @@ HOSTS = """\
 # Ask the host with the fewest requests. A host that has just started, whose Java code is not yet
 # compiled, then gets only as many as it answers.
 least_conn;
-# After three failures a host is left alone for two seconds; a failed request goes to another host.
-# `backup`: the host's /ping has failed, so it is asked only when no other host can be.
+# A failed request goes to another host. `backup`: the host's /ping has failed, so it is asked only
+# when no other host can be. nginx leaves no host alone after failures (`max_fails=0`): a model that
+# is dead on every host would then cost the other models their requests.
 {servers}
 # Shorter than the 75 s for which a host's own door keeps connections.
 keepalive_timeout 60s;"""
@@ -213,7 +214,7 @@ def fill(template: str, values: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
+def _upstream_values(behind: Behind, run: Path, binary: NginxBinary) -> dict[str, str]:
     """Returns the values that differ between a server on this host and several hosts."""
     times = TIMES.format(keepalive_s=KEEPALIVE_S)
     one = {
@@ -229,8 +230,10 @@ def _upstream_values(behind: Behind, run: Path) -> dict[str, str]:
         return {**one, "upstreams": _format_upstream("torchserve", servers)}
     # nginx needs one server that is no backup: if all are unwell, none is marked.
     spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
+    # An nginx that is not reloaded for /ping has only the failures to go by.
+    most = 0 if binary.has_keepalive_min_timeout else 3
     lines = [
-        f"server {host} max_fails=3 fail_timeout=2s max_conns={behind.queue}"
+        f"server {host} max_fails={most} fail_timeout=2s max_conns={behind.queue}"
         f"{' backup' if host in spare else ''};"
         for host in behind.hosts
     ]
@@ -354,7 +357,7 @@ def _values(
         "errors": _error_lines(behind),
         "key": place.key,
         "answer_timeout_s": str(behind.answer_timeout_s),
-        **_upstream_values(behind, place.run),
+        **_upstream_values(behind, place.run, binary),
         **_split_values(settings, behind, place.run),
     }
     passing = HOSTS_TEMPLATE if behind.hosts else OWN_TEMPLATE

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
     check_successor,
+    describe_models,
     has_ready_workers,
     look_behind,
     settings_behind,
@@ -26,6 +27,7 @@ from offpath.serving.front.rotation import Rotation, Starting
 from offpath.serving.front.splits import check_splits, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
+from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import (
@@ -244,10 +246,23 @@ class OneHostSession:
         if time.monotonic() < self._next_ready_check:
             return
         server = self.rotation.current
-        shadow = self.door.settings.shadow
-        is_ready = server.is_running() and has_ready_workers(server, shadow)
+        statuses = describe_models(server) if server.is_running() else []
+        is_ready = has_ready_workers(server.model_names(), statuses, self.door.settings.shadow)
         self.door.set_ready(is_ready and not self._is_sick())
+        self._count_workers(statuses)
         self._next_ready_check = time.monotonic() + READY_CHECK_S
+
+    def _count_workers(self, statuses: Sequence[ModelStatus]) -> None:
+        """Counts TorchServe's workers for /metrics; Granian counts its own (granian/reports.py)."""
+        if self.door.behind.routes:
+            return
+        names = {(name, archive.model_version) for name, archive in self.rotation.current.archives}
+        # Without an answer no worker is READY, and the same number is wanted.
+        counts = {key: (0, self.door.workers.get(key, (0, 1))[1]) for key in sorted(names)}
+        for status in statuses:
+            key = status.model_name, status.model_version
+            counts[key] = status.ready_workers, status.min_workers
+        self.door.workers = counts
 
     def _is_sick(self) -> bool:
         """Tells whether workers end again and again with a broken model.

@@ -16,10 +16,12 @@ class Answers:
     Attributes:
         status: 0 closes the connection without an answer, -1 leaves it open without one.
         ping: the status of GET /ping; None treats it like every other request.
+        statuses: further statuses, by the path.
     """
 
     status: int = 200
     ping: int | None = 200
+    statuses: dict[str, int] = field(default_factory=dict)
     body: bytes = b'{"cat": 0.75, "dog": 0.25}'
     headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -38,13 +40,14 @@ def answering_server() -> Iterator[Answers]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {key.lower(): value for key, value in self.headers.items()}
             answers.requests.append((self.path, headers, body))
-            if answers.status < 0:
+            status = answers.statuses.get(self.path, answers.status)
+            if status < 0:
                 silence.wait()
                 return
-            if answers.status == 0:
+            if status == 0:
                 self.close_connection = True
                 return
-            self.send_response(answers.status)
+            self.send_response(status)
             self.send_header("content-length", str(len(answers.body)))
             for name, value in answers.headers.items():
                 self.send_header(name, value)

@@ -64,14 +64,12 @@ def test_a_successor_whose_model_has_another_name_is_refused(
 def test_a_shadow_neither_makes_nor_spoils_a_ready_server(
     ready: dict[str, int], is_ready: bool
 ) -> None:
-    server = MagicMock()
-    server.model_names.return_value = ["defects"]
-    management = server.management.return_value.__enter__.return_value
-    management.describe.return_value = [
-        MagicMock(model_version=version, ready_workers=workers)
+    statuses = [
+        MagicMock(model_name="defects", model_version=version, ready_workers=workers)
         for version, workers in ready.items()
     ]
-    assert has_ready_workers(server, [parse_split("defects=2.0:5%")]) is is_ready
+    shadows = [parse_split("defects=2.0:5%")]
+    assert has_ready_workers(["defects"], statuses, shadows) is is_ready
 
 
 def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:

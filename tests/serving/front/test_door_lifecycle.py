@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,20 @@ def test_killed_process_is_replaced_and_leaves_no_body(
     seen = run_kill_round(door, kill_one)
     print(f"{kill_one.__name__}: {seen}")
     assert set(seen.statuses) <= {200, 500, 502, 503}
+
+
+def test_the_workers_of_a_dead_server_are_counted_as_missing(door: FrontProcess) -> None:
+    def read() -> list[str]:
+        """Returns how many are READY and how many are wanted."""
+        page = httpx.get(door.metrics_url, trust_env=False).text
+        line = r'^offpath_workers_(?:ready|wanted){model="near-free",version="1.0"} (\d+)$'
+        return re.findall(line, page, re.MULTILINE)
+
+    ready, wanted = eventually(read)
+    assert ready == wanted != "0"
+    kill_server(door)
+    eventually(lambda: read() == ["0", wanted])
+    eventually(lambda: read() == [wanted, wanted])
 
 
 def processes(door: FrontProcess) -> set[int]:

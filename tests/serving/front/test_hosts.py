@@ -13,7 +13,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.serving.front import answers
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
-from offpath.serving.front.nginx_config import ERRORS, MOST_TRIES
+from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.front.several_hosts import MISSES, SeveralHostsSession
 from offpath.serving.process.ports import resolve_ports
 from offpath.serving.torchserve.session import View
@@ -39,8 +39,8 @@ class Hosts:
         self.session = SeveralHostsSession(FRONT, behind, View())
         self.session.start()
 
-    def post(self, body: bytes = b"picture", **headers: str) -> httpx.Response:
-        url = f"{self.session.door.url}/predictions/m"
+    def post(self, body: bytes = b"picture", model: str = "m", **headers: str) -> httpx.Response:
+        url = f"{self.session.door.url}/predictions/{model}"
         return httpx.post(url, content=body, headers=headers, trust_env=False)
 
     def ping(self) -> int:
@@ -137,22 +137,22 @@ def test_door_counts_its_answers_by_status_and_type(
     eventually(lambda: hosts.count() == expected)
 
 
-def test_client_is_told_that_no_host_answers(hosts: Hosts) -> None:
-    for host in hosts.both:
-        host.status, host.ping = 0, 503
-    told: set[str] = set()
+def test_client_is_told_that_no_host_answers() -> None:
+    gone = tuple(f"127.0.0.1:{port}" for port in resolve_ports("127.0.0.1", [0, 0]))
+    behind = Behind(False, 32 << 20, 60, 50, gone)
+    session = SeveralHostsSession(FRONT, behind, View())
 
-    def tell() -> set[str]:
-        told.add(hosts.post().json()["message"])
-        return told
+    def tell() -> str:
+        url = f"{session.door.url}/predictions/m"
+        return httpx.post(url, content=b"picture", trust_env=False).json()["message"]
 
-    # A host that fails is left alone for two seconds.
-    both = {"all hosts are busy or do not answer; try again later", ERRORS[502][1]}
-    eventually(lambda: tell() == both)
-    hosts.look()
-    told.clear()
-    both = {"no host is ready; try again later", ERRORS[502][1]}
-    eventually(lambda: tell() >= both)
+    try:
+        session.start()
+        eventually(lambda: tell() == "no host is ready; try again later")
+        session.door.change(behind)  # as before the third /ping that fails
+        eventually(lambda: tell() == "all hosts are busy or do not answer; try again later")
+    finally:
+        session.stop()
 
 
 def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
@@ -167,6 +167,16 @@ def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
     hosts.both[1].ping = 200
     hosts.session.look_after()
     eventually(lambda: hosts.ping() == 200)
+
+
+def test_a_model_that_is_dead_on_every_host_costs_another_model_no_request(hosts: Hosts) -> None:
+    for host in hosts.both:
+        host.statuses["/predictions/dead"], host.ping = 503, 503
+    hosts.look()  # no host is well any more
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda model: hosts.post(model=model), ["dead", "m"] * 100))
+    assert Counter(answer.status_code for answer in answers[1::2]) == {200: 100}
+    assert {answer.status_code for answer in answers[::2]} <= {502, 503}
 
 
 def test_a_host_lists_the_models(hosts: Hosts) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -109,3 +112,23 @@ def test_http_2_is_not_spoken_without_the_door(ready: dict) -> None:
     with socket.create_connection((parts.hostname, parts.port)) as connection:
         connection.sendall(preface)
         assert not connection.recv(100).startswith(b"\0")  # a frame of HTTP/2
+
+
+def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
+    model = Path(ready["management"].removeprefix("unix:")).with_name("model-0")
+
+    def ask() -> int | str:
+        """Returns the status of /ping, or the name of what happened instead."""
+        try:
+            return httpx.get(f"{ready['inference']}/ping", timeout=3).status_code
+        except httpx.HTTPError as error:
+            return type(error).__name__
+
+    away = model.rename(model.with_name("away"))
+    for worker in ready["models"][0]["worker_pids"]:
+        os.kill(worker, signal.SIGKILL)
+    eventually(lambda: ask() == "ConnectError")
+    none = r'^offpath_workers_ready{model="near-free",version="1.0",.*} 0$'
+    eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
+    away.rename(model)
+    eventually(lambda: ask() == 200)
