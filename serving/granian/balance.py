@@ -20,7 +20,7 @@ class Balance:
     """Counts the requests of one worker and compares them with others'; used in the event loop.
 
     Args:
-        means: from `share_means`.
+        means: from `share_numbers`.
         own: number of this worker's slot.
         peers: numbers of the other slots with the same port.
         clock: weighs the numbers of requests by how long they lasted.
@@ -76,12 +76,9 @@ class Balance:
         self._surplus = int(max(0.0, mean - least + 0.5) / 2)
 
 
-def share_means(slots: int) -> memoryview[float]:
-    """Makes what forked workers share: the mean number of requests at once, by slot.
-
-    It is infinite for a slot without a READY worker, so that none sends it clients.
-    """
-    means = memoryview(mmap.mmap(-1, 8 * slots)).cast("d")
+def share_numbers(slots: int) -> memoryview[float]:
+    """Makes memory that forked workers share, with one number per slot, infinite at first."""
+    numbers = memoryview(mmap.mmap(-1, 8 * slots)).cast("d")
     for slot in range(slots):
-        means[slot] = math.inf
-    return means
+        numbers[slot] = math.inf
+    return numbers

@@ -5,28 +5,43 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from offpath.serving.granian.series import Key
 from offpath.serving.granian.slots import ServedModel
 
 MOST_REPORT_BYTES = 1 << 18
+# A worker reports once per second. One that has been silent for longer takes no requests.
+SILENT_S = 5.0
 
 
 class Reports:
     """Collects reports in a thread.
 
+    Args:
+        models: the models of the server.
+        host_name: for the metrics' labels.
+        clock: tells how long a worker has been silent.
+
     Attributes:
         failure: `NAME_VERSION` of a model that could not load, and why; None while none failed.
     """
 
-    def __init__(self, models: Sequence[ServedModel], host_name: str) -> None:
-        self._models, self._host_name = models, host_name
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        host_name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._models, self._host_name, self._clock = models, host_name, clock
         self._lock = threading.Lock()
         # Slot -> process id and description of the worker that is READY there.
         self._ready: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        # Slot -> time of its last report.
+        self._heard_s: dict[int, float] = {}
         self._series: dict[Key, float] = {}
         # Model, version and how a worker ended.
         self._ends: Counter[tuple[str, str, str]] = Counter()
@@ -44,6 +59,7 @@ class Reports:
 
     def _take(self, report: dict[str, Any]) -> None:
         slot = report["slot"]
+        self._heard_s[slot] = self._clock()
         if "ready" in report:
             self._ready[slot] = report["pid"], report["ready"]
         elif "ended" in report:
@@ -60,6 +76,11 @@ class Reports:
 
     def _find_models(self, slot: int) -> list[ServedModel]:
         return [one for one in self._models if slot in one.slots]
+
+    def _read_status(self, slot: int) -> str:
+        """Returns the status of a slot's worker, in the words of TorchServe where it has one."""
+        is_silent = self._clock() > self._heard_s[slot] + SILENT_S
+        return "SILENT" if is_silent else "READY"
 
     def _fail(self, slot: int, why: str) -> None:
         models = self._find_models(slot)
@@ -96,15 +117,18 @@ class Reports:
             ]
 
     def _describe(self, model: ServedModel) -> dict[str, Any]:
-        ready = [self._ready[slot] for slot in model.slots if slot in self._ready]
-        described = ready[0][1] if ready else {}
+        ready = {slot: self._ready[slot] for slot in model.slots if slot in self._ready}
+        described = next((one for _, one in ready.values()), {})
         is_gpu = str(described.get("device", "")).startswith("cuda")
         return {
             "modelName": model.name,
             "modelVersion": model.version,
             "modelUrl": model.archive,
             **model.settings,
-            "workers": [{"status": "READY", "pid": pid, "gpu": is_gpu} for pid, _ in ready],
+            "workers": [
+                {"status": self._read_status(slot), "pid": pid, "gpu": is_gpu}
+                for slot, (pid, _) in ready.items()
+            ],
             "customizedMetadata": described,
         }
 
@@ -125,7 +149,8 @@ class Reports:
         """Yields what only the supervisor sees: a worker that does not load reports nothing."""
         for model in self._models:
             labels = ("model", model.name), ("version", model.version)
-            ready = sum(slot in self._ready for slot in model.slots)
+            slots = [slot for slot in model.slots if slot in self._ready]
+            ready = sum(self._read_status(slot) == "READY" for slot in slots)
             yield ("offpath_workers_ready", labels, False), ready
             yield ("offpath_workers_wanted", labels, False), len(model.slots)
         for (name, version, how), count in self._ends.items():

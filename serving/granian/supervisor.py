@@ -30,7 +30,7 @@ from offpath.serving.fork.fork_server import (  # noqa: E402
     end_with_parent,
     import_shared,
 )
-from offpath.serving.granian.balance import share_means  # noqa: E402
+from offpath.serving.granian.balance import share_numbers  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.
 PAUSES_S = (0, 1, 1, 2, 3, 5, 8, 13)
@@ -39,6 +39,8 @@ STABLE_S = 60.0
 LOOK_S = 1.0
 # The same while a path leads to another worker.
 LOOK_SOON_S = 0.02
+# A worker whose event loop does nothing for this many seconds is killed.
+SILENT_S = 10.0
 BACKLOG = 1024
 MOST_MESSAGE_BYTES = 1 << 20
 # Ends a second name of a worker's socket, which always leads to that worker.
@@ -80,13 +82,19 @@ class Supervisor:
     """Starts the workers and looks after them until SIGTERM.
 
     Attributes:
-        means: shared with the workers (balance.py).
+        means: mean number of requests at once, by slot (balance.py). It is infinite for a slot
+            without a READY worker, so that none sends it clients.
+        deadlines: time by `time.monotonic` at which a worker is killed. A worker that is loading
+            has its startupTimeout, and one that is READY moves its deadline every second. It
+            could not end itself by a timer, because a stopped process gets no signal.
     """
 
     def __init__(self, plan: dict[str, Any], reports: socket.socket) -> None:
         self._slots = [Slot(one) for one in plan["slots"]]
         self._reports = reports
-        self.means = share_means(len(self._slots))
+        self.means = share_numbers(len(self._slots))
+        self.deadlines = share_numbers(len(self._slots))
+        self._looked_s = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._is_ending = False
         signal.signal(signal.SIGTERM, self._end)
@@ -99,6 +107,7 @@ class Supervisor:
         """
         while not self._is_ending or any(slot.pid for slot in self._slots):
             if not self._is_ending:
+                self._kill_late()
                 self._lead()
             for slot in self._slots:
                 is_due = not slot.pid and time.monotonic() >= slot.start_s
@@ -109,11 +118,29 @@ class Supervisor:
                 self._bury(key.data, key.fd)
         return None
 
+    def beat(self, number: int) -> None:
+        """Moves the deadline of a READY worker, which calls this in its event loop."""
+        self.deadlines[number] = time.monotonic() + SILENT_S
+
+    def _kill_late(self) -> None:
+        """Kills the workers whose deadline has passed."""
+        now_s = time.monotonic()
+        slept_s, self._looked_s = now_s - self._looked_s, now_s
+        for slot in self._slots:
+            number = slot.plan["number"]
+            if slept_s > 2 * LOOK_S:
+                # The whole machine or container may have been stopped, and workers with it.
+                self.deadlines[number] += slept_s
+            elif slot.pid and now_s > self.deadlines[number]:
+                os.kill(slot.pid, signal.SIGKILL)
+
     def _fork(self, slot: Slot) -> bool:
         """Starts a worker; True in the worker."""
         if slot.listener is None and slot.quick_ends < 2:
             slot.listener = open_listener(slot.plan["listen"])
         slot.began_s = time.monotonic()
+        limit_s = slot.plan["settings"]["startupTimeout"]
+        self.deadlines[slot.plan["number"]] = slot.began_s + limit_s
         # Otherwise a SIGTERM could run this process's handler in the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         supervisor = os.getpid()
@@ -173,7 +200,7 @@ class Supervisor:
         how = f"with exit status {code}"
         if code < 0:
             how = f"by {signal.Signals(-code).name}"
-            if code == -signal.SIGALRM:
+            if time.monotonic() > self.deadlines[slot.plan["number"]]:
                 how = "because it took too long"
         send(self._reports, slot.plan["number"], ended=how)
         log(
@@ -252,7 +279,7 @@ def main(reports: socket.socket) -> None:
     supervisor = Supervisor(plan, reports)
     slot = supervisor.run()
     if slot is not None:
-        run_worker(plan, slot.plan, slot.listener, reports, supervisor.means)
+        run_worker(plan, slot.plan, slot.listener, reports, supervisor)
 
 
 if __name__ == "__main__":

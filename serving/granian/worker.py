@@ -35,7 +35,7 @@ from offpath.handler.request.body_from_front_door import (
 )
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
-from offpath.serving.granian.supervisor import BACKLOG, open_listener, send
+from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
 from offpath.serving.granian.uploads import BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
@@ -97,6 +97,7 @@ class App:
         series: takes the metrics.
         report: sends them to `offpath serve`.
         balance: counts the requests.
+        beat: moves the time at which the supervisor kills this process.
     """
 
     def __init__(
@@ -107,9 +108,10 @@ class App:
         series: Series,
         report: Callable[[Any], bool],
         balance: Balance,
+        beat: Callable[[], None],
     ) -> None:
         self._handler, self._series, self._report = handler, series, report
-        self._balance = balance
+        self._balance, self._beat = balance, beat
         settings, version = slot["settings"], slot["version"]
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
@@ -244,10 +246,9 @@ class App:
         os._exit(EXIT_STATUS)
 
     async def look_after(self) -> None:
-        """Reports the metrics, and ends this worker if a batch or the event loop hangs."""
+        """Reports the metrics, and ends this worker if a batch hangs."""
         while True:
-            # The kernel ends this process if the loop does not come back here in time.
-            signal.alarm(int(self._timeout_s + 2 * TICK_S))
+            self._beat()
             running_s = self.batches.running_s
             if running_s > self._timeout_s:
                 self.replace(f"a batch has been running for {running_s:.0f} s")
@@ -273,7 +274,7 @@ def run_worker(
     slot: dict[str, Any],
     listener: socket.socket | None,
     reports: socket.socket,
-    means: memoryview[float],
+    supervisor: Supervisor,
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
@@ -282,7 +283,6 @@ def run_worker(
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     series = Series()
-    signal.alarm(slot["settings"]["startupTimeout"])
     try:
         began_s = time.monotonic()
         handler = ArchivedHandler(
@@ -300,15 +300,16 @@ def run_worker(
         send(reports, slot["number"], failed="".join(lines).strip())
         logger.exception("the model failed to load")
         os._exit(EXIT_STATUS)
-    signal.alarm(0)
     listener = listener or open_listener(slot["listen"])
     peers = [
         other["number"]
         for other in plan["slots"]
         if other["listen"] == slot["listen"] and other is not slot
     ]
-    balance = Balance(means, slot["number"], peers)
-    uvloop.run(serve(plan, slot, listener, reports, handler, series, balance))
+    balance = Balance(supervisor.means, slot["number"], peers)
+    beat = partial(supervisor.beat, slot["number"])
+    beat()
+    uvloop.run(serve(plan, slot, listener, reports, handler, series, balance, beat))
     os._exit(0)
 
 
@@ -320,13 +321,14 @@ async def serve(
     handler: ArchivedHandler,
     series: Series,
     balance: Balance,
+    beat: Callable[[], None],
 ) -> None:
     """Answers requests until SIGTERM, then those in flight."""
 
     def report(values: Any) -> bool:
         return send(reports, slot["number"], series=values)
 
-    app = App(plan, slot, handler, series, report, balance)
+    app = App(plan, slot, handler, series, report, balance, beat)
     app.server = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
     watch = asyncio.gather(app.look_after(), balance.run())
@@ -338,7 +340,6 @@ async def serve(
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch
-    signal.alarm(0)
     await asyncio.to_thread(app.batches.close)
     await asyncio.to_thread(handler.close)
     app.write_series()

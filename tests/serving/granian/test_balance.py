@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.serving.granian.balance import TICK_S, Balance, share_means
+from offpath.serving.granian.balance import TICK_S, Balance, share_numbers
 from tests.support.clock import Clock
 
 
@@ -25,7 +25,7 @@ def count_ended(balance: Balance) -> int:
 def test_a_worker_with_more_requests_ends_half_of_the_difference(
     ours: int, theirs: int, ended: int
 ) -> None:
-    clock, means = Clock(), share_means(2)
+    clock, means = Clock(), share_numbers(2)
     balance, other = Balance(means, 0, [1], clock), Balance(means, 1, [0], clock)
     balance.add(ours)
     other.add(theirs)
@@ -36,7 +36,7 @@ def test_a_worker_with_more_requests_ends_half_of_the_difference(
 
 
 def test_requests_count_by_the_time_they_lasted() -> None:
-    clock, means = Clock(), share_means(2)
+    clock, means = Clock(), share_numbers(2)
     balance = Balance(means, 0, [1], clock)
     Balance(means, 1, [0], clock)
     balance.add(8)
@@ -51,7 +51,7 @@ def test_requests_count_by_the_time_they_lasted() -> None:
 
 
 def test_no_connection_is_sent_to_a_worker_that_is_not_ready() -> None:
-    clock, means = Clock(), share_means(2)
+    clock, means = Clock(), share_numbers(2)
     balance = Balance(means, 0, [1], clock)
     balance.add(8)
     clock.pass_s(TICK_S)

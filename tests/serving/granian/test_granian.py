@@ -317,6 +317,24 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
         eventually(lambda: read_metrics(door)["offpath_sick_workers_total"] > sick)
 
 
+def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) -> None:
+    def count_ends() -> float:
+        return read_metrics(door, "because it took too long").get("offpath_worker_ends_total", 0)
+
+    ends, stopped = count_ends(), list_workers(door, "near-free/1.0")
+    for worker in stopped:
+        os.kill(worker, signal.SIGSTOP)
+    eventually(lambda: not door.is_healthy())
+    eventually(
+        lambda: list_workers(door, "near-free/1.0").isdisjoint(stopped) and not is_short(door)
+    )
+    eventually(door.is_healthy)
+    assert count_ends() == ends + len(stopped)
+    with door.load("/predictions/near-free", [jpeg()], clients=2) as seen:
+        eventually(lambda: len(seen.answered) > 20)
+    assert set(seen.statuses) == {200}, seen
+
+
 def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Path, say) -> None:
     url, body = f"{door.url}/predictions/tricky/2.0", jpeg(size=(2048, 1365))
 

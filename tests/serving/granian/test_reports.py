@@ -4,8 +4,9 @@ import json
 import re
 import socket
 
-from offpath.serving.granian.reports import Reports
+from offpath.serving.granian.reports import SILENT_S, Reports
 from offpath.serving.granian.slots import ServedModel
+from tests.support.clock import Clock
 from tests.support.eventually import eventually
 
 
@@ -41,3 +42,23 @@ def test_a_model_without_ready_workers_is_counted_beside_a_healthy_one() -> None
         'offpath_worker_ends_total{model="dead",version="2.0",how="by SIGKILL"} 1',
     }
     eventually(lambda: read() == expected)
+
+
+def test_a_worker_that_reports_nothing_for_long_is_not_ready() -> None:
+    clock = Clock()
+    model = ServedModel("quiet", "1.0", "", {"maxWorkers": 1}, None, [], 0, True)
+    reports = Reports([model], "host", clock)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reports.follow(ours)
+
+    def read() -> tuple[str, str]:
+        (worker,) = reports.describe("quiet", "1.0")[0]["workers"] or [{"status": ""}]
+        return worker["status"], re.findall("workers_ready.* (.*)", reports.format_metrics())[0]
+
+    with theirs:
+        theirs.send(json.dumps({"slot": 0, "pid": 7, "ready": {}}).encode())
+        eventually(lambda: read() == ("READY", "1"))
+        clock.pass_s(SILENT_S + 1)
+        assert read() == ("SILENT", "0")
+        theirs.send(json.dumps({"slot": 0, "pid": 7, "series": []}).encode())
+        eventually(lambda: read() == ("READY", "1"))
