@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offpath.serving.client import Prediction
+from offpath.serving.process.notify import notify_ready
 from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogLine
@@ -40,6 +41,7 @@ class ServeView(View):
         ready_s: float,
         left_out: Sequence[str] = (),
     ) -> None:
+        notify_ready()
         if self._as_json:
             models = [asdict(status) for status in statuses]
             self._print_json(

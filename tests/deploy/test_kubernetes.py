@@ -297,20 +297,16 @@ def test_the_grace_period_holds_every_part_of_the_end(chart: helm.Chart) -> None
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_no_pod_is_killed_while_its_server_may_start_again(
+def test_no_pod_is_killed_for_its_models_once_they_were_ready(
     chart: helm.Chart, values: dict[str, Any]
 ) -> None:
     (server,) = find_pod(chart, values)["containers"]
-    start_s, unhealthy_s = (
-        server[probe]["periodSeconds"] * server[probe]["failureThreshold"]
-        for probe in ("startupProbe", "livenessProbe")
-    )
-    timing = values.get("timing", {})
-    assert (start_s, unhealthy_s) == (
-        timing.get("startup", 300),
-        timing.get("unhealthy", 400),
-    )
-    assert start_s < unhealthy_s
+    paths = {name: probe["httpGet"]["path"] for name, probe in server.items() if "Probe" in name}
+    models = dict.fromkeys(("startupProbe", "readinessProbe"), "/ping")
+    assert paths == {**models, "livenessProbe": "/live"}
+    start = server["startupProbe"]
+    start_s = start["periodSeconds"] * start["failureThreshold"]
+    assert start_s == values.get("timing", {}).get("startup", 300)
 
 
 def test_an_empty_list_lets_nobody_in(chart: helm.Chart) -> None:
@@ -500,7 +496,7 @@ def test_the_monitor_finds_the_metrics_service_alone(chart: helm.Chart) -> None:
         ({"extraArgs": ["allow-cpu"]}, "at '/extraArgs/0'"),
         ({"modelStore": {"a": {}, "b": {}}}, "at '/modelStore'"),
         ({"autoscaling": {"prometheusAddress": "host:9090"}}, "prometheusAddress"),
-        ({"timing": {"unhealthy": 1}}, "at '/timing/unhealthy'"),
+        ({"timing": {"startup": 1}}, "at '/timing/startup'"),
         ({"env": {"A": 1}}, "at '/env/A'"),
     ],
 )

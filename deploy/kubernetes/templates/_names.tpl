@@ -63,10 +63,11 @@ envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- define "offpath.ping" -}}
+{{- define "offpath.probe" -}}
+{{- $values := (index . 0).Values -}}
 httpGet:
-  path: /ping
+  path: {{ index . 1 }}
   port: http
-  scheme: {{ ternary "HTTPS" "HTTP" (not (empty .Values.tls.secretName)) }}
+  scheme: {{ ternary "HTTPS" "HTTP" (not (empty $values.tls.secretName)) }}
 timeoutSeconds: 2
 {{- end }}

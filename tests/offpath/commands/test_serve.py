@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -58,9 +59,14 @@ def test_serves_until_a_signal_answers_what_it_has_and_leaves_no_process(
     waits = f"while b'slow' in bodies and not os.path.exists('{signalled}'): time.sleep(0.01) #"
     handler = echo_archive.ECHO_HANDLER.replace("time.sleep(", f"import os\n        {waits}")
     monkeypatch.setattr(echo_archive, "ECHO_HANDLER", handler)
-    process = start_serve(make_mar(config=None), "--sample")
-    assert process.stdout is not None
-    ready, prediction = (json.loads(process.stdout.readline()) for _ in range(2))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0offpath-test-{os.getpid()}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@offpath-test-{os.getpid()}")
+        process = start_serve(make_mar(config=None), "--sample")
+        assert process.stdout is not None
+        ready, prediction = (json.loads(process.stdout.readline()) for _ in range(2))
+        systemd.setblocking(False)
+        assert systemd.recv(100) == b"READY=1"
     assert [model["batch_size"] for model in ready["models"]] == [1]
     assert (prediction["status"], prediction["file"]) == (200, "espresso.jpg")
     url = f"{ready['inference']}/predictions/echo"

@@ -94,6 +94,7 @@ def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -
         pytest.param("GET", "/", b"", 404, id="root"),
         pytest.param("GET", "/demo/index.html", b"", 404, id="demo"),
         pytest.param("POST", "/ping", b"", 405, id="ping-method"),
+        pytest.param("POST", "/live", b"", 405, id="live-method"),
         pytest.param("POST", f"{PATH}/../../metrics", b"", 404, id="parent"),
         pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
         pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
@@ -110,7 +111,7 @@ def test_the_doors_own_errors_look_like_the_handlers(
     answer = response.json()
     assert set(answer) == {"code", "type", "message"}
     assert answer["code"] == status
-    allowed = {PATH: "POST, PUT", "/ping": "GET, HEAD"}
+    allowed = {PATH: "POST, PUT", "/ping": "GET, HEAD", "/live": "GET, HEAD"}
     expected = allowed[path] if status == 405 else None
     assert response.headers.get("allow") == expected
     assert UUID.fullmatch(response.headers["x-request-id"])

@@ -93,8 +93,9 @@ def test_request_without_a_valid_token_is_refused(http: httpx.Client, token: str
     assert refused.headers["www-authenticate"] == "Bearer"
 
 
-def test_ping_needs_no_token(http: httpx.Client) -> None:
-    assert http.get("/ping", headers={"Authorization": ""}).status_code == 200
+def test_health_checks_need_no_token(http: httpx.Client) -> None:
+    for path in ("/ping", "/live"):
+        assert http.get(path, headers={"Authorization": ""}).status_code == 200
 
 
 def test_the_only_model_is_found_with_a_token(door: FrontProcess, http: httpx.Client) -> None:

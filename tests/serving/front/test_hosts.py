@@ -164,6 +164,8 @@ def test_ping_tells_whether_any_host_is_ready(hosts: Hosts) -> None:
     hosts.both[1].ping = 503
     hosts.look()
     eventually(lambda: hosts.ping() == 503)
+    live = httpx.get(f"{hosts.session.door.url}/live", trust_env=False)
+    assert (live.status_code, live.json()) == (200, {"status": "Healthy"})
     hosts.both[1].ping = 200
     hosts.session.look_after()
     eventually(lambda: hosts.ping() == 200)
