@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
-from offpath.commands.serve_options import (
-    DEFAULT_LOG_DIR,
-    RUNNING_OPTIONS,
-    split_option,
-)
-from offpath.commands.shared_options import add_options, json_option
+from offpath.commands.serve_options import split_option
+from offpath.commands.shared_options import json_option
+from offpath.commands.url_option import DOOR_OPTION, find_door
 from offpath.serving.front.reload_requests import request_change
 from offpath.serving.front.splits import Split, parse_split
 
@@ -31,21 +27,21 @@ from offpath.serving.front.splits import Split, parse_split
     metavar="MODEL",
     help="End the canary or shadow of a model. Can be repeated.",
 )
-@add_options(*RUNNING_OPTIONS)
+@DOOR_OPTION
 @json_option("Print what is in force as JSON.")
 def command(
     canaries: tuple[Split, ...],
     shadow: tuple[Split, ...],
     stop: tuple[str, ...],
-    port: int,
-    log_dir: Path | None,
+    url: str | None,
     as_json: bool,
 ) -> None:
     """Change the share of a canary or shadow without a restart, or show what is in force.
 
     New connections follow at once, and connections that clients have kept within about a second.
-    Clients that get the canary already keep it while its share grows. A restart of `offpath serve`
-    begins with the shares of its own options.
+    Clients that get the canary already keep it while its share grows. A model has either a canary
+    or a shadow, so one ends the other; the output says so. A restart of `offpath serve` begins with
+    the shares of its own options.
 
     \b
     Examples:
@@ -58,9 +54,10 @@ def command(
         "shadow": list(map(str, shadow)),
         "stop": list(stop),
     }
-    in_force = request_change(log_dir or DEFAULT_LOG_DIR / str(port), change)
+    in_force = request_change(find_door(url), change)
     if as_json:
         click.echo(json.dumps(in_force))
         return
-    for kind, splits in in_force.items():
-        click.echo(f"{kind}: {', '.join(splits) or 'none'}")
+    for what, splits in in_force.items():
+        if splits or what != "ended":
+            click.echo(f"{what}: {', '.join(splits) or 'none'}")

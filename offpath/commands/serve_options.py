@@ -62,21 +62,6 @@ RUN_OPTIONS = [
     ),
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON."),
 ]
-# How a command finds a running front door.
-RUNNING_OPTIONS = [
-    click.option(
-        "--port",
-        type=click.IntRange(1, 65535),
-        default=DEFAULTS.port,
-        show_default=True,
-        help="The --port of the running `offpath serve --front`.",
-    ),
-    click.option(
-        "--log-dir",
-        type=FOLDER,
-        help=f"The --log-dir of that server [default: {DEFAULT_LOG_DIR}/PORT].",
-    ),
-]
 METRICS_PORT = click.option(
     "--metrics-port",
     type=PORT,

@@ -1,10 +1,43 @@
-"""Checks addresses and tokens of servers that are given on the command line."""
+"""Checks addresses and tokens of servers on the command line, and finds the front door meant."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import click
 import httpx
 
-from offpath.handler.errors import WrongOption
+from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.serving.front.running_door import find_doors
+from offpath.serving.torchserve.management import UNIX
+
+DOOR_OPTION = click.option(
+    "--url",
+    help="Any address that the `offpath serve --front` has printed [default: the only one that "
+    "runs here and that you can reach].",
+)
+
+
+def find_door(url: str | None) -> Path:
+    """Returns the folder of the running front door with this address, or of the only one.
+
+    Raises:
+        WrongOption: the address is not valid, or there are several doors and no address.
+        ExpectedError: no such door runs.
+    """
+    if url is not None and not url.startswith(UNIX):
+        check_url("--url", url)
+    doors = find_doors()
+    found = [door for door in doors if url is None or door.answers(url)]
+    named = " or ".join(f"--url http://{door.address}" for door in doors)
+    if not found:
+        raise ExpectedError(
+            f"no `offpath serve --front` runs that you can reach{f' at {url}' if url else ''}; "
+            + (f"there is {named}" if named else "start one, or ask as the user who started it")
+        )
+    if len(found) > 1:
+        raise WrongOption(f"several `offpath serve --front` run here; name one: {named}")
+    return found[0].folder
 
 
 def check_url(option: str, url: str) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from offpath.handler.process.foreign_server import DECLARED_METRIC, MAIN_CLASS
 from offpath.serving.check.archive_file import check_labels
 from offpath.serving.check.config_file import METRICS_CURE, check_config
 from offpath.serving.finding import Finding, lost, ok, wrong
+from offpath.serving.front.running_door import find_doors, is_port_here, see_path
 from offpath.serving.torchserve.in_force import ENGINE_CURE, find_differences
 from offpath.serving.torchserve.java import read_java_major
 from offpath.serving.torchserve.management import UNIX, ManagementClient, ModelStatus
@@ -47,9 +47,7 @@ SETTINGS = (
     *INPUT_SETTINGS,
 )
 LEAST_SPOOL_BYTES = 1 << 30
-NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
 IS_OURS = re.compile(r"\boffpath (serve|demo)\b")
-NGINX_LISTEN = re.compile(r"^ *listen (\S+)", re.MULTILINE)
 SICK_WORKERS = re.compile(r"^offpath_sick_workers_total\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -100,44 +98,34 @@ class ServerProcess:
         key = f"{kind}_address"
         address = self.properties().get(key, DEFAULTS[key])
         if address.startswith(UNIX):
-            return f"{UNIX}{self._see(Path(address.removeprefix(UNIX)))}"
+            return f"{UNIX}{see_path(Path(address.removeprefix(UNIX)), self.pid)}"
         return address.replace("//0.0.0.0", "//127.0.0.1")
 
     def answers(self, url: str) -> bool:
         """Tells whether an address of any kind, such as `offpath serve` prints, leads to it."""
         if not url.startswith(UNIX):
-            parts = urlsplit(url)
-            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-            return port in self.ports and _is_here(parts.hostname or "")
-        socket = self._see(Path(url.removeprefix(UNIX)))
+            return is_port_here(url, self.ports)
+        socket = see_path(Path(url.removeprefix(UNIX)), self.pid)
         if os.path.islink(socket):  # the door's
-            socket = self._see(Path(os.readlink(socket)))
+            socket = see_path(Path(os.readlink(socket)), self.pid)
         return f"{UNIX}{socket}" == self.address("management")
 
     def _path_after(self, *options: str) -> Path | None:
         for option, value in zip(self.command, self.command[1:]):
             if option in options:
-                return self._see(self.folder / value)
+                return see_path(self.folder / value, self.pid)
         return None
-
-    def _see(self, path: Path) -> Path:
-        """Returns a path of the server's by which this process reaches it.
-
-        systemd's PrivateTmp gives the server a /tmp of its own.
-        """
-        if self.pid and not os.path.lexists(path):
-            return Path(f"/proc/{self.pid}/root", *path.parts[1:])
-        return path
 
 
 def find_servers() -> list[ServerProcess]:
     """Returns the servers of this host that this user can see."""
     found = []
+    doors = {door.parent: f"front door at {door.address}" for door in find_doors()}
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
             if MAIN_CLASS in command or _is_supervisor(process, command):
-                door, ports = _find_door(process), _list_ports(process)
+                door, ports = doors.get(process.ppid(), ""), _list_ports(process)
                 folder = Path(process.cwd())
                 found.append(ServerProcess(command, folder, door, process.pid, ports))
         except psutil.Error:
@@ -151,19 +139,6 @@ def _is_supervisor(process: psutil.Process, command: list[str]) -> bool:
         return False
     parent = process.parent()
     return parent is None or parent.cmdline() != command
-
-
-def _find_door(process: psutil.Process) -> str:
-    """Returns where the nginx beside a TorchServe listens; empty without one."""
-    parent = process.parent()
-    for sibling in parent.children() if parent else ():
-        # A process that has just ended must not hide the server.
-        with contextlib.suppress(psutil.Error, OSError):
-            if config := NGINX_CONFIG.search(" ".join(sibling.cmdline())):
-                path = f"/proc/{sibling.pid}/root{config[1]}"
-                listen = NGINX_LISTEN.search(Path(path).read_text("utf-8"))
-                return f"front door at {listen[1]}" if listen else ""
-    return ""
 
 
 def _list_ports(server: psutil.Process) -> frozenset[int]:
@@ -180,16 +155,6 @@ def _list_ports(server: psutil.Process) -> frozenset[int]:
                 if connection.status == psutil.CONN_LISTEN:
                     ports.add(connection.laddr.port)
     return frozenset(ports)
-
-
-def _is_here(host: str) -> bool:
-    """Tells whether a name or an address is this host's."""
-    try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
-    except OSError:
-        return False
-    addresses = [one.address for many in psutil.net_if_addrs().values() for one in many]
-    return not found.isdisjoint([*addresses, "0.0.0.0", "::"])
 
 
 def check_server(url: str, token: str | None = None) -> Iterator[Finding]:

