@@ -112,7 +112,7 @@ class Door:
             ExpectedError or OSError: a disk is full, or nginx rejects the new configuration;
                 requests still go to the server before it.
         """
-        before = behind = self.behind
+        behind = self.behind
         old_workers: list[int] = []
         routes = tuple(plan_models(server.archives)) if behind.routes else ()
         # A reload may bring other models or another number of workers.
@@ -122,11 +122,7 @@ class Door:
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
         new_models = write_models(self.place.run, server.model_names())
         turn_links(server, self.place.run, behind)
-        try:
-            self.change(behind)
-        except ExpectedError:
-            self.behind = before
-            raise
+        self.change(behind)
         new_models.replace(self.place.run / MODELS)
         return old_workers
 
@@ -163,14 +159,15 @@ class Door:
             ExpectedError: nginx rejects the new configuration, or it cannot be written.
         """
         if behind != self.behind:
-            self.behind = behind
-            if self._nginx is not None:
-                self._rewrite()
+            self._put_into_force(self.settings, behind)
 
     def change_settings(self, settings: DoorSettings) -> None:
-        """Puts changed settings into force."""
-        self.settings = settings
-        self._rewrite()
+        """Puts changed settings into force.
+
+        Raises:
+            ExpectedError: nginx rejects the new configuration, or it cannot be written.
+        """
+        self._put_into_force(settings, self.behind)
 
     def refresh(self) -> None:
         """Reads replaced tokens and certificates; to be called regularly.
@@ -236,6 +233,17 @@ class Door:
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
         write_config(self.place, self.settings, self.behind, self._binary, tokens)
+
+    def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
+        before = self.settings, self.behind
+        self.settings, self.behind = settings, behind
+        try:
+            if self._nginx is not None:
+                self._rewrite()
+        except ExpectedError:
+            # So that the next attempt finds that something is to be changed.
+            self.settings, self.behind = before
+            raise
 
     def _rewrite(self) -> None:
         try:

@@ -75,6 +75,7 @@ class SeveralHostsSession:
     ) -> None:
         self._view, self._behind = view, behind
         self._pings = Pings(behind.hosts)
+        self._failure = ""
         self._binary = find_nginx()
         self.door = Door(settle_ports(front), behind, self._binary, log_dir)
 
@@ -123,8 +124,11 @@ class SeveralHostsSession:
         try:
             self._take_over()
             self.door.refresh()
+            self._failure = ""
         except ExpectedError as error:
-            self._view.show_problem(f"{error}; the door keeps its old files")
+            if str(error) != self._failure:  # each look tries again
+                self._view.show_problem(f"{error}; the door keeps its old files")
+            self._failure = str(error)
 
     def stop(self) -> None:
         """Closes the door and answers the requests in flight."""

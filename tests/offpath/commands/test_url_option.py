@@ -1,4 +1,4 @@
-"""How `offpath reload` and `offpath canary` choose among the front doors that run."""
+"""`offpath reload` and `offpath canary` choose among the front doors that run."""
 
 from __future__ import annotations
 

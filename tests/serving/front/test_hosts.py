@@ -196,6 +196,22 @@ def test_unwell_host_is_asked_only_if_no_other_can_be(hosts: Hosts) -> None:
     assert hosts.asked(4)[0] == 4
 
 
+def test_a_change_that_could_not_be_written_is_made_as_soon_as_it_can(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, said = hosts.session.door, []
+    monkeypatch.setattr(hosts.session._view, "show_problem", said.append)
+    obstacle = door.place.run / "nginx.conf.new"  # as if the disk were full
+    obstacle.mkdir()
+    hosts.both[0].ping = 503
+    hosts.look()
+    hosts.session.look_after()
+    obstacle.rmdir()
+    hosts.session.look_after()
+    eventually(lambda: hosts.asked(8) == (0, 8))
+    assert sum("cannot be written" in text for text in said) == 1
+
+
 def test_headers_that_a_host_receives(hosts: Hosts) -> None:
     hosts.post(**{"Authorization": "Bearer a", "describe": "1", "x-request-id": OWN_ID})
     ((path, headers, _),) = hosts.both[0].requests + hosts.both[1].requests

@@ -273,6 +273,12 @@ class TestDoor:
         ):
             done = split.change(*arguments)
             assert done.returncode == 1 and said in done.stderr, done.stderr
+        obstacle = split.door.run / "nginx.conf.new"  # as if the disk were full
+        obstacle.mkdir()
+        for _ in range(2):
+            done = split.change("defects=2.0:1%")
+            assert done.returncode == 1 and "cannot be written" in done.stderr, done.stderr
+        obstacle.rmdir()
         in_force = json.loads(split.change("--json").stdout)
         assert in_force == {"canary": ["defects=2.0:70%"], "shadow": [], "ended": []}
 
