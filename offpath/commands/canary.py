@@ -59,5 +59,5 @@ def command(
         click.echo(json.dumps(in_force))
         return
     for what, splits in in_force.items():
-        if splits or what != "ended":
+        if splits or what in ("canary", "shadow"):
             click.echo(f"{what}: {', '.join(splits) or 'none'}")

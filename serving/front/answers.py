@@ -1,6 +1,6 @@
 """Counts the front door's answers by status and error type, and their time, for /metrics.
 
-Copies of requests for a shadow are counted apart.
+Copies of requests for a shadow are counted apart, and the answers of canaries once more by version.
 
 nginx collects a short line per answer in memory and writes the lines to a file once per second
 (nginx.conf). No answer waits for the counting. A killed nginx worker loses its last second.
@@ -11,18 +11,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import Counter
-from collections.abc import Mapping
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from offpath.handler.latency import REQUEST_BUCKETS, Histograms, name_class
 from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS, ERRORS
+from offpath.serving.front.splits import Split
 
 MOST_BYTES = 4 << 20
-# Seconds, status and error type, as the formats `answers` and `copies` of nginx.conf write them.
-LINE = re.compile(r"([0-9]+\.[0-9]{3}|copy) [0-9]{3} \S*")
+# Seconds, status, error type and MODEL/VERSION of a canary, or the status of a copy, as the formats
+# `answers` and `copies` of nginx.conf write them.
+LINE = re.compile(
+    r"([0-9]+\.[0-9]{3}) ([0-9]{3}) ([A-Za-z-]*) ([\w.-]+/[\w.-]+)?|copy ([0-9]{3}) -", re.ASCII
+)
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
+# A canary only fails if it has failed at least so often, over so many seconds, without an answer.
+FAILURES = 10
+FAILING_S = 5.0
 
 
 class Answers:
@@ -40,33 +48,46 @@ class Answers:
         # Zeros too, because Prometheus sees no increase in a counter that appears with its event.
         self._counts = Counter({f"{s} {kind}": 0 for s, (kind, _) in ERRORS.items()})
         self._copies = Counter(dict.fromkeys(COPIES, 0))
+        # By MODEL/VERSION and status.
+        self._of_canaries: Counter[tuple[str, str]] = Counter()
+        # By MODEL/VERSION: time of the first and the last failure since an answer, and how many.
+        self._failing: dict[str, tuple[float, float, int]] = {}
         self._times = Histograms()
         for status in (200, 400, 499, 500):
             self._times.add(name_class(status), 0.0, 0)
 
     def count(
-        self, is_ready: bool, workers: Mapping[tuple[str, str], tuple[int, int]] | None = None
+        self,
+        is_ready: bool,
+        workers: Mapping[tuple[str, str], tuple[int, int]] | None = None,
+        canaries: Iterable[Split] = (),
     ) -> bool:
         """Counts the new answers and writes the page.
 
         Args:
             is_ready: what /ping says.
             workers: READY and wanted workers, by model and version.
+            canaries: the canaries, suspended ones too.
 
         Returns:
             True if nginx must open another log, because this one was large.
         """
         whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
+        new: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for line, count in Counter(whole.decode("ascii", "replace").splitlines()).items():
-            if LINE.fullmatch(line) is None:
+            match = LINE.fullmatch(line)
+            if match is None:
                 # nginx could write a part of its lines only, because the disk was full.
                 continue
-            seconds, _, answer = line.partition(" ")
-            if seconds == "copy":
-                self._copies[answer[:3]] += count
+            seconds, status, kind, canary, copied = match.groups()
+            if copied:
+                self._copies[copied] += count
                 continue
-            self._counts[answer] += count
-            self._times.add(name_class(int(answer[:3])), float(seconds), count)
+            self._counts[f"{status} {kind}"] += count
+            self._times.add(name_class(int(status)), float(seconds), count)
+            if canary:
+                new[canary][status] += count
+        self._note_failures(new)
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
         for number, name in enumerate(("ready", "wanted")):
             for (model, version), counts in (workers or {}).items():
@@ -80,15 +101,48 @@ class Answers:
         page.append("# TYPE offpath_door_copies_total counter")
         for status, count in sorted(self._copies.items()):
             page.append(f'offpath_door_copies_total{{status="{status}"}} {count}')
+        for one in canaries:
+            for status in ("200", "500", "503"):
+                self._of_canaries[f"{one.model}/{one.version}", status] += 0
+        page.append("# TYPE offpath_door_canary_responses_total counter")
+        for (canary, status), count in sorted(self._of_canaries.items()):
+            labels = f'{_label(*canary.split("/"))},status="{status}"'
+            page.append(f"offpath_door_canary_responses_total{{{labels}}} {count}")
+        page.append("# TYPE offpath_door_canary_suspended gauge")
+        for one in canaries:
+            labels = _label(one.model, one.version)
+            page.append(f"offpath_door_canary_suspended{{{labels}}} {bool(one.suspended):d}")
         page.append(f"# TYPE {REQUEST_BUCKETS} counter")
         for key, le, count in self._times.read():
             page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
-        new = self._page.with_suffix(".new")
+        new_page = self._page.with_suffix(".new")
         # On a full disk the old page stays, and the next count tries again.
         with contextlib.suppress(OSError):
-            new.write_text("\n".join([*page, ""]), encoding="ascii")
-            new.replace(self._page)
+            new_page.write_text("\n".join([*page, ""]), encoding="ascii")
+            new_page.replace(self._page)
         return not self._log.exists()
+
+    def only_fails(self, canary: Split) -> bool:
+        """Tells whether a canary has failed all its requests for some seconds."""
+        first, last, count = self._failing.get(f"{canary.model}/{canary.version}", (0.0, 0.0, 0))
+        return count >= FAILURES and last - first >= FAILING_S
+
+    def forgive(self) -> None:
+        """Forgets the canaries' failures so far."""
+        self._failing.clear()
+
+    def _note_failures(self, new: dict[str, Counter[str]]) -> None:
+        """Adds new answers of canaries, by MODEL/VERSION and status."""
+        now = time.monotonic()
+        for canary, statuses in new.items():
+            for status, count in statuses.items():
+                self._of_canaries[canary, status] += count
+            failed = sum(count for status, count in statuses.items() if status >= "500")
+            if statuses["200"]:
+                self._failing.pop(canary, None)
+            elif failed:  # other statuses are the client's fault and say nothing
+                first, _, before = self._failing.get(canary, (now, now, 0))
+                self._failing[canary] = first, now, before + failed
 
     def close(self) -> None:
         """Closes the log."""
@@ -104,3 +158,7 @@ class Answers:
         elif self._file.tell() > MOST_BYTES:
             self._log.unlink(missing_ok=True)
         return new
+
+
+def _label(model: str, version: str) -> str:
+    return f'model="{model}",version="{version}"'

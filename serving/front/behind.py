@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -128,25 +128,32 @@ def settings_behind(
     )
 
 
-def describe_models(server: TorchServe) -> list[ModelStatus]:
-    """Returns every version of every model; nothing if the server does not answer."""
+def describe_models(server: TorchServe) -> list[ModelStatus] | None:
+    """Returns every version of every model; None if the server does not answer."""
     try:
         with server.management() as management:
             return [status for name in server.model_names() for status in management.describe(name)]
     except ExpectedError:
-        return []
+        return None
 
 
-def has_ready_workers(
-    names: Collection[str], statuses: Sequence[ModelStatus], shadows: Collection[Split] = ()
+def find_ready(statuses: Iterable[ModelStatus]) -> set[tuple[str, str]]:
+    """Returns name and version of each model with a READY worker."""
+    return {(one.model_name, one.model_version) for one in statuses if one.ready_workers > 0}
+
+
+def are_all_answered(
+    names: Collection[str], ready: Collection[tuple[str, str]], splits: Iterable[Split]
 ) -> bool:
-    """Tells whether every model has a READY worker; those of shadows do not count."""
-    ignored = {(shadow.model, shadow.version) for shadow in shadows}
-    return {
-        status.model_name
-        for status in statuses
-        if status.ready_workers and (status.model_name, status.model_version) not in ignored
-    }.issuperset(names)
+    """Tells whether every model has a READY version that answers requests.
+
+    Args:
+        names: the models.
+        ready: name and version of each model with a READY worker.
+        splits: shadows and suspended canaries, which answer none.
+    """
+    idle = {(split.model, split.version) for split in splits}
+    return {name for name, version in ready if (name, version) not in idle} >= set(names)
 
 
 def count_connections(*sockets: Path) -> int:

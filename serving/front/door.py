@@ -45,6 +45,12 @@ COUNT_S = 1.0
 class Door:
     """nginx in front of one server, or of several hosts.
 
+    Attributes:
+        settings: the settings in force.
+        behind: the servers behind it.
+        place: its folders.
+        answers: what it has answered.
+
     Args:
         settings: how to start the door, with ports that are not 0.
         behind: the servers behind it.
@@ -72,7 +78,7 @@ class Door:
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
-        self._answers = Answers(run)
+        self.answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
         self._orphans_at = self._counted_at = 0.0
@@ -216,7 +222,7 @@ class Door:
         """Ends nginx and removes the folders. Safe to call twice."""
         if self._nginx is not None:
             self._nginx.stop()
-        self._answers.close()
+        self.answers.close()
         remove_folder(self.place.bodies)
         remove_folder(self.place.run)
         if self._bodies_lock is not None:
@@ -225,7 +231,8 @@ class Door:
 
     def _count_answers(self) -> None:
         self._counted_at = time.monotonic()
-        if self._answers.count((self.place.run / READY_FILE).exists(), self.workers):
+        is_ready = (self.place.run / READY_FILE).exists()
+        if self.answers.count(is_ready, self.workers, self.settings.canary):
             self.nginx.reopen_logs()
 
     def _write(self) -> None:

@@ -43,7 +43,7 @@ class DoorSettings:
         explanations: opens /explanations too.
         invocations: /invocations, SageMaker's path, leads to the only model.
         queue: requests that TorchServe may hold; more get 503.
-        canary: versions that answer a share of their model's requests.
+        canary: versions that answer a share of their model's requests, unless suspended.
         canary_by: header whose value decides who answers; None takes the client's address.
         shadow: versions that get copies of a share of their model's requests.
         memory: folder on the tmpfs that holds the bodies.

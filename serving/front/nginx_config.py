@@ -127,7 +127,7 @@ set $offpath_copied $offpath_copy;
 mirror /_offpath/shadow;"""
 CANARY = (
     'split_clients "{model} $offpath_canary_key" $offpath_canary_{n} '
-    '{{ {share}% /{version}; * ""; }}'
+    '{{ {share}% {model}/{version}; * ""; }}'
 )
 SHADOW = (
     "split_clients $request_id $offpath_copy_{n} "
@@ -248,7 +248,8 @@ def _upstream_values(behind: Behind, run: Path, binary: NginxBinary) -> dict[str
 
 def _split_values(settings: DoorSettings, behind: Behind, run: Path) -> dict[str, str]:
     """Returns the values of canaries and shadows."""
-    canaries, shadows = list(enumerate(settings.canary)), list(enumerate(settings.shadow))
+    canaries = list(enumerate(split for split in settings.canary if not split.suspended))
+    shadows = list(enumerate(settings.shadow))
     key = "$offpath_client"
     if settings.canary_by is not None:
         key = f"$http_{settings.canary_by.lower().replace('-', '_')}"

@@ -13,12 +13,14 @@ from pathlib import Path
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
+    are_all_answered,
     check_successor,
     describe_models,
-    has_ready_workers,
+    find_ready,
     look_behind,
     settings_behind,
 )
+from offpath.serving.front.canary_health import describe_change, judge_canaries
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
@@ -101,6 +103,7 @@ class OneHostSession:
         self._is_reload = False
         self._next_ready_check = 0.0
         self._follower: LogFollower | None = None
+        self._failures: dict[str, str] = {}
         self._sick_ends: deque[float] = deque(maxlen=MOST_SICK)
 
     def start(self) -> None:
@@ -203,7 +206,8 @@ class OneHostSession:
         """Changes canaries and shadows as `offpath canary` asks.
 
         Returns:
-            those in force then, and those that have ended: a model has either a canary or a shadow.
+            those in force then, those that have ended, because a model has either a canary or a
+            shadow, and the canaries that get no requests at present.
         """
         before = self.door.settings
         settings = before.change_splits(
@@ -212,6 +216,7 @@ class OneHostSession:
         if settings != before:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
+            self.door.answers.forgive()
         ended = []
         for kind, old, new in (
             ("canary", before.canary, settings.canary),
@@ -223,6 +228,7 @@ class OneHostSession:
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
             "ended": ended,
+            "suspended": [f"{one}: {one.suspended}" for one in settings.canary if one.suspended],
         }
 
     def _may_begin_reload(self) -> bool:
@@ -261,10 +267,15 @@ class OneHostSession:
         if time.monotonic() < self._next_ready_check:
             return
         server = self.rotation.current
-        statuses = describe_models(server) if server.is_running() else []
-        is_ready = has_ready_workers(server.model_names(), statuses, self.door.settings.shadow)
+        statuses = describe_models(server) if server.is_running() else None
+        ready = find_ready(statuses or ())
+        if statuses is not None:
+            self._judge_canaries(ready)
+        idle = [split for split in self.door.settings.canary if split.suspended]
+        idle += self.door.settings.shadow
+        is_ready = are_all_answered(server.model_names(), ready, idle)
         self.door.set_ready(is_ready and not self._is_sick())
-        self._count_workers(statuses)
+        self._count_workers(statuses or ())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 
     def _count_workers(self, statuses: Sequence[ModelStatus]) -> None:
@@ -278,6 +289,17 @@ class OneHostSession:
             key = status.model_name, status.model_version
             counts[key] = status.ready_workers, status.min_workers
         self.door.workers = counts
+
+    def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
+        """Suspends canaries that answer nothing, and lets those in again that can answer."""
+        settings = self.door.settings
+        judged = judge_canaries(settings.canary, ready, self.door.answers)
+        if judged == settings.canary:
+            return
+        with self._shown("the canaries stay as they are"):
+            self.door.change_settings(replace(settings, canary=judged))
+            for change in filter(None, map(describe_change, settings.canary, judged)):
+                self._view.show_problem(change)
 
     def _is_sick(self) -> bool:
         """Tells whether workers end again and again with a broken model.
@@ -308,10 +330,15 @@ class OneHostSession:
 
     @contextlib.contextmanager
     def _shown(self, consequence: str) -> Iterator[None]:
+        """Shows a failure with its consequence, once until there is another or none."""
+        failure = ""
         try:
             yield
         except ExpectedError as error:
-            self._view.show_problem(f"{error}; {consequence}")
+            failure = f"{error}; {consequence}"
+            if failure != self._failures.get(consequence):
+                self._view.show_problem(failure)
+        self._failures[consequence] = failure
 
     def _urls(self) -> dict[str, str]:
         run = self.door.place.run

@@ -20,11 +20,19 @@ HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 @dataclass(frozen=True)
 class Split:
-    """A share of one model's requests for another version of it; `share` is in percent."""
+    """A share of one model's requests for another version of it.
+
+    Attributes:
+        model: name of the model.
+        version: the other version.
+        share: percent, as text.
+        suspended: why a canary gets no requests at present; empty if it gets them.
+    """
 
     model: str
     version: str
     share: str
+    suspended: str = ""
 
     def __str__(self) -> str:
         return f"{self.model}={self.version}:{self.share}%"

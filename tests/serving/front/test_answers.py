@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from offpath.serving.front.answers import Answers
+import pytest
+
+from offpath.serving.front.answers import FAILING_S, FAILURES, Answers
 from offpath.serving.front.nginx_config import ANSWERS, DOOR_METRICS
+from offpath.serving.front.splits import Split
 
 
 def read_count(run: Path, status: str) -> float:
@@ -20,12 +23,14 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
 ) -> None:
     answers = Answers(tmp_path)
     log, obstacle = tmp_path / ANSWERS, (tmp_path / DOOR_METRICS).with_suffix(".new")
-    log.write_text("0.010 200 -\n0.010 2000.010 200 -\n.5\n\n0.010.005 200 -\n0.020 404 NotFound\n")
+    log.write_text(
+        "0.010 200 - \n0.010 2000.010 200 - \n.5\n\n0.010.005 200 - \n0.020 404 NotFound \n"
+    )
     answers.count(is_ready=True)
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "404")) == (1, 1)
     obstacle.mkdir()
     with open(log, "a") as file:
-        file.write("0.010 200 -\n")
+        file.write("0.010 200 - \n")
     answers.count(is_ready=True)
     assert read_count(tmp_path, "200") == 1
     obstacle.rmdir()
@@ -36,10 +41,49 @@ def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
 
 def test_copies_to_a_shadow_are_no_answers(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
-    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.010 200 -\n")
+    (tmp_path / ANSWERS).write_text("copy 502 -\ncopy 200 -\ncopy 502 -\n0.010 200 - \n")
     answers.count(is_ready=True)
     answers.close()
     page = (tmp_path / DOOR_METRICS).read_text()
     for status, number in (("200", 1), ("502", 2), ("504", 0)):
         assert f'offpath_door_copies_total{{status="{status}"}} {number}\n' in page
     assert (read_count(tmp_path, "200"), read_count(tmp_path, "502")) == (1, 0)
+
+
+LONG_S = 1.01 * FAILING_S
+
+
+@pytest.mark.parametrize(
+    "lines, took_s, only_fails",
+    [
+        pytest.param(["500 x d/2.0"] * FAILURES, LONG_S, True, id="all"),
+        pytest.param(["500 x d/2.0"] * FAILURES, FAILING_S / 2, False, id="too-soon"),
+        pytest.param(["500 x d/2.0"] * (FAILURES - 1), LONG_S, False, id="too-few"),
+        pytest.param(["503 x d/2.0"] * FAILURES + ["200  d/2.0"], LONG_S, False, id="one-answer"),
+        pytest.param(
+            ["500 x d/2.0"] * FAILURES + ["200  d/3.0", "200  "], LONG_S, True, id="others"
+        ),
+        pytest.param(["415 x d/2.0"] * FAILURES, LONG_S, False, id="clients-fault"),
+    ],
+)
+def test_a_canary_only_fails_if_none_of_many_requests_over_some_time_had_an_answer(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[str],
+    took_s: float,
+    only_fails: bool,
+) -> None:
+    answers, canary = Answers(tmp_path), Split("d", "2.0", "5")
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for line in lines:
+        with open(tmp_path / ANSWERS, "a") as log:
+            log.write(f"0.010 {line}\n")
+        answers.count(is_ready=True, canaries=[canary])
+        now += took_s / (FAILURES - 1)
+    assert answers.only_fails(canary) is only_fails
+    answers.forgive()
+    assert not answers.only_fails(canary)
+    answers.close()
+    page = (tmp_path / DOOR_METRICS).read_text()
+    assert 'canary_suspended{model="d",version="2.0"} 0' in page

@@ -9,7 +9,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.behind import check_successor, has_ready_workers, look_behind
+from offpath.serving.front.behind import (
+    are_all_answered,
+    check_successor,
+    find_ready,
+    look_behind,
+)
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
 from offpath.serving.front.splits import parse_split
@@ -55,21 +60,22 @@ def test_a_successor_whose_model_has_another_name_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("ready", "is_ready"),
+    ("workers", "is_ready"),
     [
         pytest.param({"1.0": 1, "2.0": 0}, True, id="shadow-down"),
         pytest.param({"1.0": 0, "2.0": 1}, False, id="only-the-shadow"),
     ],
 )
 def test_a_shadow_neither_makes_nor_spoils_a_ready_server(
-    ready: dict[str, int], is_ready: bool
+    workers: dict[str, int], is_ready: bool
 ) -> None:
     statuses = [
-        MagicMock(model_name="defects", model_version=version, ready_workers=workers)
-        for version, workers in ready.items()
+        MagicMock(model_name="defects", model_version=version, ready_workers=count)
+        for version, count in workers.items()
     ]
-    shadows = [parse_split("defects=2.0:5%")]
-    assert has_ready_workers(["defects"], statuses, shadows) is is_ready
+    ready = find_ready(statuses)
+    assert ready == {("defects", version) for version, count in workers.items() if count}
+    assert are_all_answered(["defects"], ready, [parse_split("defects=2.0:5%")]) is is_ready
 
 
 def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:

@@ -17,7 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.mar_file import MarFile
+from offpath.archive.model_config import load_preset, make_model_config
+from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.errors import WrongOption
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
@@ -38,15 +42,25 @@ from tests.support.front import (
     read_counts,
     read_event_ids,
 )
-from tests.support.granian import FRONTS
+from tests.support.granian import FRONTS, GranianProcess
 from tests.support.pictures import jpeg
 
+# A handler that serves READY and fails each request.
+FAILING = """
+from offpath.handler.classifier import OffpathClassifier
+
+
+class Failing(OffpathClassifier):
+    def postprocess_item(self, result):
+        raise RuntimeError
+"""
 FIVE = Split("defects", "2.0", "5")
 TEN = replace(FIVE, share="10")
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # Number of labels in an answer, by the version that gives it.
 LABELS = {"1.0": 3, "2.0": 2}
 BOTH = {"1.0": 200, "2.0": 200}
+NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +151,10 @@ def count_copies(metrics_url: str, status: str) -> int:
     return int(found[1]) if found else 0
 
 
+def find_version(reply: httpx.Response) -> str:
+    return next(v for v, labels in LABELS.items() if labels == len(reply.json()))
+
+
 class SplitDoor:
     """A door with two versions of the model `defects`, and a prediction log."""
 
@@ -151,7 +169,14 @@ class SplitDoor:
         reply = httpx.post(self.url + path, content=body, headers=headers, timeout=30)
         assert reply.status_code == 200, reply.text
         self.answered.append(reply.headers["x-request-id"])
-        return next(v for v, labels in LABELS.items() if labels == len(reply.json()))
+        return find_version(reply)
+
+    def try_predict(self) -> str:
+        """Returns the version that has answered, empty where none has."""
+        reply = httpx.post(self.url, content=BODIES[0], timeout=30)
+        if reply.status_code != 200:
+            return ""
+        return find_version(reply)
 
     def change(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs `offpath canary`, and waits until no worker of nginx has the old settings."""
@@ -162,6 +187,11 @@ class SplitDoor:
         if done.returncode == 0 and "--json" not in arguments:
             eventually(lambda: not before & set(self.door.nginx_workers()))
         return done
+
+    def in_force(self) -> dict[str, list[str]]:
+        """Returns what `offpath canary` shows."""
+        found: dict[str, list[str]] = json.loads(self.change("--json").stdout)
+        return found
 
     def records(self, *ids: str) -> dict[str, dict[str, int]]:
         """Returns the statuses of the records in the spool, by id and version."""
@@ -279,8 +309,7 @@ class TestDoor:
             done = split.change("defects=2.0:1%")
             assert done.returncode == 1 and "cannot be written" in done.stderr, done.stderr
         obstacle.rmdir()
-        in_force = json.loads(split.change("--json").stdout)
-        assert in_force == {"canary": ["defects=2.0:70%"], "shadow": [], "ended": []}
+        assert split.in_force() == {**NOTHING, "canary": ["defects=2.0:70%"]}
 
     def test_a_copy_finds_its_body_after_the_answer_and_the_body_goes_then(
         self, split: SplitDoor
@@ -340,3 +369,83 @@ class TestDoor:
         seen.check_end()
         assert not split.door.bodies.exists()
         split.check_report()
+
+
+@pytest.fixture(
+    scope="module", params=["granian", pytest.param("torchserve", marks=pytest.mark.slow)]
+)
+def judged(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SplitDoor]:
+    """A door with a version that answers beside the first one, and one that only fails."""
+    folder = tmp_path_factory.mktemp("judged")
+    for version, top_k in LABELS.items():
+        made = build(folder, "near-free", "defects", version, top_k=top_k)
+        made.rename(folder / f"v{version}.mar")
+    (folder / "failing.py").write_text(FAILING)
+    source = load_model_source("near-free", None)
+    config = make_model_config(load_preset("cpu"), {}, source.handler)
+    spec = ArchiveSpec("defects", "3.0", source, source.labels, "the labels", config)
+    handler = load_custom_handler(str(folder / "failing.py"))
+    made = build_archive(replace(spec, handler=handler), folder, force=True).path
+    made.rename(folder / "v3.0.mar")
+    run = FRONTS[request.param]
+    with run(folder, folder / "logs", "v1.0", "v2.0", "v3.0") as door:
+        yield SplitDoor(door, folder)
+
+
+def read_of_failing(door: FrontProcess, name: str, labels: str = "") -> int:
+    """Returns a number on the door's /metrics about version 3.0."""
+    text = httpx.get(door.metrics_url, trust_env=False).text
+    of_failing = f'{{model="defects",version="3.0"{labels}}} '
+    return int(text.partition(f"offpath_door_canary_{name}{of_failing}")[2].split()[0])
+
+
+@pytest.mark.server
+def test_a_canary_that_only_fails_gets_nothing_until_the_next_command(judged: SplitDoor) -> None:
+    door, all_of_it = judged.door, "defects=3.0:100%"
+    with load(judged.url, BODIES[:1], clients=4) as seen:
+        assert judged.change(all_of_it).returncode == 0
+        suspended = eventually(lambda: judged.in_force()["suspended"])
+        count = len(seen.answered)
+        eventually(lambda: len(seen.answered) > count + 20)
+        assert door.is_healthy()
+    print(seen)
+    assert suspended == [f"{all_of_it}: it has answered none of its last requests"]
+    assert set(seen.statuses) == {200, 500} and not seen.broken
+    assert f"canary {all_of_it} is suspended" in door.errors()
+    status = ',status="500"'
+    eventually(lambda: read_of_failing(door, "responses_total", status) == seen.statuses[500])
+    assert read_of_failing(door, "suspended") == 1
+    assert judged.predict() == "1.0"
+    # The same command lets it try again.
+    assert judged.change(all_of_it).returncode == 0
+    assert judged.in_force() == {**NOTHING, "canary": [all_of_it]}
+    assert httpx.post(judged.url, content=BODIES[0]).status_code == 500
+    eventually(lambda: read_of_failing(door, "suspended") == 0)
+    assert judged.change("--stop", "defects").returncode == 0
+
+
+# Only Granian's unpacked archives can be found.
+@pytest.mark.parametrize("judged", ["granian"], indirect=True)
+@pytest.mark.server
+def test_a_canary_without_a_ready_worker_gets_nothing_until_it_has_one(judged: SplitDoor) -> None:
+    door = judged.door
+    assert isinstance(door, GranianProcess)
+    assert judged.change("defects=2.0:100%").returncode == 0
+    assert judged.predict() == "2.0"
+    (supervisor,) = door.supervisors()
+    command = supervisor.cmdline()
+    run = Path(command[command.index("--run") + 1])
+    unpacked = sorted(run.glob("model-*"), key=lambda path: int(path.name[6:]))[1]
+    hidden = unpacked.rename(run / "hidden")
+    for pid in judged.shadow_workers():
+        os.kill(pid, signal.SIGKILL)
+    suspended = eventually(lambda: judged.in_force()["suspended"])
+    assert suspended == ["defects=2.0:100%: no worker of it is READY"]
+    eventually(lambda: [judged.try_predict() for _ in range(8)] == ["1.0"] * 8)
+    assert door.is_healthy()
+    hidden.rename(unpacked)
+    eventually(lambda: judged.try_predict() == "2.0")
+    assert judged.in_force() == {**NOTHING, "canary": ["defects=2.0:100%"]}
+    assert "canary defects=2.0:100% gets requests again" in door.errors()
