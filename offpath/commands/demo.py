@@ -6,6 +6,7 @@ import os
 import threading
 import webbrowser
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def command(port: int, server: str, no_open: bool) -> None:
             store, models = find_models(STORE, (), STORE)
             log_dir = choose_log_dir(None, port)
             settings = ServerSettings(store, models, server=server, log_dir=log_dir)
-            serve_front(lambda: settings, front, view)
+            serve_front(lambda kind: replace(settings, server=kind or server), front, view)
     except Terminated:
         click.echo("stopped", err=True)
 

@@ -1,4 +1,4 @@
-"""`offpath reload`: replaces the TorchServe behind a front door without a lost request."""
+"""`offpath reload`: replaces the server behind a front door without a lost request."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from offpath.serving.front.reload_requests import request_reload
 @click.command(name="reload")
 @DOOR_OPTION
 @click.option(
+    "--server",
+    type=click.Choice(["torchserve", "granian"]),
+    help="Kind of the new server, also for later reloads [default: that of the running one].",
+)
+@click.option(
     "--timeout-s",
     type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds to wait for the new server.",
 )
-def command(url: str | None, timeout_s: float) -> None:
+def command(url: str | None, server: str | None, timeout_s: float) -> None:
     """Reload the archives behind a front door without dropping requests.
 
-    Starts a new TorchServe, which reads the archives again. It gets requests once it is READY and
-    its settings are checked. This command ends when no new request can reach the old server. If the
+    Starts a new server, which reads the archives again. It gets requests once it is READY and its
+    settings are checked. This command ends when no new request can reach the old server. If the
     new server fails, the old one continues and this command exits with 1 and the reason. A reload
     that is under way already has read the archives, so another one follows it.
     """
-    request_reload(find_door(url), timeout_s)
+    request_reload(find_door(url), timeout_s, server)
     click.echo("reloaded")

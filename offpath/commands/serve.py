@@ -201,9 +201,12 @@ def command(
             "that only the proxy can reach it"
         )
 
-    def find_settings() -> ServerSettings:
+    def find_settings(kind: str | None = None) -> ServerSettings:
+        asked = {**own, "server": kind or own["server"]}
+        if kind == "granian":
+            check_granian(asked)
         store, entries = find_models(model_store, models, Path(links))
-        return leave_unreadable_out(make_settings(store, entries, verbose=verbose, **own))
+        return leave_unreadable_out(make_settings(store, entries, verbose=verbose, **asked))
 
     try:
         with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():

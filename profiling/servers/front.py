@@ -129,7 +129,7 @@ class FrontDoorAdapter(TorchServeAdapter):
         settings = self._make_settings(Beside())
         logs = settings.model_store / f"logs-{number}"
         settings = replace(settings, log_dir=logs)
-        session = OneHostSession(lambda: settings, door, View())
+        session = OneHostSession(lambda _: settings, door, View())
         try:
             session.start()
             yield RunningBehindDoor(session.rotation.current, session.door, began_s)

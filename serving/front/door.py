@@ -78,6 +78,7 @@ class Door:
         log.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.place = DoorPlace(run, bodies, free_bytes(bodies), log, secrets.token_hex(32))
         self._nginx: Nginx | None = None
+        self._server: TorchServe | None = None
         self.answers = Answers(run)
         self._files_seen: list[tuple[str, int]] = []
         self._workers: set[int] = set()
@@ -120,15 +121,23 @@ class Door:
         """
         behind = self.behind
         old_workers: list[int] = []
-        routes = tuple(plan_models(server.archives)) if behind.routes else ()
-        # A reload may bring other models or another number of workers.
+        is_granian = server.settings.server == "granian"
+        routes = tuple(plan_models(server.archives)) if is_granian else ()
+        # A reload may bring other models, another number of workers or another kind of server.
         if routes != behind.routes:
             generation = behind.generation + 1
             behind = replace(behind, routes=routes, generation=generation)
             old_workers = self.nginx.worker_pids() if self._nginx is not None else []
         new_models = write_models(self.place.run, server.model_names())
         turn_links(server, self.place.run, behind)
-        self.change(behind)
+        try:
+            self.change(behind)
+        except ExpectedError:
+            # The links that do not depend on the configuration, such as that to the metrics.
+            if self._server is not None:
+                turn_links(self._server, self.place.run, self.behind)
+            raise
+        self._server = server
         new_models.replace(self.place.run / MODELS)
         return old_workers
 

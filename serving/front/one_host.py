@@ -42,13 +42,14 @@ WATCH_S = 0.2
 READY_CHECK_S = 1.0
 START_POLL_S = 0.05
 KEPT_LOGS = 3
+KINDS = ("torchserve", "granian")
 # So many workers with a broken model within this time make /ping answer 503.
 MOST_SICK = 3
 SICK_S = 60.0
 
 
 def serve_front(
-    make_settings: Callable[[], ServerSettings],
+    make_settings: Callable[[str | None], ServerSettings],
     front: DoorSettings,
     view: View,
     *,
@@ -58,7 +59,8 @@ def serve_front(
     """Serves behind a door until interrupted.
 
     Args:
-        make_settings: returns the settings of the server to start; called again at each reload.
+        make_settings: returns the settings of the server to start, given its kind, or None for the
+            kind to begin with; called again at each reload.
         front: settings of the door.
         view: shows the events.
         sample: send the bundled photograph to the first model and show the answer.
@@ -85,13 +87,15 @@ class OneHostSession:
 
     def __init__(
         self,
-        make_settings: Callable[[], ServerSettings],
+        make_settings: Callable[[str | None], ServerSettings],
         front: DoorSettings,
         view: View,
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
-        settings = make_settings()
+        settings = make_settings(None)
+        # The kinds of the server that runs and of the next one.
+        self._kind = self._next_kind = settings.server
         behind = look_behind(settings, front)
         self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
@@ -174,21 +178,20 @@ class OneHostSession:
 
     def _make_next(self, number: int) -> ServerSettings:
         """Returns the settings of the next server; each server has its own folder of logs."""
-        settings = self._make_settings()
+        settings = self._make_settings(self._next_kind)
         behind = look_behind(settings, self.door.settings)
         check_successor(self.door.behind, behind)
         log = self.door.place.log
-        kind = settings.server
-        shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
-        return settings_behind(
-            settings, self.door.place, self.door.behind, log / f"{kind}-{number}"
-        )
+        for kind in KINDS:
+            shutil.rmtree(log / f"{kind}-{number - KEPT_LOGS}", ignore_errors=True)
+        own = log / f"{settings.server}-{number}"
+        return settings_behind(settings, self.door.place, self.door.behind, own)
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
         if self._may_begin_reload() and (self._reloads.are_waiting() | hangup.take()):
             self._is_reload = True
-            self._reloads.begin()
+            self._next_kind = self._reloads.begin() or self._kind
             try:
                 self.rotation.begin()
             except ExpectedError as error:
@@ -246,8 +249,10 @@ class OneHostSession:
         self._is_reload = False
         self._reloads.end(failure)
         if failure is None:
+            self._kind = self._next_kind
             self._view.show_problem(f"reloaded; a new {self.rotation.current.product} serves")
         else:
+            self._next_kind = self._kind
             self._view.show_problem(f"not reloaded; the old server continues: {failure}")
 
     def _replace_where_dead(self) -> None:

@@ -1,7 +1,7 @@
 """The Unix socket by which `offpath reload` and `offpath canary` reach a front door.
 
-Each connection is one request. An empty one asks for a reload, and its answer is the outcome of a
-reload that began after the request. Any other one is a change of canaries and shadows, in JSON.
+Each connection is one request in JSON. One with a `server` asks for a reload, and its answer is the
+outcome of a reload that began after the request. Any other one is a change of canaries and shadows.
 The socket is in the door's own folder, which ends with it.
 """
 
@@ -36,7 +36,8 @@ class ReloadRequests:
         self._change = change
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
-        self._waiting: list[socket.socket] = []
+        # With the kind of server that is asked for; None takes the kind that runs.
+        self._waiting: list[tuple[socket.socket, str | None]] = []
         self._begun: list[socket.socket] = []
 
     def open(self, folder: Path) -> None:
@@ -62,9 +63,22 @@ class ReloadRequests:
                 self._receive(self._listener.accept()[0])
         return bool(self._waiting)
 
-    def begin(self) -> None:
-        """Assigns the requests that wait to the reload that begins now."""
-        self._begun, self._waiting = self._waiting, []
+    def begin(self) -> str | None:
+        """Assigns the requests that wait to the reload that begins now.
+
+        Those that ask for another kind of server than the first one wait for the next reload.
+
+        Returns:
+            the kind of server that is asked for, or None.
+        """
+        waiting, self._waiting = self._waiting, []
+        server = next((kind for _, kind in waiting if kind), None)
+        for connection, kind in waiting:
+            if kind in (None, server):
+                self._begun.append(connection)
+            else:
+                self._waiting.append((connection, kind))
+        return server
 
     def end(self, failure: str | None) -> None:
         """Answers the requests of the reload that has ended; `failure` is None on success."""
@@ -74,34 +88,41 @@ class ReloadRequests:
 
     def close(self) -> None:
         """Ends all requests without an answer. Safe to call twice."""
-        for connection in (self._listener, *self._waiting, *self._begun):
+        waiting = [connection for connection, _ in self._waiting]
+        for connection in (self._listener, *waiting, *self._begun):
             connection.close()
 
     def _receive(self, connection: socket.socket) -> None:
         connection.settimeout(READ_TIMEOUT_S)
         try:
-            request = _read_all(connection)
-        except OSError:
+            request = json.loads(_read_all(connection))
+        except (OSError, ValueError):  # the command was interrupted
             connection.close()
             return
-        if not request:
-            self._waiting.append(connection)
+        if "server" in request:
+            self._waiting.append((connection, request["server"]))
             return
         answer: dict[str, Any]
         try:
-            answer = {"failure": None, **self._change(**json.loads(request))}
+            answer = {"failure": None, **self._change(**request)}
         except ExpectedError as error:
             answer = {"failure": str(error)}
         _answer(connection, answer)
 
 
-def request_reload(folder: Path, timeout_s: float) -> None:
+def request_reload(folder: Path, timeout_s: float, server: str | None = None) -> None:
     """Has a running front door replace its server, and waits until it has.
+
+    Args:
+        folder: the door's folder.
+        timeout_s: seconds to wait.
+        server: kind of the new server; by default that of the old one.
 
     Raises:
         ExpectedError: no door runs, the new server was not let in, or the time is up.
     """
-    failure = _ask(folder, b"", timeout_s, "reload")["failure"]
+    request = json.dumps({"server": server}).encode()
+    failure = _ask(folder, request, timeout_s, "reload")["failure"]
     if failure is not None:
         raise ExpectedError(f"the new server did not start, the old server continues: {failure}")
 

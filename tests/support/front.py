@@ -93,16 +93,16 @@ class FrontProcess:
         """Returns the Python workers of every TorchServe."""
         return [pid for java in self.servers() for pid in find_workers(java)]
 
-    def reload(self) -> subprocess.CompletedProcess[str]:
+    def reload(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Runs `offpath reload`."""
-        process = self.begin_reload()
+        process = self.begin_reload(*options)
         output, errors = process.communicate(timeout=2 * MOST_S)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
-    def begin_reload(self) -> subprocess.Popen[str]:
+    def begin_reload(self, *options: str) -> subprocess.Popen[str]:
         """Starts `offpath reload`."""
         return subprocess.Popen(
-            [sys.executable, "-m", "offpath", "reload", "--url", self.url],
+            [sys.executable, "-m", "offpath", "reload", "--url", self.url, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

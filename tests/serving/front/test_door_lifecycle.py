@@ -150,6 +150,34 @@ def test_reload_loses_no_request(door: FrontProcess) -> None:
     assert door.children("java") != javas
 
 
+def test_reload_replaces_torchserve_by_granian_and_back_and_loses_no_request(
+    model_store: Path, tmp_path: Path
+) -> None:
+    with logged(front, model_store, tmp_path, "near-free") as door:
+        with door.load(PATH, BODIES, clients=4, pause_s=PAUSE_S) as seen:
+            answer_some(seen)
+            obstacle = door.run / "nginx.conf.new"  # as if the disk were full
+            obstacle.mkdir()
+            done = door.reload("--server", "granian")
+            assert done.returncode == 1 and "cannot be written" in done.stderr
+            assert "ts_inference_requests_total" in httpx.get(door.metrics_url).text
+            obstacle.rmdir()
+            done = door.reload("--server", "granian")
+            assert done.returncode == 0, done.stderr
+            eventually(lambda: not door.children("java"))
+            assert door.is_healthy()
+            door.process.send_signal(signal.SIGHUP)
+            eventually(lambda: door.errors().count("reloaded; a new Granian serves") == 2)
+            answer_some(seen)
+            done = door.reload("--server", "torchserve")
+            assert done.returncode == 0, done.stderr
+            answer_some(seen)
+        print(seen)
+        assert set(seen.statuses) == {200} and not seen.broken and not seen.refused
+        folders = {path.name for path in door.log_dir.iterdir() if path.is_dir()}
+        assert folders == {"granian-3", "granian-4", "torchserve-5"}
+
+
 @contextmanager
 def replaced(archive: Path, content: bytes) -> Iterator[None]:
     """Puts another archive in an archive's place for a while."""
@@ -326,6 +354,8 @@ def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
     found = check_server(f"unix:{(old_door.run / 'management.sock').resolve()}")
     (lost,) = (one for one in found if one.cure and "keep" in one.found)
     assert lost.state is State.WRONG and "broken.mar" in lost.found
+    done = old_door.reload("--server", "granian")
+    assert done.returncode == 1 and "--keep-going needs --server torchserve" in done.stderr
     url, photo = f"{old_door.url}/predictions/broken", jpeg(size=(64, 64))
     assert httpx.post(url, content=photo).status_code == 404
     write_broken(old_door.log_dir.parent / "store", b"handler: {image_size: 32}\n")

@@ -33,11 +33,11 @@ def requests(folder: Path) -> Iterator[ReloadRequests]:
     requests.close()
 
 
-def ask(requests: ReloadRequests, folder: Path) -> Future[None]:
+def ask(requests: ReloadRequests, folder: Path, server: str | None = None) -> Future[None]:
     """Asks for a reload; the request has arrived on return."""
     requests.are_waiting()  # accepts the requests that came earlier
     before = len(requests._waiting)
-    future = ThreadPoolExecutor(1).submit(request_reload, folder, 30)
+    future = ThreadPoolExecutor(1).submit(request_reload, folder, 30, server)
     eventually(lambda: requests.are_waiting() and len(requests._waiting) > before)
     return future
 
@@ -56,6 +56,21 @@ def test_request_learns_the_outcome_of_a_reload_that_began_after_it(
     with pytest.raises(ExpectedError, match="continues: no such file"):
         third.result(30)
     assert not requests.are_waiting()
+
+
+def test_requests_for_another_kind_of_server_wait_for_the_next_reload(
+    requests: ReloadRequests, folder: Path
+) -> None:
+    first = ask(requests, folder)
+    other = ask(requests, folder, "granian")
+    later = ask(requests, folder, "torchserve")
+    assert requests.begin() == "granian"
+    requests.end(None)
+    assert (first.result(30), other.result(30)) == (None, None)
+    assert requests.are_waiting() and not later.done()
+    assert requests.begin() == "torchserve"
+    requests.end(None)
+    assert later.result(30) is None
 
 
 def test_request_whose_command_was_interrupted_disturbs_nobody(
