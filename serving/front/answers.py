@@ -28,6 +28,9 @@ LINE = re.compile(
 )
 # Statuses of copies to a shadow: answered, left out, given up.
 COPIES = ("200", "502", "504")
+# Statuses that a canary has a number of from the beginning.
+OF_CANARIES = ("200", "500", "503")
+LABELS = 'model="{}",version="{}"'
 # A canary only fails if it has failed at least so often, over so many seconds, without an answer.
 FAILURES = 10
 FAILING_S = 5.0
@@ -101,17 +104,15 @@ class Answers:
         page.append("# TYPE offpath_door_copies_total counter")
         for status, count in sorted(self._copies.items()):
             page.append(f'offpath_door_copies_total{{status="{status}"}} {count}')
-        for one in canaries:
-            for status in ("200", "500", "503"):
-                self._of_canaries[f"{one.model}/{one.version}", status] += 0
-        page.append("# TYPE offpath_door_canary_responses_total counter")
-        for (canary, status), count in sorted(self._of_canaries.items()):
-            labels = f'{_label(*canary.split("/"))},status="{status}"'
-            page.append(f"offpath_door_canary_responses_total{{{labels}}} {count}")
         page.append("# TYPE offpath_door_canary_suspended gauge")
         for one in canaries:
-            labels = _label(one.model, one.version)
+            labels = LABELS.format(one.model, one.version)
             page.append(f"offpath_door_canary_suspended{{{labels}}} {bool(one.suspended):d}")
+            self._of_canaries.update({(f"{one.model}/{one.version}", s): 0 for s in OF_CANARIES})
+        page.append("# TYPE offpath_door_canary_responses_total counter")
+        for (canary, status), count in sorted(self._of_canaries.items()):
+            labels = LABELS.format(*canary.split("/")) + f',status="{status}"'
+            page.append(f"offpath_door_canary_responses_total{{{labels}}} {count}")
         page.append(f"# TYPE {REQUEST_BUCKETS} counter")
         for key, le, count in self._times.read():
             page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
@@ -158,7 +159,3 @@ class Answers:
         elif self._file.tell() > MOST_BYTES:
             self._log.unlink(missing_ok=True)
         return new
-
-
-def _label(model: str, version: str) -> str:
-    return f'model="{model}",version="{version}"'

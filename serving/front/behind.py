@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.front.splits import Split, check_splits
+from offpath.serving.front.splits import check_splits
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.properties import DEFAULTS
@@ -140,20 +139,6 @@ def describe_models(server: TorchServe) -> list[ModelStatus] | None:
 def find_ready(statuses: Iterable[ModelStatus]) -> set[tuple[str, str]]:
     """Returns name and version of each model with a READY worker."""
     return {(one.model_name, one.model_version) for one in statuses if one.ready_workers > 0}
-
-
-def are_all_answered(
-    names: Collection[str], ready: Collection[tuple[str, str]], splits: Iterable[Split]
-) -> bool:
-    """Tells whether every model has a READY version that answers requests.
-
-    Args:
-        names: the models.
-        ready: name and version of each model with a READY worker.
-        splits: shadows and suspended canaries, which answer none.
-    """
-    idle = {(split.model, split.version) for split in splits}
-    return {name for name, version in ready if (name, version) not in idle} >= set(names)
 
 
 def count_connections(*sockets: Path) -> int:

@@ -45,12 +45,6 @@ COUNT_S = 1.0
 class Door:
     """nginx in front of one server, or of several hosts.
 
-    Attributes:
-        settings: the settings in force.
-        behind: the servers behind it.
-        place: its folders.
-        answers: what it has answered.
-
     Args:
         settings: how to start the door, with ports that are not 0.
         behind: the servers behind it.
@@ -177,11 +171,7 @@ class Door:
             self._put_into_force(self.settings, behind)
 
     def change_settings(self, settings: DoorSettings) -> None:
-        """Puts changed settings into force.
-
-        Raises:
-            ExpectedError: nginx rejects the new configuration, or it cannot be written.
-        """
+        """Puts changed settings into force; raises like `change`."""
         self._put_into_force(settings, self.behind)
 
     def refresh(self) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from offpath.handler.errors import ExpectedError
 from offpath.serving.client import Client
 from offpath.serving.front.behind import (
-    are_all_answered,
     check_successor,
     describe_models,
     find_ready,
@@ -220,17 +219,10 @@ class OneHostSession:
             check_splits(settings.splits, self.rotation.current.archives)
             self.door.change_settings(settings)
             self.door.answers.forgive()
-        ended = []
-        for kind, old, new in (
-            ("canary", before.canary, settings.canary),
-            ("shadow", before.shadow, settings.shadow),
-        ):
-            models = {split.model for split in new}
-            ended += [f"{kind} {split}" for split in old if split.model not in models]
         return {
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
-            "ended": ended,
+            "ended": before.list_ended(settings),
             "suspended": [f"{one}: {one.suspended}" for one in settings.canary if one.suspended],
         }
 
@@ -276,9 +268,8 @@ class OneHostSession:
         ready = find_ready(statuses or ())
         if statuses is not None:
             self._judge_canaries(ready)
-        idle = [split for split in self.door.settings.canary if split.suspended]
-        idle += self.door.settings.shadow
-        is_ready = are_all_answered(server.model_names(), ready, idle)
+        answering = ready - self.door.settings.idle
+        is_ready = {name for name, _ in answering} >= set(server.model_names())
         self.door.set_ready(is_ready and not self._is_sick())
         self._count_workers(statuses or ())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
