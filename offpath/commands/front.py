@@ -95,7 +95,7 @@ def command(
     """
     door |= {"metrics_port": metrics_port, "verbose": verbose, "drain_s": drain_s}
     settings = DoorSettings(host, port, **door)
-    check_host(host, False, settings, behind_proxy)
+    check_host(host, settings, behind_proxy)
     try:
         behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)
     except ExpectedError as error:

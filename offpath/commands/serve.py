@@ -42,7 +42,7 @@ DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
     *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
-    *("config", "enable_model_api", "token_auth", "allow_cpu", "fork_workers"),
+    *("config", "enable_model_api", "allow_cpu", "fork_workers"),
     *("log_dir", "server", "keep_going"),
 )
 # Options that only TorchServe has, with the value that asks for nothing.
@@ -51,7 +51,6 @@ TORCHSERVE_ONLY = {
     "grpc": False,
     "grpc_port": 0,
     "enable_model_api": False,
-    "token_auth": False,
     "keep_going": False,
     "fork_workers": True,
 }
@@ -88,7 +87,7 @@ TORCHSERVE_ONLY = {
     "--grpc",
     is_flag=True,
     help="Open TorchServe's two gRPC ports on loopback. Every user of this machine can then stop "
-    "your models, unless --token-auth is given.",
+    "your models.",
 )
 @click.option(
     "--grpc-port",
@@ -107,11 +106,6 @@ TORCHSERVE_ONLY = {
     "--enable-model-api",
     is_flag=True,
     help="Allow models to be registered and removed over HTTP.",
-)
-@click.option(
-    "--token-auth",
-    is_flag=True,
-    help="Require one of TorchServe's keys for every call. With --front, use --tokens instead.",
 )
 @click.option(
     "--allow-cpu",
@@ -179,11 +173,10 @@ def command(
     listening = {name: own[name] for name in ("host", "port", "metrics_port")}
     is_granian = own["server"] == "granian"
     front = make_front(options, is_granian, **listening, verbose=verbose, drain_s=drain_s)
-    # The option's absence must not switch off tokens that the file asks for.
-    own["token_auth"] = own["token_auth"] or wants_tokens(own["config"])
+    check_tokens(own["config"])
     if is_granian:
         check_granian(own)
-    check_host(own["host"], own["token_auth"], front, behind_proxy)
+    check_host(own["host"], front, behind_proxy)
     if front is not None and front.canary and behind_proxy and not front.canary_by:
         raise WrongOption(
             "--canary tells clients apart by their address, and behind a proxy all have the same; "
@@ -269,12 +262,18 @@ def check_granian(options: dict[str, Any]) -> None:
     for name, unset in TORCHSERVE_ONLY.items():
         if options[name] != unset:
             option = name.replace("_", "-").replace("fork", "no-fork")
-            cure = "; use --front --tokens FILE" if name == "token_auth" else ""
-            raise WrongOption(f"--{option} needs --server torchserve{cure}")
+            raise WrongOption(f"--{option} needs --server torchserve")
 
 
-def wants_tokens(config: Path | None) -> bool:
-    """Tells whether a properties file turns on token authorization."""
-    if config is None:
-        return False
-    return read_properties(config).get("disable_token_authorization") == "false"
+def check_tokens(config: Path | None) -> None:
+    """Refuses a properties file that asks for TorchServe's tokens, so that none are lost silently.
+
+    Raises:
+        WrongOption: the file turns on token authorization.
+    """
+    key = "disable_token_authorization"
+    if config is not None and read_properties(config).get(key) == "false":
+        raise WrongOption(
+            f"{config} asks for TorchServe's tokens ({key}=false), which `offpath serve` cannot "
+            "use; remove that line and use --front --tokens FILE"
+        )

@@ -29,7 +29,8 @@ LISTEN_OPTIONS = [
         "--host",
         default=DEFAULTS.host,
         show_default=True,
-        help="Address to listen on. Beyond loopback, tokens or --behind-proxy are required.",
+        help="Address to listen on. Beyond loopback, --front with --tokens or --behind-proxy is "
+        "required.",
     ),
     click.option(
         "--port",
@@ -41,8 +42,9 @@ LISTEN_OPTIONS = [
     click.option(
         "--behind-proxy",
         is_flag=True,
-        help="Listen on any --host without tokens, because a proxy in front does TLS and checks "
-        "tokens.",
+        help="Listen on any --host without tokens, because something else guards the server: a "
+        "proxy that does TLS and checks tokens, or a network that only trusted clients reach. "
+        "Without --front, it must also limit connections and slow clients.",
     ),
 ]
 RUN_OPTIONS = [
@@ -233,28 +235,22 @@ def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:
 
 def check_host(
     host: str,
-    token_auth: bool,
     front: DoorSettings | None = None,
     behind_proxy: bool = False,
 ) -> None:
-    """Refuses to listen beyond this machine without tokens.
+    """Refuses to listen beyond this machine without the front door's tokens.
 
     Raises:
-        WrongOption: `host` is not loopback and tokens are off, or it is an IPv6 address and there
-            is no front door, or both kinds of tokens are asked for.
+        WrongOption: `host` is not loopback and nothing guards the server, or it is an IPv6 address
+            and there is no front door.
     """
-    if front is not None and token_auth:
-        raise WrongOption(
-            "--token-auth has no effect behind --front, which clients reach instead of TorchServe; "
-            "use --tokens FILE"
-        )
     if ":" in host and front is None:
         # ConfigManager.java, ADDRESS_PATTERN.
         raise WrongOption(
             f"--host {host} is an IPv6 address, which TorchServe does not accept; use an IPv4 "
             "address, a host name, or --front"
         )
-    has_tokens = token_auth if front is None else front.tokens is not None
+    has_tokens = front is not None and front.tokens is not None
     if has_tokens or behind_proxy or host == "localhost":
         return
     try:
@@ -262,8 +258,8 @@ def check_host(
     except ValueError:
         is_loopback = False
     if not is_loopback:
-        option = "--token-auth" if front is None else "--tokens FILE"
+        options = "--front --tokens FILE" if front is None else "--tokens FILE"
         raise WrongOption(
-            f"--host {host} can be reached from other machines; add {option}, or --behind-proxy if "
-            "a proxy in front does TLS and checks tokens"
+            f"--host {host} can be reached from other machines; add {options}, or --behind-proxy "
+            "if something else guards the server"
         )

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from offpath.serving.client import Prediction
 from offpath.serving.process.notify import notify_ready
-from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogLine
 from offpath.serving.torchserve.session import View
@@ -88,21 +87,12 @@ class ServeView(View):
             )
         )
 
-    def show_usage(self, inference_url: str, model_name: str, keys: KeyFile | None = None) -> None:
+    def show_usage(self, inference_url: str, model_name: str) -> None:
         if self._as_json:
-            if keys is not None:
-                self._print_json({"event": "keys", "file": str(keys.path)})
             return
         # A client cannot connect to 0.0.0.0.
         url = inference_url.replace("//0.0.0.0:", "//127.0.0.1:")
         curl = f"curl -T photo.jpg {url}/predictions/{model_name}"
-        if keys is not None:
-            self._out.print(
-                f"\nkeys: {keys.path} (inference, management, API); the inference key is valid "
-                f"until {keys.expires or 'TorchServe ends'}\nnew inference key, with the API key: "
-                f"{keys.renewal_curl}",
-            )
-            curl += f' -H "Authorization: Bearer $({keys.shell_command})"'
         self._out.print(f"\n{curl}\nCtrl-C stops the server")
 
     def show_log_line(self, line: LogLine) -> None:

@@ -81,9 +81,8 @@ class RunningTorchServe:
 
     def scale(self, workers: int) -> None:
         """Sets the number of workers and waits until all are READY."""
-        token = self.server.read_token("management")
         url = self.server.management_url
-        with ManagementClient(url, token, timeout_s=SCALE_TIMEOUT_S) as management:
+        with ManagementClient(url, timeout_s=SCALE_TIMEOUT_S) as management:
             management.scale(archives.NAME, workers)
 
     def is_running(self) -> bool:

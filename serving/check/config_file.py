@@ -156,7 +156,7 @@ def _check_doors(properties: Mapping[str, str], area: str) -> Iterator[Finding]:
     inference = properties.get("inference_address", DEFAULTS["inference_address"])
     if not LOOPBACK.search(inference) and not has_tokens:
         found = f"{inference} without tokens and TLS: put a proxy with both in front"
-        cure = "disable_token_authorization=false"
+        cure = f"inference_address={DEFAULTS['inference_address']}"
         yield lost(area, "inference_address", found, cure)
     if properties.get("enable_model_api") == "true" and not properties.get("allowed_urls"):
         found = "not set: models can be loaded from any URL (CVE-2023-43654)"

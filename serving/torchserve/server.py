@@ -21,7 +21,6 @@ from offpath.handler.process.warmup import WARM_UP_VARIABLE
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.in_flight import wait_until_answered
 from offpath.serving.process.processes import end_session, find_workers
-from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.launch import (
     make_command,
     make_environment,
@@ -213,7 +212,6 @@ class TorchServe:
             ExpectedError: the server ended, a model or a worker failed to load, or the time is
                 up. The message has lines from the log.
         """
-        self._wait_until(self._has_token, timeout_s)
         with self.management() as management:
             self._wait_until(lambda: self._all_ready(management), timeout_s)
         for kind in socket_kinds(self.settings):
@@ -254,30 +252,14 @@ class TorchServe:
             keep_logs = self._failed and self._log_dir == self._tmp_dir / "logs"
             remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
 
-    def read_token(self, kind: str) -> str | None:
-        """Returns the key for `inference`, `management` or `API`; None without `token_auth`."""
-        keys = self.keys()
-        return None if keys is None else keys.read(kind)
-
-    def keys(self) -> KeyFile | None:
-        """Returns the file with the keys; None without `token_auth`."""
-        if not self.settings.token_auth:
-            return None
-        return KeyFile(self._key_file, self.management_url)
-
     def management(self) -> ManagementClient:
         """Returns a client of this server's management API."""
-        return ManagementClient(self.management_url, self.read_token("management"))
+        return ManagementClient(self.management_url)
 
     def model_names(self) -> list[str]:
         """Returns the names under which the models are served."""
         # A name may have several versions.
         return list(dict.fromkeys(name for name, _ in self.archives))
-
-    @property
-    def _key_file(self) -> Path:
-        # TokenAuthorization.java writes it to Java's working folder.
-        return _once_started(self._tmp_dir) / "key_file.json"
 
     def _make_folders(self) -> tuple[Path, Path]:
         """Makes the folders of this run and of its logs."""
@@ -335,15 +317,6 @@ class TorchServe:
     def _log_lines(self) -> list[LogLine]:
         server_log = read_log(self.log_dir / self.server_log, self._log_start)
         return server_log + read_log(self.log_dir / CONSOLE_LOG)
-
-    def _has_token(self) -> bool:
-        """Tells whether calls can be made: Java writes its key file early in its start."""
-        try:
-            self.read_token("management")
-        except (OSError, ValueError, KeyError):
-            # The file is not written yet, or half written.
-            return False
-        return True
 
     def _all_ready(self, management: ManagementClient) -> bool:
         try:

@@ -48,7 +48,6 @@ class ServerSettings:
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         enable_model_api: models may be registered and removed over the management API.
         grpc: the two gRPC ports, on loopback, answer.
-        token_auth: every call needs a key from TorchServe's key file.
         allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
             with `stock`).
@@ -73,7 +72,6 @@ class ServerSettings:
     unix_sockets: bool = False
     enable_model_api: bool = False
     grpc: bool = False
-    token_auth: bool = False
     allow_cpu: bool = False
     fork_workers: bool = True
     verbose: bool = False
@@ -181,7 +179,7 @@ def build_properties(
     for kind in socket_kinds(settings):
         properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
-    properties["disable_token_authorization"] = _flag(not settings.token_auth)
+    properties["disable_token_authorization"] = "true"
     if settings.enable_model_api:
         properties["enable_model_api"] = "true"
     if not (settings.grpc or settings.stock or CLOSED_GRPC.keys() & properties.keys()):
@@ -251,7 +249,3 @@ def _addresses(host: str, ports: Ports) -> dict[str, str]:
         "grpc_inference_port": str(ports.grpc_inference),
         "grpc_management_port": str(ports.grpc_management),
     }
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"

@@ -19,7 +19,6 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
-from offpath.serving.torchserve.key_file import KeyFile
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server import LoadFailure, TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
@@ -59,8 +58,8 @@ class View:
     def show_prediction(self, photograph: Path, prediction: Prediction) -> None:
         """Shows the answer to the sample."""
 
-    def show_usage(self, inference_url: str, model_name: str, keys: KeyFile | None = None) -> None:
-        """Shows how to ask for a prediction, with which key, and how to stop."""
+    def show_usage(self, inference_url: str, model_name: str) -> None:
+        """Shows how to ask for a prediction and how to stop."""
 
     def show_log_line(self, line: LogLine) -> None:
         """Shows an error that the server has logged."""
@@ -102,8 +101,7 @@ def serve(
         if sample:
             _show_sample(server, view)
         if not once:
-            name = server.model_names()[0]
-            view.show_usage(server.inference_url, name, server.keys())
+            view.show_usage(server.inference_url, server.model_names()[0])
             try:
                 _watch(server, view, hangup)
             finally:
@@ -139,14 +137,12 @@ def start_checked(server: TorchServe) -> list[ModelStatus]:
         statuses = check_in_force(server.archives, management, allow_cpu)
     if isinstance(server, GranianServer):
         return statuses  # its workers are warm before they are READY
-    token = server.read_token("inference")
     for (name, archive), status in zip(server.archives, statuses):
         if archive.has_our_handler:
             warm_up(
                 server.inference_url,
                 f"{name}/{archive.model_version}",
                 status.min_workers,
-                token,
                 server.socket("inference"),
                 key=server.warm_up_key,
             )
@@ -157,7 +153,6 @@ def warm_up(
     inference_url: str,
     model_name: str,
     workers: int,
-    token: str | None = None,
     socket: Path | None = None,
     key: str | None = None,
 ) -> None:
@@ -169,8 +164,6 @@ def warm_up(
     `key` (`TorchServe.warm_up_key`). Failures are not reported: the first real request shows them.
     """
     headers = {WARM_UP_HEADER: key} if key else {}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
     body = PHOTOGRAPH.read_bytes()
     path = f"/predictions/{model_name}"
     transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
@@ -211,10 +204,8 @@ def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -
 
 
 def _show_sample(server: TorchServe, view: View) -> None:
-    token = server.read_token("inference")
-    headers = {"Authorization": f"Bearer {token}"} if token else None
     name = server.model_names()[0]
-    with Client(server.inference_url, model=name, headers=headers) as client:
+    with Client(server.inference_url, model=name) as client:
         view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
 

@@ -1,6 +1,6 @@
 """Journeys of users with commands of the built wheel, which knows nothing of the clone.
 
-One server has all the models of `models.py`, another is a plain TorchServe, a third asks for keys.
+One server has all the models of `models.py`, another is a plain TorchServe.
 Each answer is compared with that of plain PyTorch and torchvision.
 """
 
@@ -224,33 +224,3 @@ def wait_until_answered(url: str, body: bytes) -> None:
         return False
 
     eventually(is_answered)
-
-
-def test_tokens_are_asked_for_and_the_printed_curl_has_one(
-    shell: Shell, ready: dict[str, Any], photograph: bytes
-) -> None:
-    port, metrics = resolve_ports("127.0.0.1", [0, 0])
-    ports = ("--port", port, "--metrics-port", metrics)
-    serve = ("serve", "store/net.mar", "--token-auth", *ports)
-    url = ("--url", f"http://127.0.0.1:{port}", "--model", "net")
-    with shell.started(shell.python.with_name("offpath"), *serve) as process:
-        assert process.stdout is not None
-        printed = ""
-        while "Ctrl-C stops" not in printed:
-            line = process.stdout.readline()
-            assert line, printed
-            printed += line
-        shell.run("predict", "part.jpg", *url, code=1)
-        assert "1 of 1 images were not classified" in shell.said
-        (curl,) = re.findall(r"^curl -T photo\.jpg .*$", printed, re.MULTILINE)
-        said = shell.execute("bash", "-c", curl.replace("photo.jpg", "part.jpg"))
-        assert_as_torch(json.loads(said), "net", photograph)
-        (keys,) = re.findall(r"^keys: (\S+)", printed, re.MULTILINE)
-        read = json.loads(Path(keys).read_text())
-        token = ("--token", read["inference"]["key"])
-        said = shell.run_json("predict", "part.jpg", *url, *token)
-        assert_as_torch(said["labels"], "net", photograph)
-        (management,) = re.findall(r"management +(\S+)", printed)
-        server = ("--url", management, "--token", read["management"]["key"])
-        findings = shell.run_json("check", *server)
-        assert "wrong" not in {one["state"] for one in findings}

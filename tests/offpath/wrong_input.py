@@ -84,6 +84,7 @@ def write_files(folder: Path) -> None:
     (folder / "list.yaml").write_text("[1, 2]\n")
     (folder / "aliases.yaml").write_text(ALIASES)
     (folder / "bad.properties").write_text("no equals sign\n")
+    (folder / "tokens.properties").write_text("disable_token_authorization=false\n")
     (folder / "binary.properties").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("photo.jpg", "pictures/a.jpg"):
         (folder / name).write_bytes(jpeg(size=(64, 64)))

@@ -14,7 +14,6 @@ import httpx
 import psutil
 import pytest
 
-from offpath.commands.serve import wants_tokens
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.process.in_flight import count_unanswered
@@ -172,48 +171,3 @@ def test_a_server_that_ends_by_itself_ends_the_command(make_mar: MakeMar) -> Non
     os.kill(find_java_child(process), signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == 1 and "ended by itself by SIGKILL" in errors
-
-
-# The journeys ask with the printed key by default; here it is renewed too.
-@pytest.mark.slow
-@pytest.mark.server
-def test_printed_curl_carries_a_key_that_works(make_mar: MakeMar) -> None:
-    command = [sys.executable, "-m", "offpath", "serve", str(make_mar())]
-    # All addresses would be reachable from outside: the same path through a host's name.
-    process = subprocess.Popen(
-        [*command, *FREE_PORTS, "--host", "localhost", "--token-auth"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    printed = []
-    for line in process.stdout:
-        printed.append(line)
-        if line.startswith("Ctrl-C"):
-            break
-    try:
-        (curl,) = [line for line in printed if line.startswith("curl -T")]
-        photo = str(Path(__file__))  # its content does not matter to an echo
-        asked = ["sh", "-c", curl.replace("photo.jpg", photo)]
-        answer = subprocess.run(asked, capture_output=True, text=True).stdout
-        assert answer == str(Path(photo).stat().st_size)
-        url = curl.split()[3]
-        assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
-        (renewal,) = [line for line in printed if line.startswith("new inference key")]
-        renewed = ["sh", "-c", renewal.partition("key: ")[2]]
-        subprocess.run(renewed, check=True, capture_output=True)
-        again = subprocess.run(asked, capture_output=True, text=True).stdout
-        assert again == answer
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
-
-
-def test_config_file_that_asks_for_tokens_gets_them(tmp_path: Path) -> None:
-    config = tmp_path / "config.properties"
-    config.write_text("disable_token_authorization=false\n")
-    assert wants_tokens(config)
-    config.write_text("job_queue_size=7\n")
-    assert not wants_tokens(config)
-    assert not wants_tokens(None)

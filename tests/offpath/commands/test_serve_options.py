@@ -24,19 +24,16 @@ def test_the_door_is_there_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])
-def test_addresses_beyond_loopback_need_tokens(host: str) -> None:
+def test_a_server_without_the_door_is_for_this_machine(host: str) -> None:
     for loopback in ("127.0.0.1", "localhost"):
-        check_host(loopback, token_auth=False)
-    check_host(host, token_auth=True)
-    check_host(host, token_auth=False, behind_proxy=True)
-    with pytest.raises(ExpectedError, match="--token-auth"):
-        check_host(host, token_auth=False)
+        check_host(loopback)
+    check_host(host, behind_proxy=True)
+    with pytest.raises(ExpectedError, match="add --front --tokens FILE, or --behind-proxy"):
+        check_host(host)
 
 
 def test_an_address_for_others_needs_the_doors_tokens() -> None:
-    check_host("0.0.0.0", False, DoorSettings(tokens=Path("tokens")))
-    check_host("::1", False, DoorSettings())
-    with pytest.raises(ExpectedError, match="--tokens FILE"):
-        check_host("0.0.0.0", False, DoorSettings())
-    with pytest.raises(ExpectedError, match="--token-auth has no effect"):
-        check_host("127.0.0.1", True, DoorSettings())
+    check_host("0.0.0.0", DoorSettings(tokens=Path("tokens")))
+    check_host("::1", DoorSettings())
+    with pytest.raises(ExpectedError, match="add --tokens FILE"):
+        check_host("0.0.0.0", DoorSettings())

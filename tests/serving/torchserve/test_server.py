@@ -35,13 +35,13 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iterator[TorchServe]:
-    """Starts a second server, with token authorization and a log line per request.
+def second(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Iterator[TorchServe]:
+    """Starts a second server, with a log line per request.
 
     When it is stopped nothing of it is left, and the first server still answers.
     """
-    mar = write_mar(tmp_path_factory.mktemp("guarded") / "store", "echo")
-    with TorchServe(make_settings(mar, token_auth=True, verbose=True)) as server:
+    mar = write_mar(tmp_path_factory.mktemp("second") / "store", "echo")
+    with TorchServe(make_settings(mar, verbose=True)) as server:
         yield server
     assert not server.log_dir.parent.exists()
     eventually(lambda: find_session_members(server.java_pid) == [])
@@ -50,30 +50,22 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, closed: TorchServe) -> Ite
 
 def post(server: TorchServe, body: bytes = b"abc") -> str:
     url = f"{server.inference_url}/predictions/echo"
-    token = server.read_token("inference")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return httpx.post(url, content=body, headers=headers, trust_env=False).text
+    return httpx.post(url, content=body, trust_env=False).text
 
 
-def test_calls_without_a_token_are_refused_with_token_auth(guarded: TorchServe) -> None:
-    url = f"{guarded.inference_url}/predictions/echo"
-    assert httpx.post(url, content=b"abc", trust_env=False).status_code == 400
-    assert post(guarded) == "3"
-
-
-def test_verbose_logs_every_request(guarded: TorchServe) -> None:
-    before = count_log_lines(guarded)
-    assert {post(guarded) for _ in range(REQUESTS)} == {"3"}
+def test_verbose_logs_every_request(second: TorchServe) -> None:
+    before = count_log_lines(second)
+    assert {post(second) for _ in range(REQUESTS)} == {"3"}
     # Without it there are no lines: test_path.py.
-    eventually(lambda: count_log_lines(guarded) - before > REQUESTS)
+    eventually(lambda: count_log_lines(second) - before > REQUESTS)
 
 
-def test_two_servers_run_side_by_side(closed: TorchServe, guarded: TorchServe) -> None:
-    assert (post(closed), post(guarded, b"four")) == ("3", "4")
-    socket_file = Path(guarded.management_url.removeprefix("unix:"))
+def test_two_servers_run_side_by_side(closed: TorchServe, second: TorchServe) -> None:
+    assert (post(closed), post(second, b"four")) == ("3", "4")
+    socket_file = Path(second.management_url.removeprefix("unix:"))
     assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(socket_file.parent.stat().st_mode) == 0o700
-    assert not {*closed.worker_pids()} & {*guarded.worker_pids()}
+    assert not {*closed.worker_pids()} & {*second.worker_pids()}
 
 
 @pytest.mark.parametrize(
