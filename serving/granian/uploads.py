@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from offpath.serving.shell.torchserve_http import BUSY, TOO_SLOW, Refusal, Refused
 
 # Seconds after which an upload is slow: it ends when its memory is needed.
 SLOW_S = 1.0
+# Seconds after which an upload ends if nothing of it has arrived.
+FIRST_S = 10.0
 # Seconds after which an upload ends in any case. An image of 30 MB needs 0.25 MB/s.
 MOST_S = 120.0
 
@@ -24,8 +27,8 @@ MOST_S = 120.0
 class Body:
     """The memory of one request's body."""
 
-    size: int
     began_s: float
+    size: int = 0
     refusal: Refusal = BUSY
 
 
@@ -40,60 +43,71 @@ class BodyMemory:
     def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._most_bytes, self._bytes = most_bytes, 0
-        # Bodies that are being received, the oldest first.
-        self._uploads: dict[Body, asyncio.Future[bytes]] = {}
+        # Bodies that are being received, the oldest first, with the task that receives each.
+        self._uploads: dict[Body, Any] = {}
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Body]:
-        """Holds `size` bytes.
+        """Holds `size` bytes, to which `grow` can add.
 
         Raises:
             Refused: there is no room.
         """
-        self._make_room(size)
-        body = Body(size, self._clock())
-        self._bytes += size
+        body = Body(self._clock())
+        self.grow(body, size)
         try:
             yield body
         finally:
             self._bytes -= body.size
 
-    async def receive(self, body: Body, read: Awaitable[bytes]) -> bytes:
-        """Returns what `read` returns.
+    def grow(self, body: Body, size: int) -> None:
+        """Holds `size` more bytes.
 
         Raises:
-            Refused: the upload took too long, or others needed its memory.
+            Refused: there is no room.
         """
-        self._uploads[body] = asyncio.ensure_future(read)
-        # Granian's future is none that the garbage collector knows. The traceback of its exception
-        # leads to this frame, so a variable that holds it would keep all of them for ever.
-        del read
+        if self._lacks(body, size):
+            self._make_room(body, size)
+        body.size += size
+        self._bytes += size
+
+    @contextmanager
+    def receive(self, body: Body) -> Iterator[None]:
+        """Ends what runs inside when the upload takes too long, or others need its memory.
+
+        Raises:
+            Refused: the upload was ended.
+        """
+        self._uploads[body] = asyncio.current_task()
         try:
-            return await self._uploads[body]
+            yield
         except asyncio.CancelledError:
             raise Refused(body.refusal) from None
         finally:
             self._uploads.pop(body, None)
 
     def end_late_uploads(self) -> None:
-        """Ends the uploads that have reached the time limit."""
-        self._end_uploads(MOST_S, TOO_SLOW)
+        """Ends the uploads that have reached a time limit."""
+        for body in list(self._uploads):
+            if self._clock() - body.began_s >= (MOST_S if body.size else FIRST_S):
+                self._end(body, TOO_SLOW)
 
-    def _make_room(self, size: int) -> None:
-        if self._lacks(size):
-            self._end_uploads(SLOW_S, BUSY, size)
-        if self._bytes and self._lacks(size):
+    def _lacks(self, body: Body, size: int) -> bool:
+        return self._bytes > body.size and self._bytes + size > self._most_bytes
+
+    def _make_room(self, body: Body, size: int) -> None:
+        """Ends slow uploads, the oldest first, until `size` more bytes of `body` fit."""
+        latest_s = self._clock() - SLOW_S
+        for other in list(self._uploads):
+            # An upload that is slower than the others does not end them.
+            if other is body or other.began_s > latest_s or not self._lacks(body, size):
+                break
+            if other.size:
+                self._end(other, BUSY)
+        if self._lacks(body, size):
             raise Refused(BUSY)
 
-    def _lacks(self, size: int) -> bool:
-        return self._bytes + size > self._most_bytes
-
-    def _end_uploads(self, age_s: float, refusal: Refusal, size: int | None = None) -> None:
-        """Ends uploads of at least this age, until `size` bytes fit."""
-        latest_s = self._clock() - age_s
-        for body in list(self._uploads):
-            if body.began_s > latest_s or (size is not None and not self._lacks(size)):
-                return
-            self._uploads.pop(body).cancel()
-            self._bytes -= body.size
-            body.size, body.refusal = 0, refusal
+    def _end(self, body: Body, refusal: Refusal) -> None:
+        self._uploads.pop(body).cancel()
+        self._bytes -= body.size
+        body.size, body.refusal = 0, refusal

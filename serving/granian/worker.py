@@ -36,7 +36,7 @@ from offpath.handler.request.body_from_front_door import (
 from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
-from offpath.serving.granian.uploads import BodyMemory
+from offpath.serving.granian.uploads import Body, BodyMemory
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
@@ -58,6 +58,8 @@ EXIT_STATUS = 1
 # For the prediction log, bodies handed over by the door, and libraries.
 KEPT_DESCRIPTORS = 100
 WARM_UP_BATCHES = 3
+# Memory for a body of at most this size is held before its bytes arrive.
+SMALL_BYTES = 1 << 16
 # HTTP names are in lower case here; the handler knows these four as nginx spells them.
 SPELLED = {name.lower(): name for name in (KEY_HEADER, BODY_HEADER, TYPE_HEADER, ID_HEADER)}
 
@@ -171,17 +173,16 @@ class App:
             Refused: too many requests wait, the body is too large or slow, or the model is gone.
         """
         is_file = self._has_door and headers.get(BODY_HEADER)  # which the handler opens
-        # A body of unknown length counts as one of the largest.
-        size = headers.get("content-length", self._paths.max_body_bytes)
-        with self._memory.hold(0 if is_file else int(size)) as held:
+        length = int(headers.get("content-length", -1))
+        # Granian reads a body as a whole with less CPU time, but tells nobody when bytes arrive.
+        is_small = 0 <= length <= SMALL_BYTES
+        with self._memory.hold(length if is_small and not is_file else 0) as held:
             # An upload does not count as a request that waits, because it may never end.
             self._check_queue()
             body = b""
             if not is_file:
-                is_known = "content-length" in headers
-                body = await self._memory.receive(
-                    held, proto() if is_known else self._read_unknown(proto)
-                )
+                with self._memory.receive(held):
+                    body = await (proto() if is_small else self._read(proto, held, length))
             self._check_queue()
             if self._paths.is_explanation(scope.path):
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
@@ -202,14 +203,28 @@ class App:
         if self._balance.requests >= self._most_requests:
             raise Refused(BUSY)
 
-    async def _read_unknown(self, proto: Any) -> bytes:
-        """Reads a body of unknown length."""
-        parts, size = [], 0
+    async def _read(self, proto: Any, held: Body, length: int) -> bytes:
+        """Reads a body and holds memory as its bytes arrive.
+
+        A client could otherwise take all memory with a declared length alone.
+
+        Args:
+            proto: Granian's request.
+            held: the memory.
+            length: the declared length; -1 if it is unknown.
+
+        Raises:
+            Refused: the body is too large, or there is no room.
+            ProtocolClosed: the client has left in the middle.
+        """
+        parts = []
         async for part in proto:
-            size += len(part)
-            if size > self._paths.max_body_bytes:
+            self._memory.grow(held, len(part))
+            if held.size > self._paths.max_body_bytes:
                 raise Refused(self._paths.too_large)
             parts.append(part)
+        if held.size < length:  # Granian only ends the body
+            raise ProtocolClosed
         return b"".join(parts)
 
     def _handle(self, requests: Sequence[Request]) -> list[Answer]:

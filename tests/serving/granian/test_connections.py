@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -95,15 +96,45 @@ def test_uploads_that_are_cut_off_leave_nothing_in_memory(ready: dict) -> None:
     fds = [worker.num_fds() for worker in workers]
 
     def cut_off(times: int) -> int:
-        for _ in range(times):
+        for number in range(times):
             with connect(url) as connection:
-                connection.sendall(head_of(url, 100_000) + bytes(1000))
+                # Small bodies are read as a whole.
+                size = 100_000 if number % 2 else 50_000
+                connection.sendall(head_of(url, size) + bytes(1000))
         eventually(lambda: [worker.num_fds() for worker in workers] <= fds)
         return sum(worker.memory_full_info().uss for worker in workers)
 
     before = cut_off(1500)
     assert cut_off(3000) - before < 12_000_000  # 4 kB each; one that stayed took 9 kB
     assert httpx.post(url, content=jpeg()).status_code == 200
+
+
+def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: dict) -> None:
+    url = f"{ready['inference']}/predictions/near-free"
+    # Together 1.9 GB. The small ones fill what the large ones leave.
+    heads = [head_of(url, size) for size in [30_000_000] * 60 + [1_100_000] * 80]
+    is_over, rounds = threading.Event(), []
+
+    def declare() -> None:
+        """Declares bodies again and again, before any of them is slow."""
+        with ExitStack() as stack:
+            slots = [stack.enter_context(ExitStack()) for _ in heads]
+            while not is_over.is_set():
+                for slot, head in zip(slots, heads):
+                    slot.close()
+                    slot.enter_context(connect(url)).sendall(head)
+                rounds.append(1)
+
+    client = threading.Thread(target=declare)
+    client.start()
+    try:
+        eventually(lambda: rounds)
+        bodies = (jpeg(), jpeg() + bytes(1_200_000))
+        statuses = [httpx.post(url, content=body).status_code for body in 20 * bodies]
+    finally:
+        is_over.set()
+        client.join()
+    assert statuses == [200] * len(statuses)
 
 
 def test_http_2_is_not_spoken_without_the_door(ready: dict) -> None:
