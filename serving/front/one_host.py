@@ -152,6 +152,7 @@ class OneHostSession:
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
             self._show_errors()
+            self.rotation.current.rotate_log()
             self.door.look_after()
             self._replace_where_dead()
             self._follow_reload(hangup)

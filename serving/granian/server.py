@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from offpath.serving.torchserve.server_settings import (
 )
 
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
+MOST_LOG_BYTES = 20 << 20
 # Bodies that all workers may hold; beyond it requests get 503.
 MOST_BODY_BYTES = 1 << 30
 
@@ -55,6 +58,17 @@ class GranianServer(TorchServe):
             numbers = [number for model in self._models for number in model.slots]
             links |= {name: listener.with_name(name) for name in map(name_socket, numbers)}
         return links
+
+    def rotate_log(self) -> None:
+        log = self.log_path
+        if not log.exists() or log.stat().st_size <= MOST_LOG_BYTES:
+            return
+        # A full disk keeps no copy, and then gets room.
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        # The supervisor and the workers append, so they go on at the new end.
+        os.truncate(log, 0)
+        self._log_start = 0
 
     def worker_pids(self) -> list[int]:
         return self._reports.list_pids()

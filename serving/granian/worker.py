@@ -37,6 +37,7 @@ from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
 from offpath.serving.granian.uploads import Body, BodyMemory
+from offpath.serving.granian.worker_log import pace_logging, start_logging
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
@@ -293,10 +294,7 @@ def run_worker(
 ) -> None:
     """Loads the archive, tells `offpath serve`, and serves until SIGTERM; never returns."""
     name = f"W-{slot['number']}-{slot['name']}_{slot['version']}"
-    logging.basicConfig(
-        format=f"%(asctime)s [%(levelname)s] {name} %(name)s - %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+    start_logging(name)
     series = Series()
     try:
         began_s = time.monotonic()
@@ -311,10 +309,12 @@ def run_worker(
         load_ms = (time.monotonic() - began_s) * 1e3
         series.add("WorkerLoadTime", load_ms, False, WorkerName=name, Level="Host")
     except Exception as error:
-        lines = traceback.format_exception_only(error)
-        send(reports, slot["number"], failed="".join(lines).strip())
-        logger.exception("the model failed to load")
+        why = "".join(traceback.format_exception_only(error)).strip()
+        send(reports, slot["number"], failed=why)
+        # The terminal shows the first line alone.
+        logger.exception("the model failed to load: %s", why)
         os._exit(EXIT_STATUS)
+    pace_logging()
     listener = listener or open_listener(slot["listen"])
     peers = [
         other["number"]

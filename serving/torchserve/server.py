@@ -168,6 +168,9 @@ class TorchServe:
         """The log file to read first."""
         return self.log_dir / (CONSOLE_LOG if self.settings.stock else self.server_log)
 
+    def rotate_log(self) -> None:
+        """Moves a log that has become large aside; TorchServe does so itself (conf/log4j2.xml)."""
+
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the Python workers, in order of start."""
         return find_workers(self.java_pid)

@@ -220,6 +220,7 @@ def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
         for line in follower.read_new():
             if line.is_shown:
                 view.show_log_line(line)
+        server.rotate_log()
         if hangup.take():
             view.show_problem(
                 "SIGHUP is ignored: a reload without losing requests needs "

@@ -36,6 +36,7 @@ def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         [
             *(sys.executable, "-m", "offpath", "serve", "--server", "granian"),
             *("--no-front", "--port", "0", "--metrics-port", "0", "--json"),
+            *("--log-dir", str(log.parent)),
             str(model_store / "near-free.mar"),
         ],
         stdout=subprocess.PIPE,
@@ -44,7 +45,7 @@ def ready(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, MOST_DESCRIPTORS)),
     )
     try:
-        yield json.loads(process.stdout.readline()) | {"pid": process.pid}
+        yield json.loads(process.stdout.readline()) | {"pid": process.pid, "logs": log.parent}
     finally:
         process.terminate()
         assert process.wait() == 0, log.read_text()
@@ -135,6 +136,14 @@ def test_bodies_that_are_declared_and_never_sent_cost_nobody_an_answer(ready: di
         is_over.set()
         client.join()
     assert statuses == [200] * len(statuses)
+
+
+def test_the_log_is_rotated_without_the_door_too(ready: dict) -> None:
+    log = ready["logs"] / "granian.log"
+    with open(log, "ab") as file:
+        file.truncate(21 << 20)
+    eventually(log.with_name("granian.log.1").exists)
+    eventually(lambda: log.stat().st_size < 1 << 20)
 
 
 def test_http_2_is_not_spoken_without_the_door(ready: dict) -> None:

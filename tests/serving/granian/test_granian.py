@@ -64,7 +64,7 @@ class Net(torch.nn.Module):
         self.classifier = torch.nn.Linear(48, 10)
         if self.claim(FLAG.with_suffix(".load")) is not None:
             raise ValueError("the weights are of another model")
-        self.is_broken = False
+        self.is_broken, self.failures_left = False, 0
 
     def forward(self, pictures):
         said = self.claim(FLAG)
@@ -74,6 +74,11 @@ class Net(torch.nn.Module):
             FLAG.with_suffix(".waiting").write_text(str(os.getpid()))
             while self.claim(FLAG.with_suffix(".go")) is None:
                 time.sleep(0.01)
+        if said == "fail":
+            self.failures_left = 4  # a fifth would replace the worker
+        if self.failures_left:
+            self.failures_left -= 1
+            raise ValueError("it failed again")
         self.is_broken = self.is_broken or said == "break"
         if self.is_broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -333,6 +338,33 @@ def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) ->
     with door.load("/predictions/near-free", [jpeg()], clients=2) as seen:
         eventually(lambda: len(seen.answered) > 20)
     assert set(seen.statuses) == {200}, seen
+
+
+def test_a_model_that_fails_writes_a_line_a_second_into_a_log_with_a_bound(
+    door: GranianProcess, say
+) -> None:
+    log = max(door.log_dir.glob("granian-*/granian.log"), key=lambda path: path.stat().st_mtime)
+    assert "TensorRT" not in log.read_text()  # nor another line about packages that nobody needs
+    with open(log, "ab") as file:
+        file.truncate(21 << 20)
+    eventually(log.with_name("granian.log.1").exists)
+    eventually(lambda: log.stat().st_size < 1 << 20)
+    url = f"{door.url}/predictions/tricky/2.0"  # which has one worker
+    say("fail")
+    began_s = time.monotonic()
+    assert [httpx.post(url, content=jpeg()).status_code for _ in range(5)] == [503] * 4 + [200]
+    lines = log.read_text().count("the model failed on a batch")
+    assert 1 <= lines <= 1 + time.monotonic() - began_s
+    assert "it failed again" in log.read_text()
+
+
+def test_a_worker_that_cannot_load_again_says_why_on_the_terminal(
+    door: GranianProcess, say
+) -> None:
+    say("no load")
+    kill_and_wait(door, *list_workers(door, "tricky/2.0"))
+    why = "the model failed to load: ValueError: the weights are of another model"
+    eventually(lambda: why in door.errors())
 
 
 def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Path, say) -> None:
