@@ -84,6 +84,11 @@ class ServerProcess:
         """Run folder of Granian's supervisor; None for TorchServe."""
         return self._path_after("--run")
 
+    @property
+    def log_name(self) -> str:
+        """Name of the log to read first."""
+        return "torchserve.log" if self.granian is None else "granian.log"
+
     def properties(self) -> dict[str, str]:
         """Returns the content of the properties file; empty without a file."""
         config = self.config
@@ -168,11 +173,12 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
     if process is not None:
         url = process.address("management")
         yield from _check_process(process)
+    log = "torchserve.log or granian.log" if process is None else process.log_name
     with ManagementClient(url, token) as management:
         try:
             models = management.list_models()
         except ExpectedError as error:
-            yield wrong(AREA, "management", str(error), _find_cure(error))
+            yield wrong(AREA, "management", str(error), _find_cure(error, log))
             return
         yield ok(AREA, "models", ", ".join(models) or "none")
         has_ours = False
@@ -186,13 +192,13 @@ def check_server(url: str, token: str | None = None) -> Iterator[Finding]:
                 has_ours |= status.described.get("handler") == "offpath"
     metrics = _metrics_address(url, process)
     if has_ours and metrics is not None:
-        yield from _check_metrics(metrics)
+        yield from _check_metrics(metrics, log)
 
 
-def _find_cure(error: ExpectedError) -> str:
+def _find_cure(error: ExpectedError, log: str) -> str:
     """Returns the cure for a management API that does not list its models."""
     if isinstance(error.__cause__, httpx.HTTPError):
-        return "wait if the server is starting; otherwise read the end of torchserve.log"
+        return f"wait if the server is starting; otherwise read the end of {log}"
     return "--url with the address that `offpath serve` prints as management, and --token"
 
 
@@ -319,7 +325,7 @@ def _read_metrics(address: str) -> str:
         return http.get(f"{base}/metrics").text
 
 
-def _check_metrics(address: str) -> Iterator[Finding]:
+def _check_metrics(address: str, log: str) -> Iterator[Finding]:
     """Looks for offpath's metrics: describing the workers has just counted as a request."""
     url = f"{address}/metrics"
     deadline = time.monotonic() + METRICS_WAIT_S
@@ -340,5 +346,5 @@ def _check_metrics(address: str) -> Iterator[Finding]:
     ended = int(sum(float(count) for count in SICK_WORKERS.findall(text)))
     if ended:
         found = f"{ended} times since the start, a worker ended with a broken model"
-        cure = "torchserve.log says why: `this worker must be replaced`"
+        cure = f"{log} says why: `this worker must be replaced`"
         yield lost(AREA, "broken models", found, cure)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from offpath.handler import errors
 from offpath.serving.torchserve.server import TorchServe
 from tests.conftest import build
 from tests.support import echo_archive
@@ -45,6 +46,19 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
     need("promtool")
     done = subprocess.run(["promtool", "test", "rules", RULES], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_alert_on_what_clients_send_leaves_out_every_5xx() -> None:
+    types = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, errors.ItemError) and one.status >= 500
+    }
+    text = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    (left_out,) = re.findall(r'Type!~"(\S+)"', text)
+    (of_model,) = re.findall(r'Type=~"(\S+)"', text)
+    assert set(left_out.split("|")) == types
+    assert set(of_model.split("|")) == types - {"DeadlineExceeded"}
 
 
 @pytest.mark.slow
@@ -129,7 +143,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     # What OffpathCrashLoop counts.
     prometheus.wait_until("changes(WorkerLoadTime[2m]) >= 2")
     (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == 20
+    assert len(group["rules"]) == 21
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     alerts = [rule for rule in group["rules"] if rule["type"] == "alerting"]
     firing = {rule["name"] for rule in alerts if rule["state"] == "firing"}

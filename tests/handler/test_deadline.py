@@ -110,3 +110,17 @@ def test_one_costly_batch_refuses_nobody_and_several_do() -> None:
     for _ in range(5):
         deadlines.learn(1.5)
     assert is_late(deadlines, HALF_A_SECOND_AGO)
+
+
+@pytest.mark.parametrize(
+    ("jump_s", "waiting_is_late"),
+    [pytest.param(3 * 3600, True, id="forward"), pytest.param(-3 * 3600, False, id="back")],
+)
+def test_a_jump_of_the_clock_costs_at_most_the_requests_that_wait(
+    jump_s: int, waiting_is_late: bool
+) -> None:
+    """The clock of the door that notes the arrival and of the worker that judges is the same."""
+    deadlines = Deadlines(1000, clock=lambda: NOW_S + jump_s)
+    assert is_late(deadlines, HALF_A_SECOND_AGO) == waiting_is_late
+    arrived_s = NOW_S + jump_s - 0.5
+    assert not is_late(deadlines, {"X-Offpath-Arrived": f"{arrived_s:.3f}"})

@@ -60,7 +60,11 @@ def test_faults_under_load(trial: LogTrial, tmp_path: Path, product: str) -> Non
 
 
 def test_faults_a_clock_that_jumps(trial: LogTrial, tmp_path: Path, product: str) -> None:
-    """Shifts the clock of the server, its workers and the shipper; S3's clock stays."""
+    """Shifts the clock of the server, its workers and the shipper; S3's and nginx's stay.
+
+    nginx is a static program, which preloads nothing. So the requests have no deadline, for which
+    workers compare their clock with nginx's; test_deadline.py moves both.
+    """
     shift = tmp_path / "shift"
 
     def jump(hours: int) -> Strike:

@@ -122,4 +122,4 @@ def test_an_engine_of_the_archive_that_does_not_serve_is_lost() -> None:
 def test_server_that_does_not_answer_is_wrong() -> None:
     (found,) = check_server("http://127.0.0.1:9")
     assert (found.subject, found.state) == ("management", State.WRONG)
-    assert "torchserve.log" in str(found.cure)
+    assert "read the end of torchserve.log or granian.log" in str(found.cure)

@@ -27,6 +27,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
+from offpath.serving.check.running import check_server
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
@@ -320,6 +321,9 @@ def test_a_worker_that_hangs_or_has_a_broken_model_answers_503_and_is_replaced(
     assert re.search(f"this worker must be replaced: .*{why}", door.errors())
     if what == "break":
         eventually(lambda: read_metrics(door)["offpath_sick_workers_total"] > sick)
+        management = f"unix:{(door.run / 'management.sock').resolve()}"
+        found = {one.subject: one for one in check_server(management)}
+        assert found["broken models"].cure.startswith("granian.log says why")
 
 
 def test_stopped_workers_are_not_ready_and_are_replaced(door: GranianProcess) -> None:
