@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -293,8 +295,35 @@ def log_variables(folder: Path) -> dict[str, str]:
     }
 
 
+# Not UTF-8, a surrogate and a number beyond Unicode in UTF-8's form, and an escape.
+HOSTILE_USER_IDS = (b"\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\ud800")
+
+
+def send_hostile_user_ids(url: str, body: bytes) -> None:
+    """Sends each of them with a picture to a model; all are answered."""
+    parts = urlsplit(url)
+    for user_id in HOSTILE_USER_IDS:
+        with socket.create_connection((parts.hostname, parts.port)) as client:
+            head = f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            client.sendall(head.encode() + b"X-User-Id: " + user_id + b"\r\n\r\n" + body)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def check_hostile_user_ids(folder: Path) -> None:
+    """Checks that none became a lone surrogate in the log, which UTF-8 cannot express."""
+    user_ids = [record["user_id"] for record in read_log(folder)]
+    assert HOSTILE_USER_IDS[-1].decode() in user_ids
+    for user_id in filter(None, user_ids):
+        user_id.encode()
+
+
 def read_event_ids(folder: Path) -> Counter[str]:
-    """Counts each event id in the log, once no process writes there any more."""
+    """Counts each event id in the log."""
+    return Counter(str(record["event_id"]) for record in read_log(folder))
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Reads the log's records, once no process writes there any more."""
 
     def is_shipped() -> bool:
         report = ship_spool(folder / "spool", timeout_s=MOST_S)
@@ -302,4 +331,4 @@ def read_event_ids(folder: Path) -> Counter[str]:
 
     eventually(is_shipped)
     store = open_store_at((folder / "log").as_uri(), None, None)
-    return Counter(str(r["event_id"]) for r in read_records(store, Period()))
+    return list(read_records(store, Period()))

@@ -28,10 +28,12 @@ from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
     FrontProcess,
     Seen,
+    check_hostile_user_ids,
     front,
     is_alive,
     log_variables,
     logged,
+    send_hostile_user_ids,
 )
 from tests.support.kept_archive import FOLDER as KEPT
 from tests.support.pictures import jpeg
@@ -255,12 +257,14 @@ def test_sigterm_answers_what_was_accepted_and_the_log_has_it_once(
     model_store: Path, tmp_path: Path
 ) -> None:
     with logged(front, model_store, tmp_path, "near-free") as door:
+        send_hostile_user_ids(f"{door.url}{PATH}", jpeg())
         with door.load(PATH, BODIES) as seen:
             answer_some(seen)
             assert door.terminate() == 0
         seen.check_end()
         assert not door.bodies.exists() and not door.run.exists()
         check_no_reload(door)
+    check_hostile_user_ids(tmp_path)
     for private in (door.log_dir, *(tmp_path / "log").glob("dt=*/*/*")):
         assert private.stat().st_mode & 0o7 == 0, "every user can read it"
 

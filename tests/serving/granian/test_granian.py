@@ -33,7 +33,12 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
-from tests.support.front import load, logged
+from tests.support.front import (
+    check_hostile_user_ids,
+    load,
+    logged,
+    send_hostile_user_ids,
+)
 from tests.support.granian import GranianProcess, granian
 from tests.support.photographs import PHOTOGRAPHS, encode
 from tests.support.pictures import jpeg
@@ -480,11 +485,13 @@ def test_sigterm_answers_what_is_in_flight_and_every_answer_is_in_the_log_once(
     store: Path, tmp_path: Path
 ) -> None:
     with logged(granian, store, tmp_path, "tricky") as door:
+        send_hostile_user_ids(f"{door.url}/predictions/tricky", jpeg())
         with door.load("/predictions/tricky", [jpeg()], clients=CLIENTS) as seen:
             eventually(lambda: len(seen.answered) > 50)
             assert door.terminate() == 0
         seen.check_end()
         assert not door.run.exists() and not door.bodies.exists()
+    check_hostile_user_ids(tmp_path)
 
 
 def test_without_a_door_a_worker_is_replaced_and_sigterm_drains(
