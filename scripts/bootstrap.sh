@@ -60,11 +60,13 @@ pip_install() {
   if [ -f constraints.txt ]; then
     options+=(-c constraints.txt)
   fi
-  # pip's progress is useful on a terminal, but fills a log with thousands of lines.
-  if [ ! -t 2 ]; then
-    options+=(--quiet)
+  if [ -t 2 ]; then
+    "$VENV/bin/python" -m pip install "${options[@]}" "$@" >&2
+    return
   fi
-  "$VENV/bin/python" -m pip install "${options[@]}" "$@" >&2
+  # pip's progress would fill a log with thousands of lines. These tell what takes minutes.
+  "$VENV/bin/python" -u -m pip install --progress-bar off "${options[@]}" "$@" |
+    sed -nu '/\(Downloading\|Using cached\) .*[MG]B)/p; s/^\(Installing collected packages\).*/\1/p' >&2
 }
 
 # Installs the package with its extras ($1, comma-separated), unless they are installed already.

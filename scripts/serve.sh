@@ -36,4 +36,18 @@ if ! has_room_for_bodies; then
   say "less than $SHM_MB MB free in /dev/shm: serving without the front door (docs/front-door.md)"
   front=()
 fi
-exec "$VENV/bin/offpath" serve --model-store "$STORE" --sample "${front[@]}" "$@"
+# A second server on another port needs another port for /metrics too: two above, as by default.
+port=8080
+for ((i = 1; i <= $#; i++)); do
+  case ${!i} in
+    --port) next=$((i + 1)) port=${!next-} ;;
+    --port=*) port=${!i#*=} ;;
+  esac
+done
+metrics=()
+case $port in
+  0) metrics=(--metrics-port 0) ;;
+  8080 | *[!0-9]* | "") ;;
+  *) metrics=(--metrics-port $((port + 2))) ;;
+esac
+exec "$VENV/bin/offpath" serve --model-store "$STORE" --sample "${front[@]}" "${metrics[@]}" "$@"

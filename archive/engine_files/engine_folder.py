@@ -194,6 +194,8 @@ class _EngineFolder:
     def fill(self, photographs: PhotographSets) -> None:
         precision = "fp32" if self.plan.precision == "auto" else self.plan.precision
         name = artefact_name(self.plan.engine, precision)
+        if name is not None:
+            self.say(f"engine {self.plan.engine} {precision}: building it; this can take minutes")
         if name is not None and precision == "int8":
             self._quantise(self.folder / name, photographs.calibration)
         elif name is not None:

@@ -22,8 +22,7 @@ from offpath.handler.errors import ConfigError, ExpectedError, ItemError, WrongO
 from offpath.handler.image import SUFFIXES
 from offpath.handler.image.geometry import InputGeometry
 from offpath.serving.client import Client, ModelNotNamed, Prediction, ServerUnreachable
-
-BODY_SHOWN = 60
+from offpath.serving.printable import printable
 
 
 @click.command("predict")
@@ -102,6 +101,10 @@ def command(images: tuple[str, ...], **options: Any) -> None:
     if not options["as_json"]:
         # Without markup, because a file name or a label may hold brackets.
         Console(markup=False).print(table)
+        # A custom handler may answer in another form. A column would break it into lines.
+        for path, outcome in results:
+            if isinstance(outcome, Prediction) and outcome.is_ok and not outcome.labels:
+                click.echo(printable(f"{path}: {outcome.body.decode('utf-8', 'replace')}"))
     if failed:
         raise ExpectedError(f"{failed} of {len(paths)} images were not classified")
 
@@ -217,10 +220,8 @@ def _add_row(table: Table, path: Path, outcome: Prediction | str, top: int) -> N
             "",
         )
         return
-    # A custom handler may answer in another form, which is shown unchanged.
-    body = outcome.body.decode("utf-8", "replace")
     shown = outcome.labels[:top]
-    labels = "\n".join(label for label, _ in shown) or body[:BODY_SHOWN]
+    labels = "\n".join(label for label, _ in shown) or "(below)"
     scores = "\n".join(f"{score:.3f}" for _, score in shown)
     stages = ", ".join(
         f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05

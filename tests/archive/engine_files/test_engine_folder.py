@@ -241,6 +241,7 @@ def test_int8_outside_the_bound_says_what_was_reached(
     with pytest.raises(ExpectedError, match="at best it moved a probability by 0.0"):
         build_engine_folder(plan, model, strict, photographs, tmp_path, said.append)
     assert [line.split(":")[0] for line in said] == [
+        "engine openvino int8",
         "int8 with 0 of 3 layers in fp32",
         "int8 with 2 of 3 layers in fp32",
     ]

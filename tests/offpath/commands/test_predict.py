@@ -118,7 +118,13 @@ def test_image_that_cannot_be_sent_does_not_stop_the_others(
     assert "2 of 3 images" in err
 
 
-@pytest.mark.parametrize("body", [b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"[1, 2]", b"", b'{"boxes": [1]}', b"{}", b"\xff", b'"[/b]"'),
+        pytest.param(json.dumps({"boxes": [[1, 2, 3, 4]] * 40}).encode(), id="long"),
+    ],
+)
 def test_answer_of_another_form_is_shown_unchanged(
     predict: Predict, answers: Answers, photo: Path, body: bytes
 ) -> None:
