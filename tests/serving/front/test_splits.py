@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,7 +244,8 @@ class SplitDoor:
             yield
         finally:
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # Granian has replaced it
+                    os.kill(pid, signal.SIGCONT)
 
     def check_load(self, seen: Seen) -> None:
         """Checks that nobody noticed anything, and that each request has its own record."""

@@ -376,6 +376,39 @@ def test_a_worker_that_cannot_load_again_says_why_on_the_terminal(
     eventually(lambda: why in door.errors())
 
 
+@pytest.mark.slow
+def test_a_model_that_is_dead_on_two_hosts_costs_another_model_no_request(
+    store: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "offpath", "front", "--port", "0", "--metrics-port", "0"]
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(granian(store, tmp_path / name, "tricky", "near-free"))
+            for name in ("first", "second")
+        ]
+        names = [host.url.removeprefix("http://") for host in hosts]
+        upstreams = [word for name in names for word in ("--upstream", name)]
+        front = subprocess.Popen(
+            [*command, "--json", *upstreams], stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(front.wait)
+        stack.callback(front.kill)
+        url = json.loads(front.stdout.readline())["inference"]
+        with load(f"{url}/predictions/near-free", [jpeg()], clients=4, pause_s=PAUSE_S) as seen:
+            eventually(lambda: len(seen.answered) > 20)
+            for host in hosts:
+                server = next(host.run.glob("*.sock")).resolve().parent
+                (server / "model-0").rename(server / "away")
+                for worker in list_workers(host, "tricky/1.0"):
+                    os.kill(worker, signal.SIGKILL)
+            eventually(lambda: not any(host.is_healthy() for host in hosts))
+            dead = [httpx.post(f"{url}/predictions/tricky", content=jpeg()) for _ in range(50)]
+            count = len(seen.answered)
+            eventually(lambda: len(seen.answered) > count + 100)
+    assert {answer.status_code for answer in dead} <= {502, 503}
+    assert set(seen.statuses) == {200} and not seen.broken and not seen.refused, seen
+
+
 def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Path, say) -> None:
     url, body = f"{door.url}/predictions/tricky/2.0", jpeg(size=(2048, 1365))
 
