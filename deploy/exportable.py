@@ -19,7 +19,6 @@ from offpath.serving.process.gpus import list_gpus
 
 # Modules that the exports share with Granian's workers.
 SHELL = Path(serving.__file__).parent / "shell"
-ARCHIVED_DECODER = Path(__file__).with_name("archived_decoder.py")
 # A file in every export that names its archive; --force replaces only folders that hold it.
 MARK = "offpath-export.json"
 # Packages that the archive's handler imports. Its classes derive from classes of torchserve.

@@ -321,10 +321,7 @@ class OffpathClassifier(ImageClassifier):
             context.set_response_status(reply.status, reply.phrase, idx)
             context.set_response_content_type(idx, JSON_CONTENT_TYPE)
             if server_timing is not None:
-                timing = server_timing
-                if item.prepared is not None:
-                    timing = format_server_timing(item.prepared.add_to(timings))
-                context.set_response_header(idx, "Server-Timing", timing)
+                context.set_response_header(idx, "Server-Timing", server_timing)
             if is_grpc(context.get_all_request_header(idx)):
                 # Java reads this header for StreamPredictions, and stops the worker without it
                 # (GRPCJob.java).

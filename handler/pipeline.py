@@ -18,52 +18,22 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import (
-    BadTensor,
     BatchOutOfTime,
     ItemError,
     ModelFailed,
     without_frames,
 )
-from offpath.handler.image.decode import Pixels
 from offpath.handler.image.input_maker import InputMaker, silence_decoders
 from offpath.handler.image.nvjpeg import DecodeTogether, DeviceDecoder, find_nvjpeg
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.request.payload import Payload, read_payload
 from offpath.handler.response import Reply, encode_error, encode_prediction
-from offpath.handler.stages import BatchTimings, Stage, StageTimer
+from offpath.handler.stages import Stage, StageTimer
 
 NOT_FINITE = (
     "the model's scores are not finite (NaN or infinity); check the weights, and the"
     " precision if it is fp16"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedInput:
-    """The model's input that a decode tier made, in place of a payload.
-
-    A decode tier is a process without a model that decodes images for a model on another host
-    (decode_tier.py). Under TorchServe there is none, and every item has a payload.
-
-    Only our own code creates it, because a client's body is always bytes.
-
-    Attributes:
-        pixels: uint8 [height, width, channels].
-        payload_bytes, payload_hash: size and hash of the client's payload.
-        stage_s: seconds per stage that the decode tier needed.
-    """
-
-    pixels: Pixels
-    payload_bytes: int
-    payload_hash: str | None
-    stage_s: Mapping[Stage, float]
-
-    def add_to(self, timings: BatchTimings) -> BatchTimings:
-        """Returns the batch's timings with the decode tier's seconds added."""
-        seconds = dict(timings.seconds)
-        for stage, value in self.stage_s.items():
-            seconds[stage] = seconds.get(stage, 0.0) + value
-        return BatchTimings(seconds, timings.total_s + sum(self.stage_s.values()))
 
 
 @dataclass(slots=True)
@@ -72,7 +42,6 @@ class Item:
 
     Attributes:
         payload: the image's bytes; None if the row held none.
-        prepared: the model's input in place of a payload, from a decode tier.
         error: set by the first stage that fails on this item.
         index: place of the picture in the batch buffer; None before it has one.
         predictions: (label, score), best first.
@@ -80,7 +49,6 @@ class Item:
     """
 
     payload: Payload | None = None
-    prepared: PreparedInput | None = None
     error: ItemError | None = None
     index: int | None = None
     predictions: list[tuple[str, float]] = field(default_factory=list)
@@ -216,9 +184,6 @@ class Pipeline:
 
     def _read(self, row: Mapping[str, Any], item: Item) -> None:
         body = row.get("body")
-        if isinstance(body, PreparedInput):
-            item.prepared = body
-            return
         if isinstance(body, ItemError):  # refused before it was read
             item.error = body
             return
@@ -294,9 +259,6 @@ class Pipeline:
 
     def _decode_into_batch(self, item: Item, start: float) -> float:
         payload, index = item.payload, item.index
-        if item.prepared is not None and index is not None:
-            self._put_prepared(index, item.prepared)
-            return time.perf_counter()
         if payload is None or index is None:
             raise RuntimeError("the decoder got an item without a payload or a place")
         if start > self._end_s:
@@ -306,15 +268,6 @@ class Pipeline:
         pixels, decoded = self._input_maker.make(payload)
         self.runner.put(index, pixels)
         return decoded
-
-    def _put_prepared(self, index: int, prepared: PreparedInput) -> None:
-        if prepared.pixels.shape != self._geometry.shape:
-            # The decode tier may have an archive of another size while one replaces the other.
-            raise BadTensor(
-                f"the decode tier made {list(prepared.pixels.shape)}; the model takes"
-                f" {list(self._geometry.shape)}"
-            )
-        self.runner.put(index, prepared.pixels)
 
 
 def set_threads(threads: int) -> None:

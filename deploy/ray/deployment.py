@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 import ray
 from batch_queue import BatchQueue
@@ -19,9 +18,6 @@ from ray_http import FOLDER, SETTINGS, make_response, read_request
 from ray_metrics import RayMetric
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-
-if TYPE_CHECKING:
-    from offpath.serving.shell.archived_handler import Answer, Request
 
 
 @serve.deployment
@@ -54,13 +50,9 @@ class Classifier:
         request = await read_request(http)
         if isinstance(request, Response):
             return request
-        answer = await self.answer(request)
+        answer = await self._batches.answer(request)
         self._handler.count_requests(answer.status, time.monotonic() - began_s)
         return make_response(answer)
-
-    async def answer(self, request: Request) -> Answer:
-        """Answers one request in a batch with others; decoders (two_tiers.py) call this too."""
-        return await self._batches.answer(request)
 
     async def check_health(self) -> None:
         """Raises if the model is broken, or a batch takes longer than TorchServe would allow.

@@ -2,7 +2,6 @@
 
 DIR/config.yaml, rayservice.yaml: for `serve run`, and for KubeRay
 DIR/deployment.py, ray_http.py, ray_metrics.py: the program
-DIR/two_tiers.py, archived_decoder.py: the program with separate decoders
 DIR/archived_handler.py, batch_queue.py, torchserve_http.py: what it shares with other servers
 DIR/settings.json, archive/, requirements.txt
 """
@@ -13,13 +12,11 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from offpath.deploy.exportable import (
-    ARCHIVED_DECODER,
     SHELL,
     Exportable,
     make_folder,
@@ -45,9 +42,6 @@ RESPONSE_TIMEOUT_S = 120
 BATCHES_ONGOING = 3
 # Requests that may wait before others are refused; equal to our config.properties.
 QUEUED = 200
-# Requests in flight per core of a decoder, above which Ray starts another decoder: one is being
-# decoded, three wait for that or for the model.
-DECODER_TARGET = 4
 
 
 @dataclass(frozen=True)
@@ -57,8 +51,6 @@ class RayChoices:
     Attributes:
         replicas: lowest and highest number; None for the archive's workers.
         cpus: cores that Ray reserves for a replica; also its decode threads.
-        decoders: lowest and highest number of replicas that only decode; None to decode in the
-            replicas with the model.
         image: container image for KubeRay.
     """
 
@@ -66,23 +58,10 @@ class RayChoices:
     output: Path
     replicas: tuple[int, int] | None = None
     cpus: int = 1
-    decoders: tuple[int, int] | None = None
     host: str = LOOPBACK
     port: int = 8000
     image: str = "REGISTRY/offpath-ray:TAG"
     force: bool = False
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One deployment of the application, with `low` to `high` replicas."""
-
-    name: str
-    low: int
-    high: int
-    cpus: int
-    gpus: float
-    target_ongoing: int
 
 
 def export_ray(choices: RayChoices) -> list[str]:
@@ -96,14 +75,16 @@ def export_ray(choices: RayChoices) -> list[str]:
             empty.
     """
     archive = read_exportable(choices.archive)
+    low, high = choices.replicas or (archive.workers, archive.workers)
+    if not 0 < low <= high:
+        raise WrongOption(
+            f"replicas from {low} to {high}: expected numbers from 1, in ascending order"
+        )
     serve_config = fill("config.yaml", archive, choices)
     in_pods = fill("config.yaml", archive, replace(choices, host=ALL_ADDRESSES))
     make_folder(choices.output, choices.force)
     unpack(archive.path, choices.output)
-    programs = [*PROGRAMS]
-    if choices.decoders is not None:
-        programs += [TEMPLATES / "two_tiers.py", ARCHIVED_DECODER]
-    for program in programs:
+    for program in PROGRAMS:
         shutil.copy(program, choices.output)
     texts = {
         "settings.json": json.dumps(make_settings(archive, choices), indent=2) + "\n",
@@ -130,86 +111,46 @@ def make_settings(archive: Exportable, choices: RayChoices) -> dict[str, Any]:
         "max_batch_delay_ms": archive.max_batch_delay_ms,
         "max_payload_bytes": archive.handler.max_payload_bytes,
         "response_timeout_s": archive.server.get("responseTimeout", RESPONSE_TIMEOUT_S),
-        # With separate decoders, the replicas with the model decode nothing.
-        "threads": 1 if choices.decoders else choices.cpus,
-        "decode_threads": choices.cpus,
+        "threads": choices.cpus,
     }
-
-
-def list_tiers(archive: Exportable, choices: RayChoices) -> list[Tier]:
-    """Lists the deployments of the application; the first one receives the requests."""
-    low, high = choices.replicas or (archive.workers, archive.workers)
-    # Replicas share one device; more than one helps where decoding takes the rest of the time.
-    gpus = round(1 / high, 3) if archive.wants_gpu else 0
-    # One full batch runs and one waits.
-    target = 2 * archive.batch_size
-    if choices.decoders is None:
-        return [Tier("Classifier", low, high, choices.cpus, gpus, target)]
-    decoder_target = DECODER_TARGET * choices.cpus
-    return [
-        Tier("Decoder", *choices.decoders, choices.cpus, 0, decoder_target),
-        Tier("Classifier", low, high, 1, gpus, target),
-    ]
 
 
 def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: str = "") -> str:
     """Fills a template with the values of the archive and the user."""
-    tiers = list_tiers(archive, choices)
-    max_ongoing = BATCHES_ONGOING * archive.batch_size
-    return read_template(template).format(
-        archive=archive.path.name,
-        name=archive.name,
-        program="deployment" if choices.decoders is None else "two_tiers",
-        kube_name=re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
-        host=choices.host,
-        port=choices.port,
-        deployments=indent((describe_deployment(tier, max_ongoing) for tier in tiers), 6),
-        image=choices.image,
-        ray_version=RAY_VERSION,
-        groups=indent((describe_group(tier, choices.image) for tier in tiers), 6),
-        serve_config=indent([serve_config], 4),
-    )
-
-
-def read_template(name: str) -> str:
-    """Reads a file of this folder."""
-    return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def indent(texts: Iterable[str], columns: int) -> str:
-    """Joins texts and indents their lines."""
-    return textwrap.indent("".join(texts), " " * columns).rstrip()
-
-
-def describe_deployment(tier: Tier, max_ongoing: int) -> str:
-    """Writes one deployment of config.yaml."""
-    return read_template("deployment.yaml").format(
-        name=tier.name,
-        replicas=textwrap.indent(describe_replicas(tier), "  "),
-        max_ongoing=max_ongoing,
-        max_queued=QUEUED,
-        cpus=tier.cpus,
-        gpus=tier.gpus,
-    )
-
-
-def describe_group(tier: Tier, image: str) -> str:
-    """Writes one worker group of rayservice.yaml; a pod has room for all replicas of its tier."""
-    return read_template("worker_group.yaml").format(
-        group=tier.name.lower(),
-        image=image,
-        cpus=tier.cpus * tier.high,
-        gpu_limit=", nvidia.com/gpu: 1" if tier.gpus else "",
-    )
-
-
-def describe_replicas(tier: Tier) -> str:
-    """Writes a fixed number of replicas, or a range that follows the requests in flight."""
-    low, high = tier.low, tier.high
-    if not 0 < low <= high:
-        raise WrongOption(
-            f"replicas from {low} to {high}: expected numbers from 1, in ascending order"
+    low, high = choices.replicas or (archive.workers, archive.workers)
+    return (
+        (TEMPLATES / template)
+        .read_text(encoding="utf-8")
+        .format(
+            archive=archive.path.name,
+            name=archive.name,
+            kube_name=re.sub("[^a-z0-9-]+", "-", archive.name.lower()).strip("-"),
+            host=choices.host,
+            port=choices.port,
+            # One full batch runs and one waits.
+            replicas=indent(describe_replicas(low, high, 2 * archive.batch_size), 8),
+            max_ongoing=BATCHES_ONGOING * archive.batch_size,
+            max_queued=QUEUED,
+            cpus=choices.cpus,
+            # Replicas share one device: while one decodes, another computes.
+            gpus=round(1 / high, 3) if archive.wants_gpu else 0,
+            image=choices.image,
+            ray_version=RAY_VERSION,
+            # A pod has room for all replicas.
+            pod_cpus=choices.cpus * high,
+            gpu_limit=", nvidia.com/gpu: 1" if archive.wants_gpu else "",
+            serve_config=indent(serve_config, 4),
         )
+    )
+
+
+def indent(text: str, columns: int) -> str:
+    """Indents the lines of a text."""
+    return textwrap.indent(text, " " * columns).rstrip()
+
+
+def describe_replicas(low: int, high: int, target_ongoing: int) -> str:
+    """Writes a fixed number of replicas, or a range that follows the requests in flight."""
     if low == high:
         return f"num_replicas: {low}"
     return textwrap.dedent(f"""\
@@ -217,6 +158,6 @@ def describe_replicas(tier: Tier) -> str:
           min_replicas: {low}
           max_replicas: {high}
           # Requests in flight per replica, above which Ray starts another replica.
-          target_ongoing_requests: {tier.target_ongoing}
+          target_ongoing_requests: {target_ongoing}
           upscale_delay_s: 10
           downscale_delay_s: 120""")

@@ -1,4 +1,4 @@
-"""Makes the model's uint8 input from a payload, in a worker or in a decode tier."""
+"""Makes the model's uint8 input from a payload."""
 
 from __future__ import annotations
 

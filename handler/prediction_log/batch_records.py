@@ -8,7 +8,7 @@ from typing import Protocol
 
 import xxhash
 
-from offpath.handler.pipeline import Batch, Item
+from offpath.handler.pipeline import Batch
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.record import Record, format_inference_time
 from offpath.handler.process.warmup import is_warm_up
@@ -53,21 +53,17 @@ def make_records(
             model=context.model_name,
             version=version,
             user_id=_find_header(context, idx, settings.user_id_header),
-            payload_bytes=count_payload(item),
-            payload_hash=(
-                item.prepared.payload_hash
-                if item.prepared
-                else hash_payload(item.payload, settings)
-            ),
+            payload_bytes=len(item.payload or b""),
+            payload_hash=hash_payload(item.payload, settings),
             predictions=item.predictions if item.error is None else (),
             status=item.error.status if item.error else 200,
             error=item.error.type if item.error else None,
-            stage_ms=(format_stages(item.prepared.add_to(timings)) if item.prepared else stage_ms),
+            stage_ms=stage_ms,
             batch_size=len(batch.items),
             extra=item.extra if item.error is None else None,
         )
         for idx, item in enumerate(batch.items)
-        if (item.payload is not None or item.prepared or item.error is not None)
+        if (item.payload is not None or item.error is not None)
         and not is_warm_up(context.get_all_request_header(idx), warm_up_key)
     ]
 
@@ -75,11 +71,6 @@ def make_records(
 def format_stages(timings: BatchTimings) -> dict[str, float]:
     """Returns milliseconds by the names of the stages."""
     return {stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()}
-
-
-def count_payload(item: Item) -> int:
-    """Returns the size of an item's payload in bytes."""
-    return item.prepared.payload_bytes if item.prepared else len(item.payload or b"")
 
 
 def hash_payload(payload: Payload | None, settings: PredictionLogSettings) -> str | None:

@@ -39,35 +39,6 @@ LOG_OPTIONS = (
     ("workers", 2, "Workers of an instance; each fills objects of its own."),
 )
 
-# Figures of one image, for the question of two kinds of hosts.
-TIER_OPTIONS = (
-    (
-        "gpu-rate",
-        "Images per second that one GPU answers when nothing else limits it.",
-    ),
-    (
-        "cpu-ms",
-        "CPU of one image on a host that does everything, in ms of one vCPU.",
-    ),
-    ("decode-cpu-ms", "CPU of one image on a host that only decodes."),
-    (
-        "model-cpu-ms",
-        "CPU of one image on the host with the GPU when other hosts decode.",
-    ),
-)
-
-
-def tier_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of two kinds of hosts."""
-    for name, text in reversed(TIER_OPTIONS):
-        command = click.option(f"--{name}", type=float, help=text)(command)
-    return click.option(
-        "--decode-instance",
-        metavar="TYPE",
-        help="Compare hosts of type --instance alone with the same and hosts of this type that"
-        " decode for them (offpath export ray --decode-replicas). Needs the four options below.",
-    )(command)
-
 
 def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of demand and log."""
@@ -117,7 +88,6 @@ def number_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Price rates measured on a CPU for a GPU instance, or the reverse, with a warning.",
 )
 @number_options
-@tier_options
 @click.option(
     "--records-per-object",
     type=float,
@@ -148,8 +118,6 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
       offpath cost --rate-per-instance a=47 --rate-per-instance b=183 --peak-per-minute 120 \\
         --hourly-price 0.526
       offpath cost --example published
-      offpath cost --instance g4dn.xlarge --decode-instance c7i.xlarge --peak-per-s 2000 \\
-        --gpu-rate 1500 --cpu-ms 21 --decode-cpu-ms 22 --model-cpu-ms 2
     """
     from rich.console import Console
 
@@ -162,8 +130,6 @@ def command(as_json: bool, markdown: bool, **options: Any) -> None:
     if options["example"]:
         document = cost_report.published_document(prices)
         content = cost_report.published_json(prices)
-    elif options["decode_instance"]:
-        document, content = compute_tiers(options, prices)
     else:
         document, content = compute_month(options, prices)
     if as_json:
@@ -200,24 +166,6 @@ def compute_month(options: Mapping[str, Any], prices: Prices) -> tuple[Document,
         cost_report.document_of(month, warnings),
         cost_report.as_json(month, warnings),
     )
-
-
-def compute_tiers(options: Mapping[str, Any], prices: Prices) -> tuple[Document, dict[str, Any]]:
-    """Returns GPU hosts alone and with hosts that decode, as a document and as plain data."""
-    from offpath.profiling.experiments import cost, cost_report
-
-    given = {name: options[name.replace("-", "_")] for name, _ in TIER_OPTIONS}
-    missing = [f"--{name}" for name, value in given.items() if value is None]
-    if options["instance"] is None:
-        missing.insert(0, "--instance")
-    if missing:
-        raise WrongOption(f"--decode-instance needs {', '.join(missing)} too")
-    image, demand = cost.ImageCost(*given.values()), read_demand(options)
-    fleets = cost.compute_fleets(
-        image, options["instance"], options["decode_instance"], demand, prices
-    )
-    tiers = cost_report.Tiers(fleets, image, demand, prices)
-    return cost_report.tiers_document(tiers), cost_report.tiers_json(tiers)
 
 
 def pick(options: Mapping[str, Any], table: tuple[tuple[str, float, str], ...]) -> dict[str, Any]:

@@ -78,13 +78,7 @@ def triton(**options: Any) -> None:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Cores that Ray reserves for each replica that decodes; also its decode threads.",
-)
-@click.option(
-    "--decode-replicas",
-    metavar="N|LOW-HIGH",
-    help="Decode in separate replicas, which need no GPU and may run on any node.  [default: the "
-    "replicas with the model decode]",
+    help="Cores that Ray reserves for each replica; also its decode threads.",
 )
 @click.option(
     "--host",
@@ -105,7 +99,7 @@ def triton(**options: Any) -> None:
     show_default=True,
     help="Container image named in rayservice.yaml.",
 )
-def ray(replicas: str | None, decode_replicas: str | None, **options: Any) -> None:
+def ray(replicas: str | None, **options: Any) -> None:
     """Write a Ray Serve application.
 
     It runs with `serve run`, or on Kubernetes with the manifest for KubeRay.
@@ -114,21 +108,15 @@ def ray(replicas: str | None, decode_replicas: str | None, **options: Any) -> No
     Example:
       offpath export ray .offpath/model-store/classifier.mar --output application --replicas 1-4
       cd application && PYTHONPATH=. serve run config.yaml
-      offpath export ray t4.mar --output application --replicas 1 --decode-replicas 4-20
     """
     from offpath.deploy.ray.export import RayChoices, export_ray
 
-    choices = RayChoices(
-        **options,
-        replicas=read_replicas("--replicas", replicas),
-        decoders=read_replicas("--decode-replicas", decode_replicas),
-    )
-    for line in export_ray(choices):
+    for line in export_ray(RayChoices(**options, replicas=read_replicas(replicas))):
         click.echo(line)
 
 
-def read_replicas(option: str, text: str | None) -> tuple[int, int] | None:
-    """Reads `3` or `1-4`.
+def read_replicas(text: str | None) -> tuple[int, int] | None:
+    """Reads the number or range of `--replicas`, like 3 or 1-4.
 
     Raises:
         UsageError: the text has another form.
@@ -140,5 +128,5 @@ def read_replicas(option: str, text: str | None) -> tuple[int, int] | None:
         return int(low), int(high or low)
     except ValueError as error:
         raise click.UsageError(
-            f"{option} {text!r}: expected a number like 3, or a range like 1-4"
+            f"--replicas {text!r}: expected a number like 3, or a range like 1-4"
         ) from error

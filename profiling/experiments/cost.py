@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ class Prices:
         as_of, region, sources: date, region and pages of the figures.
         instances: type -> dollars per hour.
         gpus: type -> its GPU; None where the file does not list GPUs.
-        vcpus: type -> number of vCPUs; empty where the file does not list them.
         put_per_1000: dollars for 1,000 put requests.
         storage_per_gb_month: dollars for a GB (2^30 bytes, as S3 bills) kept for a month.
     """
@@ -54,7 +53,6 @@ class Prices:
     put_per_1000: float
     storage_per_gb_month: float
     gpus: dict[str, str] | None = None
-    vcpus: dict[str, float] = field(default_factory=dict)
 
     def hourly(self, instance: str) -> float:
         """Returns the price of one instance in dollars per hour.
@@ -68,19 +66,6 @@ class Prices:
                 f" {', '.join(self.instances)}"
             )
         return self.instances[instance]
-
-    def count_vcpus(self, instance: str) -> float:
-        """Returns the number of vCPUs of one instance.
-
-        Raises:
-            WrongOption: the file does not list it.
-        """
-        if not self.vcpus.get(instance):
-            raise WrongOption(
-                f"no number of vCPUs for instance {instance!r}: expected it under `vcpus` in the"
-                f" price file, which has {', '.join(self.vcpus) or 'none'}"
-            )
-        return self.vcpus[instance]
 
     def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
         """Explains why rates with or without a GPU do not hold for an instance; None if they do."""
@@ -111,7 +96,6 @@ def load_prices(path: Path = PRICES_FILE) -> Prices:
             put_per_1000=read_amounts(content["s3"])["put_per_1000"],
             storage_per_gb_month=read_amounts(content["s3"])["storage_per_gb_month"],
             gpus=None if gpus is None else {str(k): str(v) for k, v in gpus.items()},
-            vcpus=read_amounts(content.get("vcpus") or {}),
         )
     except KeyError as error:
         raise WrongOption(
@@ -333,69 +317,3 @@ def cost_all(
         cost_server(name, rate, hourly_usd, demand, shape, prices, paid.get(name))
         for name, rate in rates.items()
     ]
-
-
-@dataclass(frozen=True)
-class ImageCost:
-    """The CPU and GPU time of one image.
-
-    Attributes:
-        gpu_per_s: images per second that one GPU answers when nothing else limits it.
-        cpu_ms: milliseconds of one vCPU on a host that does everything.
-        decode_cpu_ms, model_cpu_ms: the same on a host that only decodes, and on the host with the
-            GPU when others decode for it.
-    """
-
-    gpu_per_s: float
-    cpu_ms: float
-    decode_cpu_ms: float
-    model_cpu_ms: float
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            check_above(name, value)
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """Hosts that serve the peak.
-
-    Attributes:
-        gpu_per_s, cpu_per_s: requests per second of a host of each kind; 0 where there is none.
-        gpu_share: share of the GPUs' own rate that the peak uses.
-    """
-
-    name: str
-    gpu_per_s: float
-    gpu_hosts: int
-    cpu_per_s: float
-    cpu_hosts: int
-    gpu_share: float
-    usd: float
-
-
-def compute_fleets(
-    image: ImageCost, gpu_type: str, cpu_type: str, demand: Demand, prices: Prices
-) -> tuple[Fleet, Fleet]:
-    """Returns GPU hosts alone, and GPU hosts with CPU hosts that decode for them.
-
-    Raises:
-        WrongOption: a type without a price or a number of vCPUs.
-    """
-    vcpus, gpu_usd = prices.count_vcpus(gpu_type), prices.hourly(gpu_type)
-    decoders, cpu_usd = prices.count_vcpus(cpu_type), prices.hourly(cpu_type)
-    alone = min(image.gpu_per_s, vcpus * 1e3 / image.cpu_ms)
-    model = min(image.gpu_per_s, vcpus * 1e3 / image.model_cpu_ms)
-    decode = decoders * 1e3 / image.decode_cpu_ms
-
-    def make(name: str, gpu_per_s: float, cpu_per_s: float) -> Fleet:
-        gpus = demand.count_paid(gpu_per_s)
-        cpus = demand.count_paid(cpu_per_s) if cpu_per_s else 0
-        share = demand.peak_per_s / (gpus * image.gpu_per_s)
-        usd = demand.hours * (gpus * gpu_usd + cpus * cpu_usd)
-        return Fleet(name, gpu_per_s, gpus, cpu_per_s, cpus, share, usd)
-
-    return (
-        make(f"{gpu_type} alone", alone, 0.0),
-        make(f"{gpu_type} and {cpu_type}", model, decode),
-    )

@@ -10,8 +10,6 @@ from typing import Any
 from offpath.handler.errors import WrongOption
 from offpath.profiling.experiments.cost import (
     Demand,
-    Fleet,
-    ImageCost,
     LogCost,
     LogShape,
     Prices,
@@ -207,75 +205,6 @@ def describe_idle(cost: ServerCost, demand: Demand) -> str:
         f" ({demand.peak_per_s:g} per second; one instance answers {cost.rate_per_s:g}); of the"
         f" {cost.paid} on the bill the others are a spare for ${idle_usd:,.0f} per month"
     )
-
-
-@dataclass(frozen=True)
-class Tiers:
-    """The choice between one kind of host and two."""
-
-    fleets: tuple[Fleet, Fleet]
-    image: ImageCost
-    demand: Demand
-    prices: Prices
-
-
-TIERS_ASSUMED = (
-    "the GPU's rate is the given one, not measured here; a vCPU is assumed to be as fast as those"
-    " that the milliseconds were measured on"
-)
-FLEETS: TableSpec[Tiers, Fleet] = TableSpec(
-    lambda tiers: describe_demand(tiers.demand),
-    lambda tiers: tiers.fleets,
-    (
-        Column("", lambda fleet: fleet.name),
-        Column("GPU hosts", lambda fleet: str(fleet.gpu_hosts)),
-        Column("req/s each", lambda fleet: f"{fleet.gpu_per_s:,.0f}"),
-        Column("CPU hosts", lambda fleet: str(fleet.cpu_hosts)),
-        Column(
-            "req/s each",
-            lambda fleet: f"{fleet.cpu_per_s:,.0f}" if fleet.cpu_hosts else "",
-        ),
-        Column("GPU %", lambda fleet: f"{100 * fleet.gpu_share:.0f}"),
-        Column("$/month", lambda fleet: f"{fleet.usd:,.0f}"),
-    ),
-)
-TIERS: Report[Tiers] = Report(
-    "One kind of host, or two",
-    (
-        Part(
-            "",
-            (FLEETS,),
-            lambda tiers: f"{compare_fleets(*tiers.fleets)}\n"
-            f"list prices of {tiers.prices.region}, {tiers.prices.as_of}",
-        ),
-    ),
-)
-
-
-def compare_fleets(alone: Fleet, tiers: Fleet) -> str:
-    """Tells in words which of the two is cheaper."""
-    best, other = (tiers, alone) if tiers.usd < alone.usd else (alone, tiers)
-    saved = 100 * (1 - best.usd / other.usd)
-    if saved < 0.5:
-        return "both cost the same: one kind of host is less work to look after"
-    return f"{best.name}: {saved:.0f} % less than {other.name}"
-
-
-def tiers_document(tiers: Tiers) -> Document:
-    """Returns the two fleets as a table that fits 80 columns."""
-    return make_document(TIERS, {"": tiers}, [TIERS_ASSUMED])
-
-
-def tiers_json(tiers: Tiers) -> dict[str, Any]:
-    """Returns the two fleets as plain data."""
-    return {
-        # The key's name is older than the word "image" for it.
-        "picture": asdict(tiers.image),
-        "demand": asdict(tiers.demand),
-        "fleets": [asdict(fleet) for fleet in tiers.fleets],
-        "conclusion": compare_fleets(*tiers.fleets),
-        "warnings": [TIERS_ASSUMED],
-    }
 
 
 # The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We

@@ -8,7 +8,6 @@ from pathlib import Path
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.deploy.triton.export import TritonChoices, export_triton
 from offpath.profiling.load.call import JPEG, Call
-from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
 from offpath.profiling.servers.confined import confine
@@ -47,22 +46,12 @@ class OffpathRay(RayServe):
     """Ray Serve with the output of `offpath export ray`, behind Ray's HAProxy."""
 
     name, kind = "offpath-ray", "offpath"
-    decoders: tuple[int, int] | None = None
     predict_path, ready_path = f"/predictions/{NAME}", "/ping"
 
     def build(self, folder: Path) -> None:
         archive = build_archive(self, folder)
         application = folder / "application"
-        export_ray(
-            RayChoices(
-                archive,
-                application,
-                # All share the same cores; with decoders, one replica has the model.
-                replicas=None if self.decoders is None else (1, 1),
-                decoders=self.decoders,
-                port=RAY_PORT,
-            )
-        )
+        export_ray(RayChoices(archive, application, port=RAY_PORT))
 
     def make_command(self, start: Start) -> list[str]:
         # In a namespace, because HAProxy and Ray listen on all addresses.
@@ -71,24 +60,12 @@ class OffpathRay(RayServe):
         return confine(start.python, start.port, RAY_PORT, command)
 
     def make_environment(self, start: Start) -> dict[str, str]:
-        # Places for replicas. With decoders there are more than cores, which they all share.
-        cpus = self.workers if self.decoders is None else self.workers + 1
         return super().make_environment(start) | {
             "PYTHONPATH": str(start.folder / "application"),
-            "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": cpus}),
+            "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": self.workers}),
             **FAST,
         }
 
     def is_ready(self, start: Start) -> bool:
         # A replica answers through the proxy.
         return PackagedAdapter.is_ready(self, start)
-
-
-class OffpathRayTwoTier(OffpathRay):
-    """The same with one decoder per core before a replica with the model."""
-
-    name = "offpath-ray-two-tier"
-
-    def __init__(self, model: ModelUnderTest, workers: int) -> None:
-        super().__init__(model, workers)
-        self.decoders = (workers, workers)

@@ -13,7 +13,6 @@ from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.exported import (
     OffpathExportTriton,
     OffpathRay,
-    OffpathRayTwoTier,
 )
 from offpath.profiling.servers.front import make_offpath, make_offpath_granian
 from offpath.profiling.servers.litserve import LitServe
@@ -43,7 +42,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "triton-thin": TritonThin,
     "offpath-export-triton": OffpathExportTriton,
     "offpath-ray": OffpathRay,
-    "offpath-ray-two-tier": OffpathRayTwoTier,
     "bentoml": BentoML,
     "ray-serve": RayServe,
     "ray-serve-fast": RayServeFast,

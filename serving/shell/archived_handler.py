@@ -31,36 +31,17 @@ ID_FORM = re.compile("[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)
-class DecodedImage:
-    """An image that another process has decoded (archived_decoder.py), as plain values.
-
-    Attributes:
-        pixels: uint8 [height, width, channels].
-        payload_bytes: size of the encoded file.
-        payload_hash: hash of the encoded file; None if the log records no hash.
-        stage_s: seconds by the name of the stage.
-        target: the class that an explanation is asked for.
-    """
-
-    pixels: Any
-    payload_bytes: int
-    payload_hash: str | None
-    stage_s: Mapping[str, float]
-    target: str | None = None
-
-
-@dataclass(frozen=True)
 class Request:
     """One image to classify.
 
     Attributes:
-        body: an image file, the .npy of a thin client, or an image decoded by another process.
+        body: an image file, or the .npy of a thin client.
         request_id: the prediction log's `event_id`; unique.
         headers: headers as the client sent them; `content-type` in lower case.
         arrived_s: time by `time.monotonic` of this host at which the body was read; 0 if unknown.
     """
 
-    body: bytes | DecodedImage
+    body: bytes
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
     arrived_s: float = 0.0
@@ -190,7 +171,7 @@ def make_context(
 def add_arrival(request: Request) -> dict[str, str]:
     """Returns the headers, with the time of arrival that the handler's deadlines count from."""
     headers = dict(request.headers)
-    if request.arrived_s and isinstance(request.body, bytes):
+    if request.arrived_s:
         began_s = time.time() - (time.monotonic() - request.arrived_s)
         headers["x-offpath-received"] = f"{began_s:.3f}"
     return headers
@@ -200,18 +181,12 @@ def make_row(request: Request) -> dict[str, Any]:
     """Makes the row that TorchServe would have made of a request."""
     body = request.body
     content_type = request.headers.get("content-type", "")
-    if isinstance(body, bytes) and not content_type.lower().startswith(FORMS):
+    if not content_type.lower().startswith(FORMS):
         return {"body": body}
     # The archive's own copy, which can be imported once its entry was loaded.
-    from offpath.handler.pipeline import PreparedInput
     from offpath.handler.request.body_from_front_door import UnparsedRequest
-    from offpath.handler.stages import Stage
 
-    if isinstance(body, bytes):
-        return {"body": UnparsedRequest(None, {"body": body}, None, content_type)}
-    stage_s = {Stage(name): value for name, value in body.stage_s.items()}
-    decoded = PreparedInput(body.pixels, body.payload_bytes, body.payload_hash, stage_s)
-    return {"body": decoded, "target": body.target}
+    return {"body": UnparsedRequest(None, {"body": body}, None, content_type)}
 
 
 def load_entry(path: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.deploy.exportable import ARCHIVED_DECODER, unpack
+from offpath.deploy.exportable import unpack
 from offpath.serving.shell.archived_handler import make_event_id
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -116,73 +115,3 @@ def test_two_requests_with_one_id_have_two_records(given: str) -> None:
     first, second = make_event_id(given), make_event_id(given)
     assert first != second and "~" not in first
     assert first.startswith(given) == (given in ("", "1"))
-
-
-# Decodes the files of its command line in two tiers, and asks to explain the first.
-TWO_TIERS = """
-import json, sys
-from dataclasses import replace
-from pathlib import Path
-folder = Path(sys.argv[1])
-sys.path.insert(0, str(folder))
-from archived_decoder import ArchivedDecoder
-from archived_handler import Answer, ArchivedHandler, Request
-
-decoder, handler = ArchivedDecoder(folder / "archive"), ArchivedHandler(folder / "archive")
-answers = []
-for number, path in enumerate(sys.argv[2:]):
-    body = Path(path).read_bytes()
-    made = decoder.decode(Request(body, f"id-{number}"))
-    if not isinstance(made, Answer):
-        made = handler.handle([Request(made, f"id-{number}")])[0]
-    direct = handler.handle([Request(body, f"direct-{number}")])[0]
-    answers.append([[one.status, dict(one.headers), one.body.decode()] for one in (made, direct)])
-field = b'--x\\r\\nContent-Disposition: form-data; name="%s"\\r\\n\\r\\n%s\\r\\n'
-picture = Path(sys.argv[2]).read_bytes()
-form = field % (b"target", b"3") + field % (b"data", picture) + b"--x--\\r\\n"
-headers = {"explain": "True", "content-type": "multipart/form-data; boundary=x"}
-asked = Request(form, "id-explained", headers)
-direct = handler.handle([asked])[0]
-picture = decoder.decode(asked)
-explained = handler.handle([replace(asked, body=picture)])[0]
-decoder.close()
-handler.close()
-print(json.dumps({
-    "answers": answers, "target": picture.target,
-    "explained": [direct.status, explained.status],
-    "sizes": [len(direct.body), len(explained.body)],
-}))
-"""
-
-
-def test_two_tiers_answer_as_one_and_each_record_is_written_once(
-    folder: Path, tmp_path: Path
-) -> None:
-    shutil.copy(ARCHIVED_DECODER, folder)
-    good, bad = tmp_path / "0.jpg", tmp_path / "bad"
-    good.write_bytes(encode(PHOTOGRAPHS[0].rgb, "JPEG", quality=90))
-    bad.write_bytes(b"no picture")
-    seen = run(folder, [good, bad], tmp_path / "log", TWO_TIERS)
-    ((status, headers, body), direct), (refused, refused_direct) = seen["answers"]
-    assert status == direct[0] == 200
-    assert json.loads(body) == pytest.approx(json.loads(direct[2]), abs=1e-6)
-    timing = dict(one.strip().split(";dur=") for one in headers["Server-Timing"].split(","))
-    assert float(timing["decode"]) > 0 and float(timing["inference"]) > 0
-    assert (refused[0], refused[2]) == (415, refused_direct[2])
-    assert "decode" in refused[1]["Server-Timing"]
-    # The second explanation comes too soon; its id is in the log already.
-    assert (seen["target"], seen["explained"]) == ("3", [200, 429])
-    records = {one["event_id"]: one for one in read_records(tmp_path / "log")}
-    assert {name: one["status"] for name, one in records.items()} == {
-        "id-0": 200,
-        "direct-0": 200,
-        "id-1": 415,
-        "direct-1": 415,
-        "id-explained": 200,
-    }
-    for field in ("payload_bytes", "payload_hash"):
-        assert records["id-0"][field] == records["direct-0"][field]
-    # The record has the times of both tiers.
-    stage_ms = records["id-0"]["stage_ms"]
-    assert stage_ms["decode"] == pytest.approx(float(timing["decode"]), abs=0.0051)
-    assert stage_ms["inference"] > 0

@@ -22,7 +22,7 @@ from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
-from offpath.profiling.servers.exported import OffpathRay, OffpathRayTwoTier
+from offpath.profiling.servers.exported import OffpathRay
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -152,7 +152,7 @@ def refuse_unknown(schema):
 @pytest.mark.parametrize("text", ["", "x", "1-x", "-", "1.5"])
 def test_replicas_that_are_no_numbers_are_a_wrong_use(text):
     with pytest.raises(click.UsageError, match="expected a number like 3, or a range like 1-4"):
-        read_replicas("--replicas", text)
+        read_replicas(text)
 
 
 @pytest.mark.parametrize("replicas", [(0, 2), (3, 1)])
@@ -162,37 +162,30 @@ def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, 
     assert not (tmp_path / "app").exists()
 
 
-def test_decoders_are_a_deployment_of_their_own_before_a_model_that_has_the_gpu(
-    tmp_path,
-):
+def test_replicas_share_the_gpu_and_a_pod_has_it(tmp_path):
     settings = {"batchSize": 16, "maxBatchDelay": 5, "maxWorkers": 2}
     archive = write_mar(tmp_path, config={**settings, "deviceType": "gpu"})
     with zipfile.ZipFile(archive, "a") as mar:
         mar.writestr(OUR_HANDLER, "")
         mar.writestr(HAND_OVER, "")
     output = tmp_path / "app"
-    export_ray(RayChoices(archive, output, cpus=2, decoders=(1, 4)))
+    export_ray(RayChoices(archive, output, cpus=2))
     (application,) = read_yaml(output)["applications"]
-    assert application["import_path"] == "two_tiers:app"
-    decoder, model = application["deployments"]
-    assert (decoder["name"], model["name"]) == ("Decoder", "Classifier")
-    assert decoder["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0}
-    assert model["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 0.5}
-    assert decoder["autoscaling_config"]["max_replicas"] == 4
-    assert {"two_tiers.py", "archived_decoder.py"} <= {path.name for path in output.iterdir()}
-    read = json.loads((output / "settings.json").read_text())
-    assert (read["threads"], read["decode_threads"]) == (1, 2)
+    (deployment,) = application["deployments"]
+    assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0.5}
     cluster = read_yaml(output, "rayservice.yaml")["spec"]["rayClusterConfig"]
-    groups = [str(group["template"]) for group in cluster["workerGroupSpecs"]]
-    assert ["nvidia.com/gpu" in group for group in groups] == [False, True]
+    (group,) = cluster["workerGroupSpecs"]
+    (worker,) = group["template"]["spec"]["containers"]
+    assert worker["resources"]["requests"]["cpu"] == "4"
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
-@pytest.fixture(scope="module", params=[OffpathRay, OffpathRayTwoTier])
-def running(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
     model = load_model("near-free")
     settings = {**model.source.handler, "explanations": True}
     source = replace(model.source, handler=settings)
-    server = request.param(replace(model, source=source), 2)
+    server = OffpathRay(replace(model, source=source), 2)
     if server.why_not() is not None:
         pytest.skip(server.why_not())
     server.prepare(tmp_path_factory.mktemp("ray") / "folder")

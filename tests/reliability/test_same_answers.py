@@ -27,7 +27,6 @@ OTHERS = (
     "offpath-granian",
     "offpath-export-triton",
     "offpath-ray",
-    "offpath-ray-two-tier",
 )
 FORMATS = {"JPEG": {"quality": 90}, "PNG": {}, "WEBP": {"quality": 90}, "thin": {}}
 MOST_DIFFERENCE = 1e-4

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from offpath.commands.cost import command
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import ExpectedError
 from tests.profiling.runs import make_compare
 
 RATE = ("--rate-per-instance", "ours=100")
@@ -60,14 +60,3 @@ def test_a_result_is_priced_with_the_doubts_about_its_figures(tmp_path):
     make_compare().save(tmp_path / "result.json")
     shown = run("--result", str(tmp_path / "result.json"), *PEAK, *PRICE)
     assert "spread: the rounds of offpath" in " ".join(shown.split())
-
-
-def test_two_kinds_of_hosts_need_the_figures_of_an_image():
-    hosts = ("--instance", "g4dn.xlarge", "--decode-instance", "c7i.xlarge")
-    asked = (*hosts, "--peak-per-s", "1400", "--gpu-rate", "1500")
-    image = ("--cpu-ms", "20", "--decode-cpu-ms", "20", "--model-cpu-ms", "2")
-    answer = json.loads(run(*asked, *image, "--json"))
-    assert [fleet["gpu_hosts"] for fleet in answer["fleets"]] == [10, 2]
-    assert "not measured here" in answer["warnings"][0]
-    with pytest.raises(WrongOption, match="needs --cpu-ms, --model-cpu-ms too"):
-        run(*asked, "--decode-cpu-ms", "20")

@@ -1,4 +1,4 @@
-"""Instances and dollars from rates and prices; the published bill; one kind of host or two."""
+"""Instances and dollars from rates and prices; the published bill."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from offpath.profiling.experiments.cost import (
     GB,
     PRICES_FILE,
     Demand,
-    ImageCost,
     LogShape,
-    compute_fleets,
     cost_all,
     cost_server,
     load_prices,
@@ -23,7 +21,6 @@ from offpath.profiling.experiments.cost import (
 from offpath.profiling.experiments.cost_report import (
     Month,
     PublishedBill,
-    compare_fleets,
     document_of,
     read_rates,
 )
@@ -172,39 +169,3 @@ def test_the_tables_fit_80_columns_with_every_figure():
         for log in (costs[1].log_each, costs[1].log_batched)
         for per_million in [(558.45 + log.usd) / 1314]
     ]
-
-
-# GPU hosts alone, or with CPU hosts that decode
-
-# 20 ms of the GPU host's 4 vCPUs are 200 per second; 2 ms leave the GPU's own 1500.
-LARGE = ImageCost(gpu_per_s=1500, cpu_ms=20, decode_cpu_ms=20, model_cpu_ms=2)
-SMALL = ImageCost(gpu_per_s=1500, cpu_ms=2, decode_cpu_ms=4, model_cpu_ms=2)
-
-
-def compare(image: ImageCost, peak: float):
-    demand = Demand(peak, peak, head_room=0)
-    return compute_fleets(image, "g4dn.xlarge", "c7i.xlarge", demand, PRICES)
-
-
-def test_hosts_are_counted_by_what_limits_each_of_them():
-    alone, tiers = compare(LARGE, 1400)
-    assert (alone.gpu_per_s, alone.gpu_hosts, alone.cpu_hosts) == (200, 7, 0)
-    assert (tiers.gpu_per_s, tiers.gpu_hosts) == (1500, 1)
-    assert (tiers.cpu_per_s, tiers.cpu_hosts) == (200, 7)
-    assert alone.usd == pytest.approx(730 * 7 * 0.526)
-    assert tiers.usd == pytest.approx(730 * (0.526 + 7 * 0.1785))
-    assert "52 % less than g4dn.xlarge alone" in compare_fleets(alone, tiers)
-
-
-def test_small_images_leave_the_gpu_host_alone_the_cheaper_one():
-    alone, tiers = compare(SMALL, 1400)
-    assert alone.usd < tiers.usd
-    assert compare_fleets(alone, tiers).startswith("g4dn.xlarge alone")
-
-
-def test_a_host_without_a_number_of_vcpus_and_a_time_of_nothing_are_refused():
-    demand = Demand(1, 1)
-    with pytest.raises(ExpectedError, match="no number of vCPUs for instance 'x1'"):
-        compute_fleets(LARGE, "g4dn.xlarge", "x1", demand, PRICES)
-    with pytest.raises(ExpectedError, match="cpu_ms is 0"):
-        ImageCost(1500, 0, 20, 2)
