@@ -23,7 +23,7 @@ from offpath.archive.engine_files.engine_folder import (
 )
 from offpath.archive.labels import check_label_count, format_index_to_name
 from offpath.archive.load_alone import check_loads_alone
-from offpath.archive.mar_file import MANIFEST, NAME_PATTERN
+from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAME_PATTERN
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.onnx_model import OnnxModel
@@ -204,6 +204,8 @@ def _put(archive: Path, target: Path) -> None:
 def normalise_archive(source: Path, target: Path) -> None:
     """Rewrites a .mar with fixed order, dates, modes and createdOn: equal inputs, equal bytes.
 
+    The manifest also gets the number of the handler's interface.
+
     Files are stored uncompressed: weights hardly compress, and every worker reads them at start.
     """
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
@@ -212,6 +214,7 @@ def normalise_archive(source: Path, target: Path) -> None:
             if name == MANIFEST:
                 manifest = json.loads(content)
                 manifest["createdOn"] = CREATED_ON
+                manifest[HANDLER_API_KEY] = HANDLER_API
                 content = json.dumps(manifest, indent=2, sort_keys=True).encode()
             info = zipfile.ZipInfo(name, ZIP_DATE)
             info.external_attr = 0o644 << 16

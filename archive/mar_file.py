@@ -18,9 +18,10 @@ from offpath.handler.errors import ExpectedError, WrongOption
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 OUR_HANDLER = "offpath/handler/classifier.py"
-HAND_OVER = "offpath/handler/request/body_from_front_door.py"
-# The same protocol under its earlier name; archives of e04da54 have it.
-OLD_HAND_OVER = "offpath/handler/handed_over.py"
+# The manifest's number of what a server calls on offpath's handler. It grows when a server of this
+# version could not serve an archive of the one before.
+HANDLER_API = 1
+HANDLER_API_KEY = "handler_api"
 LABELS = "index_to_name.json"
 NO_LABELS = "no labels, so answers name classes by number"
 LABELS_CURE = "offpath archive --labels FILE ..."
@@ -45,7 +46,6 @@ class MarFile:
         handler: entry point of the handler.
         model_config: content of its model-config.yaml; None without one.
         has_our_handler: the archive contains offpath's handler.
-        takes_names: its handler accepts the name of a body's file from the front door.
         manifest: its MANIFEST.json; the files that `model` names in it are in the archive.
         names: the archive's files.
     """
@@ -56,7 +56,6 @@ class MarFile:
     handler: str
     model_config: dict[str, Any] | None
     has_our_handler: bool = False
-    takes_names: bool = False
     manifest: Mapping[str, Any] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
@@ -66,22 +65,21 @@ class MarFile:
         return self.has_our_handler and LABELS not in self.names
 
     @property
-    def is_old(self) -> bool:
-        """An older offpath built it; of the servers here, only TorchServe can run it."""
-        return self.has_our_handler and HAND_OVER not in self.names
+    def takes_names(self) -> bool:
+        """True if the handler accepts the name of a body's file, as only ours does."""
+        return self.has_our_handler
 
 
 def check_runs_alone(archive: MarFile) -> None:
     """Refuses an archive whose handler only TorchServe can run.
 
     Raises:
-        WrongOption: the archive has another handler than offpath's, or an older one.
+        WrongOption: the archive has another handler than offpath's.
     """
-    if not archive.has_our_handler or archive.is_old:
-        kind = "an older" if archive.is_old else "another"
+    if not archive.has_our_handler:
         raise WrongOption(
-            f"{archive.path} has {kind} handler than offpath's of this version, which only "
-            "TorchServe can run; build the archive again with `offpath archive`"
+            f"{archive.path} has another handler than offpath's, which only TorchServe can run; "
+            "build the archive with `offpath archive`"
         )
 
 
@@ -90,7 +88,8 @@ def read_mar(path: Path) -> MarFile:
 
     Raises:
         WrongOption: the file is missing or not a .mar, could write outside of the folder that it is
-            unpacked to or fill the disk, or its YAML is not a mapping.
+            unpacked to or fill the disk, its YAML is not a mapping, or its handler is one of
+            offpath's that this version cannot serve.
     """
     with _open_mar(path) as archive:
         _check_members(archive, path.stat().st_size)
@@ -99,14 +98,19 @@ def read_mar(path: Path) -> MarFile:
         model = manifest["model"]
         config_name = model.get("configFile")
         text = _read_text(archive, config_name) if config_name else None
+    has_our_handler = OUR_HANDLER in names
+    if has_our_handler and manifest.get(HANDLER_API_KEY) != HANDLER_API:
+        raise WrongOption(
+            f"{path} has {HANDLER_API_KEY} {manifest.get(HANDLER_API_KEY)!r:.80} in its manifest, "
+            f"expected {HANDLER_API}; build it again with this version of offpath"
+        )
     return MarFile(
         path=path,
         model_name=model["modelName"],
         model_version=model.get("modelVersion") or "1.0",
         handler=model.get("handler") or "",
         model_config=None if text is None else _parse_model_config(path, text),
-        has_our_handler=OUR_HANDLER in names,
-        takes_names=not names.isdisjoint((HAND_OVER, OLD_HAND_OVER)),
+        has_our_handler=has_our_handler,
         manifest=manifest,
         names=names,
     )

@@ -100,8 +100,6 @@ list_left() {
   fi
   grep -l PLACEHOLDER -- *.md | sed 's/^/- replace the placeholder in /'
   grep -q "^## \[$VERSION\] - 20" CHANGELOG.md || echo "- CHANGELOG.md has no heading [$VERSION] with a date"
-  [ -f "tests/serving/front/archives/built-by-$VERSION.mar" ] ||
-    echo "- keep an archive of this version for a test: python -m tests.support.kept_archive $VERSION"
   echo "- pin the actions by hash (a tag can be moved):"
   sed -n 's/.*uses: //p' .github/workflows/*.yml | sort -u | while IFS=@ read -r name action; do
     echo "    $name@$action    git ls-remote https://github.com/$name $action"

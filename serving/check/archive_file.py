@@ -33,10 +33,7 @@ def check_archive(path: Path) -> Iterator[Finding]:
         yield wrong(area, "archive", str(error), "offpath archive ...")
         return
     model = f"{archive.model_name} {archive.model_version}"
-    if archive.is_old:
-        found = f"an older offpath's, model {model}; later fixes are not in it"
-        yield lost(area, "handler", found, "offpath archive ... --force builds it again")
-    elif archive.has_our_handler:
+    if archive.has_our_handler:
         yield ok(area, "handler", f"offpath's, model {model}")
     else:
         found = f"{archive.handler}, model {model}; not offpath's"

@@ -127,13 +127,12 @@ class ArchivedHandler:
     @property
     def diagnosis(self) -> str | None:
         """The reason why this process must be replaced; None while its model works."""
-        health = getattr(self._handler, "health", None)  # older archives have none
-        return None if health is None else health.diagnosis
+        diagnosis: str | None = self._handler.health.diagnosis
+        return diagnosis
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
         """Counts the time of answered requests, where the server receives them."""
-        if hasattr(self._handler, "count_requests"):  # older archives have none
-            self._handler.count_requests(status, seconds, number)
+        self._handler.count_requests(status, seconds, number)
 
     def close(self) -> None:
         """Writes the last metrics; the prediction log uploads what it can in a few seconds."""

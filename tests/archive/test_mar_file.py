@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.archive.mar_file import copy_mar, read_mar, unpack_mar
+from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, copy_mar, read_mar, unpack_mar
 from offpath.handler.errors import WrongOption
 from tests.support.hostile_archives import (
     FILES,
@@ -65,6 +65,26 @@ def test_a_copy_has_the_other_files_unchanged(tmp_path: Path) -> None:
     copy_mar(read_mar(tmp_path / "a.mar"), tmp_path / "b.mar", {"net.py": b"new"})
     copy = read_mar(tmp_path / "b.mar")
     unpack_mar(copy, tmp_path / "folder")
-    assert copy.manifest == {"model": MODEL}
+    assert copy.manifest["model"] == MODEL
     assert (tmp_path / "folder" / "net.py").read_bytes() == b"new"
     assert (tmp_path / "folder" / "net.pt").read_bytes() == FILES["net.pt"]
+
+
+@pytest.mark.parametrize("found", [None, 0, HANDLER_API + 1, "1", "\x1b[2J" * 100])
+def test_our_handler_of_another_version_is_refused_with_the_cure(
+    tmp_path: Path, found: object
+) -> None:
+    pack(tmp_path / "a.mar", {"model": MODEL, HANDLER_API_KEY: found})
+    cure = f"expected {HANDLER_API}; build it again with this version of offpath"
+    with pytest.raises(WrongOption, match=cure) as refused:
+        read_mar(tmp_path / "a.mar")
+    assert str(refused.value).isprintable()
+
+
+def test_only_an_archive_of_ours_has_a_version_and_takes_the_names_of_bodies(
+    tmp_path: Path,
+) -> None:
+    pack(tmp_path / "ours.mar", {"model": MODEL})
+    pack(tmp_path / "other.mar", {"model": MODEL, HANDLER_API_KEY: None}, {"net.py": b""})
+    assert read_mar(tmp_path / "ours.mar").takes_names
+    assert not read_mar(tmp_path / "other.mar").takes_names

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +16,16 @@ import numpy as np
 import pytest
 import yaml
 
-from offpath.archive.mar_file import HAND_OVER, OUR_HANDLER, read_mar
+from offpath.archive.mar_file import copy_mar, read_mar
 from offpath.commands.export import read_replicas
 from offpath.deploy.ray.export import RayChoices, export_ray
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.exported import OffpathRay
-from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.photographs import PHOTOGRAPHS, encode
+
+CONFIG = "model-config.yaml"
 
 
 @pytest.fixture
@@ -162,14 +162,12 @@ def test_replicas_out_of_order_are_refused_before_anything_is_written(replicas, 
     assert not (tmp_path / "app").exists()
 
 
-def test_replicas_share_the_gpu_and_a_pod_has_it(tmp_path):
+def test_replicas_share_the_gpu_and_a_pod_has_it(archive, tmp_path):
     settings = {"batchSize": 16, "maxBatchDelay": 5, "maxWorkers": 2}
-    archive = write_mar(tmp_path, config={**settings, "deviceType": "gpu"})
-    with zipfile.ZipFile(archive, "a") as mar:
-        mar.writestr(OUR_HANDLER, "")
-        mar.writestr(HAND_OVER, "")
+    settings["deviceType"] = "gpu"
+    copy_mar(read_mar(archive), tmp_path / "gpu.mar", {CONFIG: yaml.safe_dump(settings).encode()})
     output = tmp_path / "app"
-    export_ray(RayChoices(archive, output, cpus=2))
+    export_ray(RayChoices(tmp_path / "gpu.mar", output, cpus=2))
     (application,) = read_yaml(output)["applications"]
     (deployment,) = application["deployments"]
     assert deployment["ray_actor_options"] == {"num_cpus": 2, "num_gpus": 0.5}

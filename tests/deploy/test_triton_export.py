@@ -14,7 +14,7 @@ import tritonclient.http as tritonclient
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from offpath.archive.mar_file import HAND_OVER, OUR_HANDLER, read_mar
+from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, OUR_HANDLER, read_mar
 from offpath.commands.export import command
 from offpath.deploy.exportable import read_exportable
 from offpath.deploy.triton.export import TritonChoices, export_triton, make_config
@@ -24,7 +24,6 @@ from offpath.profiling.servers.exported import OffpathExportTriton
 from offpath.profiling.servers.triton import RAW_BODY, read_outputs
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
-from tests.support.kept_archive import FOLDER
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 
@@ -91,10 +90,11 @@ def write_archive(folder: Path, settings: dict) -> Path:
     path = folder / "some.mar"
     model = {"modelName": "some", "handler": "x.py", "configFile": "c.yaml"}
     with zipfile.ZipFile(path, "w") as mar:
-        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": model}))
+        mar.writestr(
+            "MAR-INF/MANIFEST.json", json.dumps({"model": model, HANDLER_API_KEY: HANDLER_API})
+        )
         mar.writestr("c.yaml", json.dumps(settings))
         mar.writestr(OUR_HANDLER, "")
-        mar.writestr(HAND_OVER, "")
     return path
 
 
@@ -136,13 +136,6 @@ def test_an_earlier_export_is_replaced_with_force_alone(archive, tmp_path):
 def test_an_archive_of_another_handler_is_refused(tmp_path):
     mar = write_mar(tmp_path, "echo")
     with pytest.raises(ExpectedError, match="another handler than offpath's"):
-        export_triton(TritonChoices(mar, tmp_path / "out"))
-
-
-def test_an_archive_of_an_older_release_is_refused_with_the_cure(tmp_path):
-    """An export calls modules that an older handler lacks."""
-    mar = FOLDER / "built-by-e04da54.mar"
-    with pytest.raises(ExpectedError, match="an older handler.*build the archive again"):
         export_triton(TritonChoices(mar, tmp_path / "out"))
 
 

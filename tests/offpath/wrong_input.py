@@ -13,7 +13,7 @@ import click
 import torch
 import yaml
 
-from offpath.archive.mar_file import HAND_OVER, MANIFEST, OUR_HANDLER
+from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, OUR_HANDLER
 from tests.profiling.runs import make_compare
 from tests.support.hostile_archives import ALIASES
 from tests.support.pictures import jpeg
@@ -102,8 +102,7 @@ def write_files(folder: Path) -> None:
     entry = "offpath/handler/classifier_entry.py"
     write_archive(folder / "ours.mar", entry, configFile="model-config.yaml")
     with zipfile.ZipFile(folder / "ours.mar", "a") as archive:
-        for name in (OUR_HANDLER, HAND_OVER):
-            archive.writestr(name, "")
+        archive.writestr(OUR_HANDLER, "")
     (folder / "two" / "a.mar").write_bytes(whole)
     second = {"modelName": "good", "modelVersion": "2.0"}
     write_archive(folder / "two" / "b.mar", entry, **second)
@@ -116,5 +115,5 @@ def write_archive(path: Path, handler: str, **files: str) -> None:
     model = {"modelName": path.stem, "modelVersion": "1.0", "handler": handler}
     model |= files
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(MANIFEST, json.dumps({"model": model}))
+        archive.writestr(MANIFEST, json.dumps({"model": model, HANDLER_API_KEY: HANDLER_API}))
         archive.writestr("model-config.yaml", "batchSize: 8\nhandler: {}\n")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "MAR-INF/MANIFEST.json"
+from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST
+
 MODEL = {"modelName": "m", "modelVersion": "1.0", "handler": "image_classifier"}
 CLASS_FILE = "import pathlib\n\npathlib.Path('ran').touch()\n"
 FILES = {
@@ -35,6 +36,8 @@ def pack(
     how: int = zipfile.ZIP_DEFLATED,
 ) -> None:
     """Writes an archive; `names` are further members."""
+    if isinstance(manifest, dict):
+        manifest = {HANDLER_API_KEY: HANDLER_API, **manifest}
     with zipfile.ZipFile(path, "w", how) as archive:
         text = manifest if isinstance(manifest, bytes) else json.dumps(manifest)
         archive.writestr(MANIFEST, text)

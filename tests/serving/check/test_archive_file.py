@@ -10,7 +10,6 @@ from offpath.serving.check.archive_file import check_archive
 from offpath.serving.check.host import check_host
 from offpath.serving.finding import State
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar
-from tests.support.kept_archive import FOLDER
 
 
 def states(path: Path) -> dict[str, State]:
@@ -19,14 +18,6 @@ def states(path: Path) -> dict[str, State]:
 
 def test_our_archive_is_ok(model_store: Path) -> None:
     assert set(states(model_store / "near-free.mar").values()) == {State.OK}
-
-
-def test_an_archive_of_an_older_release_is_found() -> None:
-    handler = next(check_archive(FOLDER / "built-by-e04da54.mar"))
-    assert (handler.state, "later fixes are not in it" in handler.found) == (
-        State.LOST,
-        True,
-    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -35,7 +34,6 @@ from tests.support.front import (
     logged,
     send_hostile_user_ids,
 )
-from tests.support.kept_archive import FOLDER as KEPT
 from tests.support.pictures import jpeg
 
 pytestmark = pytest.mark.server
@@ -45,7 +43,6 @@ PATH = "/predictions/near-free"
 BODIES = [jpeg(size=(500, 333)), jpeg(size=(2048, 1365))]
 # Between a client's requests while a server starts, which shares two cores with the load.
 PAUSE_S = 0.05
-COLOURS = {"red", "green", "blue"}
 
 
 @pytest.fixture(scope="module")
@@ -301,8 +298,8 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
 
 
 def write_broken(store: Path, config: bytes) -> None:
-    """Writes `broken.mar`: an archive of ours, with a model-config.yaml of the test's."""
-    source = read_mar(next(KEPT.glob("*.mar")))
+    """Writes `broken.mar`: near-free, with a model-config.yaml of the test's."""
+    source = read_mar(store / "near-free.mar")
     model = {**source.manifest["model"], "modelName": "broken"}
     manifest = json.dumps({**source.manifest, "model": model}).encode()
     workers = b"minWorkers: 1\nmaxWorkers: 1\n"
@@ -310,58 +307,34 @@ def write_broken(store: Path, config: bytes) -> None:
     copy_mar(source, store / "broken.mar", changed)
 
 
-@pytest.fixture(scope="module")
-def old_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
-    """Every archive of an older release behind a door, beside two that cannot be loaded."""
-    folder = tmp_path_factory.mktemp("old")
-    store = shutil.copytree(KEPT, folder / "store")
+@pytest.fixture
+def incomplete(model_store: Path, tmp_path: Path) -> Iterator[FrontProcess]:
+    """A door with near-free, beside two archives that cannot be loaded."""
+    store = tmp_path / "store"
+    store.mkdir()
+    shutil.copy(model_store / "near-free.mar", store)
     write_broken(store, b"handler: {topk: 5}\n")
     (store / "text.mar").write_text("none")
-    variables = log_variables(folder)
-    with front(store, folder / "logs", "--keep-going", **variables) as running:
+    variables = log_variables(tmp_path)
+    with front(store, tmp_path / "logs", "--keep-going", **variables) as running:
         yield running
 
 
-@pytest.mark.parametrize("name", [path.stem for path in KEPT.glob("*.mar")])
-def test_an_archive_of_an_older_release_answers_as_a_new_one(
-    old_door: FrontProcess, name: str
-) -> None:
-    photo = jpeg(size=(1200, 900))
-    form = {"content-type": "application/x-www-form-urlencoded"}
-    kinds = {
-        "bytes": {"content": photo},
-        "small": {"content": jpeg(size=(64, 64))},
-        "curl's form": {"content": photo, "headers": form},
-        "form": {"content": urlencode({"data": photo}), "headers": form},
-        "multipart": {"files": {"data": photo}},
-    }
-    ids = []
-    for kind, body in kinds.items():
-        answer = httpx.post(f"{old_door.url}/predictions/{name}", **body)
-        assert (answer.status_code, set(answer.json())) == (200, COLOURS), kind
-        ids.append(answer.headers["x-request-id"])
-    bad = httpx.post(f"{old_door.url}/predictions/{name}", content=b"no image")
-    assert bad.status_code == 415
-    spool = old_door.log_dir.parent / "spool"
-    logged = b"".join(path.read_bytes() for path in spool.rglob("*") if path.is_file())
-    assert [logged.count(f'"event_id":"{one}"'.encode()) for one in ids] == [1] * 5
-
-
 def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
-    old_door: FrontProcess,
+    incomplete: FrontProcess,
 ) -> None:
-    assert old_door.left_out == ["text.mar", "broken.mar"]
+    assert incomplete.left_out == ["text.mar", "broken.mar"]
     for why in ("text.mar is not a", "broken.mar (model broken 1.0) cannot be loaded"):
-        assert f"NOT SERVED (--keep-going): {why}" in old_door.errors().replace(
-            str(old_door.log_dir.parent / "store") + "/", ""
+        assert f"NOT SERVED (--keep-going): {why}" in incomplete.errors().replace(
+            str(incomplete.log_dir.parent / "store") + "/", ""
         )
-    found = check_server(f"unix:{(old_door.run / 'management.sock').resolve()}")
+    found = check_server(f"unix:{(incomplete.run / 'management.sock').resolve()}")
     (lost,) = (one for one in found if one.cure and "keep" in one.found)
     assert lost.state is State.WRONG and "broken.mar" in lost.found
-    done = old_door.reload("--server", "granian")
+    done = incomplete.reload("--server", "granian")
     assert done.returncode == 1 and "--keep-going needs --server torchserve" in done.stderr
-    url, photo = f"{old_door.url}/predictions/broken", jpeg(size=(64, 64))
+    url, photo = f"{incomplete.url}/predictions/broken", jpeg(size=(64, 64))
     assert httpx.post(url, content=photo).status_code == 404
-    write_broken(old_door.log_dir.parent / "store", b"handler: {image_size: 32}\n")
-    assert old_door.reload().returncode == 0
+    write_broken(incomplete.log_dir.parent / "store", b"handler: {top_k: 5}\n")
+    assert incomplete.reload().returncode == 0
     assert httpx.post(url, content=photo).status_code == 200
