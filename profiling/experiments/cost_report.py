@@ -8,21 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import WrongOption
-from offpath.profiling.experiments.cost import (
-    Demand,
-    LogCost,
-    LogShape,
-    Prices,
-    ServerCost,
-    cost_all,
-)
-from offpath.profiling.report.declared import (
-    Column,
-    Part,
-    Report,
-    TableSpec,
-    make_document,
-)
+from offpath.profiling.experiments.cost import Demand, LogCost, Prices, ServerCost, cost_server
+from offpath.profiling.report.declared import Column, Part, Report, TableSpec, make_document
 from offpath.profiling.report.document import Document
 
 # Prefix of the metrics of a window on a machine with a GPU, see `load.window`.
@@ -70,15 +57,13 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
         )
     run = replace(run, rows=[row for row in run.rows if row.workload == workload])
     summary = Summary(run)
-    rates = {
-        name: max(
-            (summary.value(name, cell, "rate") or 0.0 for cell in summary.cells()),
-            default=0.0,
-        )
+    cells = summary.cells()
+    best = {
+        name: max((summary.value(name, cell, "rate") or 0.0 for cell in cells), default=0.0)
         for name in run.variants
         if not is_limit(name)
     }
-    rates = {server: rate for server, rate in rates.items() if rate}
+    rates = {server: rate for server, rate in best.items() if rate}
     if not rates:
         raise WrongOption(f"{str(path)!r} has no good reply on {workload!r}: finish a round first")
     on_gpu = any(row.metric.startswith(GPU_ROWS) for row in run.rows)
@@ -98,18 +83,35 @@ class Month:
         return [
             (cost, way, log)
             for cost in self.costs
-            for way, log in (
-                ("put by put", cost.log_each),
-                ("batched", cost.log_batched),
-            )
+            for way, log in (("put by put", cost.log_each), ("batched", cost.log_batched))
         ]
+
+    def conclude(self) -> list[str]:
+        """Returns what follows from the figures, in words."""
+        lines = [describe_idle(cost, self.demand) for cost in self.costs if cost.paid > cost.needed]
+        if len(self.costs) > 1 and all(cost.needed == 1 for cost in self.costs):
+            lines.append(
+                f"at {self.demand.peak_per_s:g} requests per second every server needs a single"
+                " instance: a faster server does not lower this bill, a smaller instance might"
+            )
+        return lines
+
+
+def describe_idle(cost: ServerCost, demand: Demand) -> str:
+    """Describes the instances that are paid for but not needed."""
+    few = "a single instance is" if cost.needed == 1 else f"{cost.needed} instances are"
+    idle_usd = (cost.paid - cost.needed) * cost.compute_usd / cost.paid
+    return (
+        f"{cost.name}: {few} enough for {60 * demand.peak_per_s:g} requests per minute"
+        f" ({demand.peak_per_s:g} per second; one instance answers {cost.rate_per_s:g}); of the"
+        f" {cost.paid} on the bill the others are a spare for ${idle_usd:,.0f} per month"
+    )
 
 
 def describe_demand(demand: Demand) -> str:
-    """Returns peak, head-room and hours in words."""
+    """Returns peak and head-room in words."""
     return (
-        f"peak {demand.peak_per_s:g} requests per second, head-room"
-        f" {100 * demand.head_room:.0f} %, {demand.hours:g} hours per month"
+        f"peak {demand.peak_per_s:g} requests per second, head-room {100 * demand.head_room:.0f} %"
     )
 
 
@@ -146,16 +148,8 @@ TOTALS: TableSpec[Month, tuple[ServerCost, str, LogCost]] = TableSpec(
 MONTH: Report[Month] = Report(
     "Cost per month",
     (
-        Part(
-            "Instances",
-            (INSTANCES,),
-            lambda month: "\n".join(draw_conclusions(month.costs, month.demand)),
-        ),
-        Part(
-            "With the prediction log",
-            (TOTALS,),
-            lambda month: describe_prices(month.prices),
-        ),
+        Part("Instances", (INSTANCES,), lambda month: "\n".join(month.conclude())),
+        Part("With the prediction log", (TOTALS,), lambda month: describe_prices(month.prices)),
     ),
 )
 
@@ -167,9 +161,8 @@ def document_of(month: Month, warnings: Sequence[str] = ()) -> Document:
 
 def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
     """Returns everything as plain data, dollars unrounded."""
-    costs, demand = month.costs, month.demand
     return {
-        "demand": asdict(demand) | {"predictions": demand.predictions},
+        "demand": asdict(month.demand) | {"predictions": month.demand.predictions},
         "servers": [
             asdict(cost)
             | {
@@ -178,152 +171,104 @@ def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
                 "per_million_each_usd": cost.per_million_usd(cost.log_each),
                 "per_million_batched_usd": cost.per_million_usd(cost.log_batched),
             }
-            for cost in costs
+            for cost in month.costs
         ],
-        "conclusions": draw_conclusions(costs, demand),
+        "conclusions": month.conclude(),
         "warnings": list(warnings),
     }
 
 
-def draw_conclusions(costs: Sequence[ServerCost], demand: Demand) -> list[str]:
-    """Returns what follows from the figures, in words."""
-    lines = [describe_idle(cost, demand) for cost in costs if cost.paid > cost.needed]
-    if len(costs) > 1 and all(cost.needed == 1 for cost in costs):
-        lines.append(
-            f"at {demand.peak_per_s:g} requests per second every server needs a single instance:"
-            " a faster server does not lower this bill, a smaller instance might"
-        )
-    return lines
-
-
-def describe_idle(cost: ServerCost, demand: Demand) -> str:
-    """Describes the instances that are paid for but not needed."""
-    few = "a single instance is" if cost.needed == 1 else f"{cost.needed} instances are"
-    idle_usd = (cost.paid - cost.needed) * cost.compute_usd / cost.paid
-    return (
-        f"{cost.name}: {few} enough for {60 * demand.peak_per_s:g} requests per minute"
-        f" ({demand.peak_per_s:g} per second; one instance answers {cost.rate_per_s:g}); of the"
-        f" {cost.paid} on the bill the others are a spare for ${idle_usd:,.0f} per month"
-    )
-
-
 # The published bill ($803 per month on TorchServe, $384 on Triton), computed from its inputs. We
 # could read the opening of the publication, which has the rates, the instances and the totals, but
-# no breakdown. Each input is marked as published, a list price, or our assumption.
+# no breakdown. Each input is marked as published, a list price, assumed or fitted.
 SOURCE = "https://tildalice.io/triton-torchserve-io-bottleneck, updated 12 February 2026"
 TORCHSERVE, TRITON = "torchserve", "triton"
-# The computed totals are compared with these; nothing is computed from them.
-PUBLISHED_USD = {TORCHSERVE: 803, TRITON: 384}
+# Rate, instances on the bill, and the published total, which nothing is computed from.
+PUBLISHED = {TORCHSERVE: (47.0, 2, 803), TRITON: (183.0, 1, 384)}
 PUBLISHED_INSTANCE = "g4dn.xlarge"
 PEAK_PER_MINUTE = 120
-PUBLISHED_DEMAND = Demand(peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60)
-PUBLISHED_RATES = {TORCHSERVE: 47.0, TRITON: 183.0}
-PUBLISHED_PAID = {TORCHSERVE: 2, TRITON: 1}
-# After two instances, $35 of the $803 remain, which the publication does not itemise. It says that
-# each request was logged to S3. Four S3 requests for three predictions cost $35, one each $26.
+# The only fitted number. After two instances, $35 of the $803 remain, which the publication does
+# not itemise. It says that each request was logged to S3. Four S3 requests for three predictions
+# cost $35, one each $26.
 PUTS_PER_RECORD = 4 / 3
 
 
-@dataclass(frozen=True)
-class PublishedBill:
-    """The published bill as it is computed with some prices."""
-
-    prices: Prices
-    puts_per_record: float = PUTS_PER_RECORD
-
-    @property
-    def month(self) -> Month:
-        """Both servers."""
-        costs = cost_all(
-            PUBLISHED_RATES,
-            self.prices.hourly(PUBLISHED_INSTANCE),
-            PUBLISHED_DEMAND,
-            LogShape(puts_per_record=self.puts_per_record),
-            self.prices,
-            PUBLISHED_PAID,
-        )
-        return Month(costs, PUBLISHED_DEMAND, self.prices)
-
-    def compute_totals(self) -> dict[str, float]:
-        """Returns the totals of TorchServe with one put per record, and of Triton without."""
-        before, after = self.month.costs
-        return {
-            TORCHSERVE: before.total_usd(before.log_each),
-            TRITON: after.total_usd(after.log_batched),
-        }
-
-    def list_inputs(self) -> list[tuple[str, str]]:
-        """Lists the origin of each input (published, quoted, list price, assumed) and its value."""
-        one_put = replace(self, puts_per_record=1)
-        one_put_usd = one_put.compute_totals()[TORCHSERVE]
-        hourly = self.prices.hourly(PUBLISHED_INSTANCE)
-        return [
-            ("published", "TorchServe 47 req/s on each of two T4 instances"),
-            ("published", "Triton 183 req/s on one T4 instance"),
-            (
-                "quoted",
-                f"{PEAK_PER_MINUTE} requests per minute (the same publication, at second hand)",
-            ),
-            (
-                "list price",
-                f"{PUBLISHED_INSTANCE} {hourly} $/h in {self.prices.region}, 730 h",
-            ),
-            ("list price", f"S3 {self.prices.put_per_1000} $ per 1,000 puts"),
-            (
-                "assumed",
-                "T4 instances are g4dn.xlarge: one costs the published $384 to the dollar",
-            ),
-            (
-                "assumed",
-                "the same rate all month; records of 700 bytes, kept for 30 days",
-            ),
-            (
-                "assumed",
-                f"{PUTS_PER_RECORD:.2f} S3 requests per prediction before: fitted to the $35 that"
-                " the publication does not itemise; with one each the bill is"
-                f" ${one_put_usd:.0f}",
-            ),
-            (
-                "assumed",
-                "after: the log in batched objects, or none (the same to the dollar)",
-            ),
-        ]
+def cost_published(prices: Prices, puts_per_record: float = PUTS_PER_RECORD) -> Month:
+    """Returns both servers of the published bill, with some prices."""
+    demand = Demand(peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60)
+    hourly = prices.hourly(PUBLISHED_INSTANCE)
+    costs = [
+        cost_server(name, rate, hourly, demand, prices, paid, puts_per_record)
+        for name, (rate, paid, _) in PUBLISHED.items()
+    ]
+    return Month(costs, demand, prices)
 
 
-INPUTS: TableSpec[PublishedBill, tuple[str, str]] = TableSpec(
+def total_published(month: Month) -> dict[str, float]:
+    """Returns the totals of TorchServe with its puts, and of Triton without."""
+    before, after = month.costs
+    return {
+        TORCHSERVE: before.total_usd(before.log_each),
+        TRITON: after.total_usd(after.log_batched),
+    }
+
+
+def list_inputs(month: Month) -> list[tuple[str, str]]:
+    """Lists where each input of the published bill comes from, and its value."""
+    prices = month.prices
+    one_put_usd = total_published(cost_published(prices, puts_per_record=1))[TORCHSERVE]
+    hourly = prices.hourly(PUBLISHED_INSTANCE)
+    return [
+        ("published", "TorchServe 47 req/s on each of two T4 instances"),
+        ("published", "Triton 183 req/s on one T4 instance"),
+        (
+            "quoted",
+            f"{PEAK_PER_MINUTE} requests per minute (the same publication, at second hand)",
+        ),
+        ("list price", f"{PUBLISHED_INSTANCE} {hourly} $/h in {prices.region}, 730 h"),
+        ("list price", f"S3 {prices.put_per_1000} $ per 1,000 puts"),
+        ("assumed", "T4 instances are g4dn.xlarge: one costs the published $384 to the dollar"),
+        ("assumed", "the same rate all month; records of 700 bytes, kept for 30 days"),
+        ("assumed", "after: the log in batched objects, or none (the same to the dollar)"),
+        (
+            "fitted",
+            f"{PUTS_PER_RECORD:.2f} S3 requests per prediction before, to the $35 that the"
+            f" publication does not itemise; with one each the bill is ${one_put_usd:.0f}",
+        ),
+    ]
+
+
+INPUTS: TableSpec[Month, tuple[str, str]] = TableSpec(
     "",
-    PublishedBill.list_inputs,
+    list_inputs,
     (Column("origin", lambda row: row[0]), Column("input", lambda row: row[1])),
     words=2,
 )
-COMPUTED: TableSpec[PublishedBill, tuple[str, float]] = TableSpec(
+COMPUTED: TableSpec[Month, tuple[str, float]] = TableSpec(
     "$ per month",
-    lambda bill: bill.compute_totals().items(),
+    lambda month: total_published(month).items(),
     (
         Column("", lambda row: row[0]),
         Column("computed", lambda row: f"{row[1]:,.2f}"),
-        Column("published", lambda row: str(PUBLISHED_USD[row[0]])),
+        Column("published", lambda row: str(PUBLISHED[row[0]][2])),
     ),
 )
-PUBLISHED: Report[PublishedBill] = Report(
-    MONTH.title, (Part(f"The published bill ({SOURCE})", (INPUTS, COMPUTED)),)
+PUBLISHED_BILL: Report[Month] = Report(
+    MONTH.title, (Part(f"The published bill ({SOURCE})", (INPUTS, COMPUTED)), *MONTH.parts)
 )
 
 
 def published_document(prices: Prices) -> Document:
     """Returns the inputs, computed against published totals, and the costs in full."""
-    bill = PublishedBill(prices)
-    document = make_document(PUBLISHED, {"": bill})
-    costs = document_of(bill.month)
-    return replace(document, sections=[*document.sections, *costs.sections])
+    return make_document(PUBLISHED_BILL, {"": cost_published(prices)})
 
 
 def published_json(prices: Prices) -> dict[str, Any]:
     """Returns the published bill as plain data."""
-    bill = PublishedBill(prices)
-    return as_json(bill.month) | {
+    month = cost_published(prices)
+    return as_json(month) | {
         "source": SOURCE,
-        "inputs": [list(one) for one in bill.list_inputs()],
-        "computed_usd": bill.compute_totals(),
-        "published_usd": PUBLISHED_USD,
+        "inputs": [list(one) for one in list_inputs(month)],
+        "computed_usd": total_published(month),
+        "published_usd": {name: usd for name, (_, _, usd) in PUBLISHED.items()},
     }

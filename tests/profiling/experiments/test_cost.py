@@ -10,19 +10,20 @@ from rich.console import Console
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.experiments.cost import (
+    DAYS_PER_MONTH,
     GB,
     PRICES_FILE,
     Demand,
-    LogShape,
-    cost_all,
     cost_server,
+    fill_objects,
     load_prices,
 )
 from offpath.profiling.experiments.cost_report import (
     Month,
-    PublishedBill,
+    cost_published,
     document_of,
     read_rates,
+    total_published,
 )
 from offpath.profiling.report.terminal import print_document
 from tests.profiling.runs import PHOTOS, make_compare, make_window
@@ -40,34 +41,28 @@ PRICES = load_prices()
     ],
 )
 def test_instances_leave_the_head_room(peak, rate, head_room, expected):
-    demand = Demand(peak, peak, head_room, min_instances=2)
-    assert demand.count_needed(rate) == expected
-    assert demand.count_paid(rate) == max(2, expected)
+    assert Demand(peak, peak, head_room).count_needed(rate) == expected
 
 
 def test_the_published_bill_follows_the_price_of_the_instance():
     dearer = replace(PRICES, instances={"g4dn.xlarge": 2 * 0.526})
-    totals = PublishedBill(dearer).compute_totals()
+    totals = total_published(cost_published(dearer))
     assert totals["torchserve"] == pytest.approx(803.08 + 2 * 383.98, abs=0.01)
     assert totals["triton"] == pytest.approx(384.44 + 383.98, abs=0.01)
 
 
 def test_puts_and_storage_are_priced_as_worked_out_manually():
-    demand = Demand(peak_per_s=10, mean_per_s=1, hours=730)
-    shape = LogShape(
-        record_bytes=1000,
-        retention_days=730 / 24,
-        records_per_object=100,
-        compressed_share=0.5,
-    )
-    cost = cost_server("any", 100.0, 1.0, demand, shape, PRICES)
+    demand = Demand(peak_per_s=10, mean_per_s=1)
+    cost = cost_server("any", 100.0, 1.0, demand, PRICES)
     predictions = 730 * 3600
     assert cost.compute_usd == 730
     assert cost.log_each.puts == predictions
     assert cost.log_each.requests_usd == pytest.approx(predictions * 5e-6)
-    assert cost.log_each.storage_usd == pytest.approx(predictions * 1000 / GB * 0.023)
-    assert cost.log_batched.puts == predictions / 100
-    assert cost.log_batched.storage_usd == pytest.approx(cost.log_each.storage_usd / 2)
+    kept_months = 30 / DAYS_PER_MONTH
+    assert cost.log_each.storage_usd == pytest.approx(predictions * 700 / GB * 0.023 * kept_months)
+    # Each of two workers seals an object of half a minute's records every minute.
+    assert cost.log_batched.puts == predictions / 30
+    assert cost.log_batched.storage_usd == pytest.approx(cost.log_each.storage_usd / 4)
     total_usd = 730 + cost.log_each.usd
     assert cost.per_million_usd(cost.log_each) == pytest.approx(total_usd / 2.628)
 
@@ -81,14 +76,15 @@ def test_puts_and_storage_are_priced_as_worked_out_manually():
     ],
 )
 def test_objects_fill_as_the_spool_seals_them(mean_per_s, expected):
-    assert LogShape().fill_objects(mean_per_s, 1) == pytest.approx(expected)
+    assert fill_objects(mean_per_s, 1) == pytest.approx(expected)
 
 
 def test_paid_instances_replace_the_needed_ones():
-    demand = Demand(peak_per_s=2, mean_per_s=2, min_instances=2)
-    rates = {"a": 47.0, "b": 183.0}
-    a, b = cost_all(rates, 0.5, demand, LogShape(), PRICES, {"b": 3})
-    assert (a.needed, a.paid, b.needed, b.paid) == (1, 2, 1, 3)
+    demand = Demand(peak_per_s=2, mean_per_s=2)
+    needed = cost_server("a", 47.0, 0.5, demand, PRICES)
+    paid = cost_server("b", 47.0, 0.5, demand, PRICES, paid=3)
+    assert (needed.needed, needed.paid, paid.needed, paid.paid) == (1, 1, 1, 3)
+    assert paid.compute_usd == 3 * needed.compute_usd
 
 
 def test_rates_come_from_a_result_file(tmp_path):
@@ -157,7 +153,7 @@ def test_a_price_file_that_is_none_is_refused(tmp_path, content, message):
 def test_the_tables_fit_80_columns_with_every_figure():
     demand = Demand(peak_per_s=500, mean_per_s=500)
     rates = {"triton-offpath-decode": 796.2, "torchserve-stock": 83.4}
-    costs = cost_all(rates, 0.085, demand, LogShape(), PRICES, {})
+    costs = [cost_server(name, rate, 0.085, demand, PRICES) for name, rate in rates.items()]
     console = Console(width=80, file=io.StringIO())
     print_document(document_of(Month(costs, demand, PRICES)), console)
     text = console.file.getvalue()
