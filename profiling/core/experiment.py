@@ -12,14 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import Cell, Figures
 
 Target = TypeVar("Target")
-
-
-class RunAborted(ExpectedError):
-    """Ends the whole run; any other ExpectedError only leaves one variant out."""
 
 
 class Observer(Protocol):

@@ -18,7 +18,6 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import (
     Experiment,
     Observer,
-    RunAborted,
     Target,
     Turn,
     Variant,
@@ -98,8 +97,6 @@ class Runner(Generic[Target]):
             else:
                 with self._open(turn) as opened:
                     self._measure_cells(opened, turn)
-        except RunAborted:
-            raise
         except ExpectedError as error:
             self._leave_out(round_, variant, error)
         self._save()

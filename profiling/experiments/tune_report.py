@@ -31,20 +31,13 @@ MIN_REPLIES = 60
 LEAST_GAIN = 1.02
 # One of two equal settings wins a single round.
 LEAST_ROUNDS = 2
-# A server that does not start, or answers nothing, is worse than any server that does.
-WORST_SCORE = -1e9
-FAILING_SCORE = -1e6
-# Default bound: this factor times the preset's own p95, which varies by as much.
-BOUND_FACTOR = 1.25
-# Default bound where the preset was not answered at all.
-DEFAULT_P95_MS = 100.0
 # After this many candidates, all beyond this factor times the bound, none will be within it.
 HOPELESS_TRIALS = 6
 HOPELESS_FACTOR = 2.0
-# In closed loop a client's mean wait is clients / rate; its p95 is longer by about this factor.
-P95_OVER_MEAN = 1.4
-# Candidates in the chart and in the table of the terminal.
-ROWS_SHOWN = 15
+# The best p95 of a search varies by about a quarter.
+BOUND_FACTOR = 1.25
+# Candidates in the chart.
+BARS_SHOWN = 15
 
 
 @dataclass(frozen=True)
@@ -76,17 +69,6 @@ class Outcome:
     def is_within(self, p95_ms: float) -> bool:
         """Tells whether every reply was good and their p95 is within the bound."""
         return not self.error and not self.failures and self.p95_ms <= p95_ms
-
-    def score(self, p95_ms: float) -> float:
-        """Returns what a search maximises: the rate within the bound, else nearness (below 0)."""
-        if self.error or not self.is_answered:
-            return WORST_SCORE
-        if self.is_within(p95_ms):
-            return self.rate
-        if self.failures:
-            # A failure is worse than any latency.
-            return FAILING_SCORE * (1 + self.failures / self.replies)
-        return -self.p95_ms / p95_ms
 
 
 def select_rounds(run: Run, rounds: Collection[int]) -> Run:
@@ -141,30 +123,17 @@ def read_trials(run: Run) -> dict[Setting, Outcome]:
     return read_outcomes(run, range(run.settings["repeats"]))
 
 
-def find_bound(
-    asked_ms: float | None, outcomes: Mapping[Setting, Outcome], reference: Setting
-) -> float:
-    """Returns the bound on the p95, in ms: the user's, else a little above the preset's own.
-
-    The bound is infinite until the preset was measured.
-    """
-    if asked_ms is not None:
-        return asked_ms
-    if reference not in outcomes:
-        return math.inf
-    preset = outcomes[reference]
-    return round_up(BOUND_FACTOR * preset.p95_ms) if preset.is_answered else DEFAULT_P95_MS
-
-
-def round_up(value: float) -> float:
-    """Rounds up to two digits: 231.2 -> 240."""
-    step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{step * math.ceil(value / step - 1e-9):.6g}")
-
-
 def rank(outcomes: Collection[Outcome], p95_ms: float) -> list[Outcome]:
-    """Sorts outcomes by their score, best first."""
-    return sorted(outcomes, key=lambda outcome: -outcome.score(p95_ms))
+    """Sorts outcomes: by rate within the bound, then by p95, then those that failed requests."""
+
+    def key(one: Outcome) -> tuple[int, float]:
+        if one.is_within(p95_ms):
+            return 0, -one.rate
+        if one.error or not one.is_answered:
+            return 3, 0.0
+        return (2, one.failures / one.replies) if one.failures else (1, one.p95_ms)
+
+    return sorted(outcomes, key=key)
 
 
 def choose_finalists(
@@ -184,26 +153,10 @@ def is_hopeless(outcomes: Collection[Outcome], p95_ms: float) -> bool:
     return len(answered) >= HOPELESS_TRIALS and min(answered) > HOPELESS_FACTOR * p95_ms
 
 
-def explain_nothing_within(outcomes: Collection[Outcome], p95_ms: float, clients: int) -> str:
-    """Explains why no setting is within the bound, and what would help."""
-    answered = [one for one in outcomes if one.is_answered]
-    if not answered:
-        error = next((one.error for one in outcomes if one.error), "no reply")
-        return f"no candidate could be measured: {error}"
-    clean = [one for one in answered if not one.failures] or answered
-    best = min(clean, key=lambda one: one.p95_ms)
-    fastest = max(clean, key=lambda one: one.rate)
-    failed = f", {best.failures} failed" if best.failures else ""
-    ways = [f"a bound of {round_up(BOUND_FACTOR * best.p95_ms):g} ms"]
-    served = math.floor(fastest.rate * p95_ms / 1000 / P95_OVER_MEAN)
-    if 1 <= served < clients:
-        ways.append(f"a load of {served} clients" if served > 1 else "a single client")
-    return (
-        f"none of {len(outcomes)} candidates answers 95 % of the requests within {p95_ms:g} ms:"
-        f" the best p95 is {best.p95_ms:.0f} ms ({best.setting}; {best.rate:.0f} req/s{failed})."
-        f" {clients} clients within {p95_ms:g} ms need about {1000 * clients / p95_ms:.0f} req/s,"
-        f" the fastest candidate reached {fastest.rate:.0f}: try {', or '.join(ways)}"
-    )
+def describe(one: Outcome) -> str:
+    """Describes a setting with its rate and p95."""
+    failed = f", {one.failures} failed" if one.failures else ""
+    return f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms{failed}"
 
 
 @dataclass(frozen=True)
@@ -213,37 +166,27 @@ class Finalist:
     outcome: Outcome
     rounds: Sequence[Outcome]
 
-    @property
-    def setting(self) -> Setting:
-        """The setting itself."""
-        return self.outcome.setting
-
     def describe(self, p95_ms: float) -> str:
         """Describes rate, p95 and the number of rounds within the bound."""
-        one = self.outcome
         held = sum(outcome.is_within(p95_ms) for outcome in self.rounds)
-        failed = f", {one.failures} failed" if one.failures else ""
-        return (
-            f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms{failed},"
-            f" within the bound in {held} of {len(self.rounds)} rounds"
-        )
+        return f"{describe(self.outcome)}, within the bound in {held} of {len(self.rounds)} rounds"
 
 
-def read_finals(run: Run) -> list[Finalist]:
+def read_finals(run: Run) -> dict[Setting, Finalist]:
     """Returns the finalists; the fresh rounds are numbered after the windows of a candidate."""
     rounds = range(run.settings["repeats"], run.rounds)
     each = [read_outcomes(run, [number]) for number in rounds]
-    return [
-        Finalist(outcome, [one[setting] for one in each if setting in one])
+    return {
+        setting: Finalist(outcome, [one[setting] for one in each if setting in one])
         for setting, outcome in read_outcomes(run, rounds).items()
-    ]
+    }
 
 
 class Verdict(NamedTuple):
-    """The conclusion from the fresh rounds.
+    """The conclusion of a search: a setting beats the preset, the preset is confirmed, or neither.
 
     Attributes:
-        winner: None where no finalist was within the bound.
+        winner: None where nothing was within the bound.
         text: one or two sentences.
     """
 
@@ -251,57 +194,65 @@ class Verdict(NamedTuple):
     text: str
 
 
-def judge(finals: Sequence[Finalist], reference: Setting, p95_ms: float) -> Verdict:
-    """Compares the finalists round by round."""
-    within = [one for one in finals if one.outcome.is_within(p95_ms)]
-    others = [one for one in finals if one.setting != reference]
-    measured = "; ".join(one.describe(p95_ms) for one in finals)
+def judge(
+    trials: Collection[Outcome],
+    finals: Mapping[Setting, Finalist],
+    reference: Setting,
+    p95_ms: float,
+) -> Verdict:
+    """Compares the finalists round by round; `finals` is empty where no candidate was within.
+
+    Another setting beats the preset if the preset breaks the bound, or if the setting wins every
+    round and clearly.
+    """
+    within = [setting for setting, one in finals.items() if one.outcome.is_within(p95_ms)]
     if not within:
-        return Verdict(
-            None,
-            f"no finalist kept p95 within {p95_ms:g} ms in the fresh rounds ({measured}): search"
-            " again with a larger bound, longer windows or fewer clients",
-        )
+        return Verdict(None, explain_nothing_within(trials, finals.values(), p95_ms))
+    measured = "; ".join(one.describe(p95_ms) for one in finals.values())
+    others = [setting for setting in within if setting != reference]
     if not others:
         return Verdict(
             reference,
-            "The search confirms the preset: no other candidate was within the bound.",
+            f"The search confirms the preset: nothing else was within the bound ({measured}).",
         )
-    (other,) = others
-    if other not in within:
-        return Verdict(
-            reference,
-            "The search confirms the preset: in the fresh rounds the best other candidate was not"
-            f" within the bound ({measured}).",
-        )
-    if len(within) == 1:
-        return Verdict(
-            other.setting,
-            f"{other.setting} beats the preset, which does not keep p95 within {p95_ms:g} ms"
-            f" ({measured}).",
-        )
-    (preset,) = (one for one in finals if one.setting == reference)
-    return compare(preset, other)
-
-
-def compare(preset: Finalist, challenger: Finalist) -> Verdict:
-    """Judges two finalists within the bound: the challenger must win every round, and clearly."""
-    ratios = [mine.rate / base.rate for mine, base in zip(challenger.rounds, preset.rounds)]
-    gain = statistics.median(ratios)
-    won = sum(ratio > 1 for ratio in ratios)
-    spread = f"rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))}"
+    if reference not in within:
+        text = f"beats the preset, which does not keep p95 within {p95_ms:g} ms ({measured})."
+        return Verdict(others[0], f"{others[0]} {text}")
+    pairs = zip(finals[others[0]].rounds, finals[reference].rounds)
+    ratios = [mine.rate / base.rate for mine, base in pairs]
+    gain, won = statistics.median(ratios), sum(ratio > 1 for ratio in ratios)
+    spread = (
+        f"{format_gain(gain)} (rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))};"
+        f" won {won} of {len(ratios)}"
+    )
     if won == len(ratios) >= LEAST_ROUNDS and gain >= LEAST_GAIN:
         return Verdict(
-            challenger.setting,
-            f"{challenger.setting} beats the preset by {format_gain(gain)} ({spread}; won {won} of"
-            f" {len(ratios)}, which happens by chance {100 * 0.5**won:.0f} % of the time where two"
-            " settings are equal).",
+            others[0],
+            f"{others[0]} beats the preset by {spread}, which happens by chance"
+            f" {100 * 0.5**won:.0f} % of the time where two settings are equal).",
         )
     return Verdict(
-        preset.setting,
-        f"The search confirms the preset: the best other candidate ({challenger.setting}) differs"
-        f" by {format_gain(gain)} ({spread}; won {won} of {len(ratios)}), which is no gain beyond"
-        " the noise." + ("" if len(ratios) >= LEAST_ROUNDS else " More rounds can tell."),
+        reference,
+        f"The search confirms the preset: the best other candidate ({others[0]}) differs by"
+        f" {spread}), which is no gain beyond the noise.",
+    )
+
+
+def explain_nothing_within(
+    trials: Collection[Outcome], finals: Collection[Finalist], p95_ms: float
+) -> str:
+    """Explains why no setting is within the bound, and what would help."""
+    measured = [one.outcome for one in finals] or trials
+    answered = [one for one in measured if one.is_answered]
+    if not answered:
+        error = next((one.error for one in measured if one.error), "no reply")
+        return f"no candidate could be measured: {error}"
+    best = min(answered, key=lambda one: (one.failures, one.p95_ms))
+    where = "finalists in fresh rounds" if finals else f"{len(trials)} candidates"
+    return (
+        f"none of the {where} answers 95 % of the requests within {p95_ms:g} ms: the best is"
+        f" {describe(best)}; allow {math.ceil(BOUND_FACTOR * best.p95_ms)} ms, or send fewer"
+        " requests at a time"
     )
 
 
@@ -318,37 +269,17 @@ class Result:
         reference: the preset's setting.
         bound_ms: the p95 that the search was judged by.
         ranked: the candidates, best first.
-        finals: empty where no candidate was within the bound; then there is no verdict.
+        finals: empty where no candidate was within the bound.
     """
 
     run: Run
     reference: Setting
     bound_ms: float
     ranked: Sequence[Outcome]
-    finals: Sequence[Finalist]
-    verdict: Verdict | None
+    finals: Mapping[Setting, Finalist]
+    verdict: Verdict
 
-    @property
-    def is_better(self) -> bool:
-        """True where another setting than the preset won."""
-        winner = self.verdict and self.verdict.winner
-        return winner not in (None, self.reference)
-
-    def describe_winner(self) -> str:
-        """Describes the winner by the figures of its fresh rounds."""
-        winner = self.verdict and self.verdict.winner
-        (one,) = (final.outcome for final in self.finals if final.setting == winner)
-        return (
-            f"{winner}: {one.rate:.1f} req/s ({one.rate_low:.1f} to {one.rate_high:.1f} in"
-            f" {self.run.rounds - self.run.settings['repeats']} fresh rounds),"
-            f" p95 {one.p95_ms:.0f} ms, bound {self.bound_ms:g} ms"
-        )
-
-    def list_rows(self) -> list[Row]:
-        """Lists the candidates as rows of a table."""
-        return [Row(self.describe(one), one) for one in self.ranked]
-
-    def describe(self, one: Outcome) -> str:
+    def note(self, one: Outcome) -> str:
         """Returns what sets a candidate apart."""
         notes = {
             "preset": one.setting == self.reference,
@@ -361,12 +292,10 @@ class Result:
 
 def read_result(run: Run) -> Result:
     """Reads a search from its run."""
-    reference, trials = Setting(**run.details["reference"]), read_trials(run)
-    bound_ms = find_bound(run.details["p95_ms"], trials, reference)
-    finals = read_finals(run)
-    verdict = judge(finals, reference, bound_ms) if finals else None
-    ranked = rank(trials.values(), bound_ms)
-    return Result(run, reference, bound_ms, ranked, finals, verdict)
+    reference, trials = Setting(**run.details["reference"]), read_trials(run).values()
+    bound_ms, finals = run.details["p95_ms"], read_finals(run)
+    verdict = judge(trials, finals, reference, bound_ms)
+    return Result(run, reference, bound_ms, rank(trials, bound_ms), finals, verdict)
 
 
 class Row(NamedTuple):
@@ -379,8 +308,8 @@ class Row(NamedTuple):
 def list_finals(result: Result) -> list[Row]:
     """Lists the finalists as rows of a table."""
     return [
-        Row("preset" if one.setting == result.reference else "", one.outcome)
-        for one in result.finals
+        Row("preset" if setting == result.reference else "", one.outcome)
+        for setting, one in result.finals.items()
     ]
 
 
@@ -391,17 +320,16 @@ def format_latency(ms: float) -> str:
 
 def draw_candidates(result: Result) -> Iterator[BarChart]:
     """Draws the rates of the best candidates that answered everything; the winner is strong."""
-    winner = result.verdict and result.verdict.winner
     bars = [
         Bar(
             name_bar(one.setting),
             one.rate,
             f"{one.rate:.0f}, p95 {one.p95_ms:.0f} ms",
-            one.setting == winner,
+            one.setting == result.verdict.winner,
             one.rate_low,
             one.rate_high,
         )
-        for one in result.ranked[:ROWS_SHOWN]
+        for one in result.ranked[:BARS_SHOWN]
         if one.is_answered and not one.failures
     ]
     if bars:
@@ -435,24 +363,14 @@ FRESH_ROUNDS: TableSpec[Result, Row] = TableSpec(
 )
 CANDIDATES: TableSpec[Result, Row] = TableSpec(
     lambda result: f"times in ms; p95 within {result.bound_ms:g} ms first",
-    lambda result: result.list_rows()[:ROWS_SHOWN],
+    lambda result: [Row(result.note(one), one) for one in result.ranked],
     COLUMNS,
-)
-FURTHER: TableSpec[Result, Row] = TableSpec(
-    "further candidates",
-    lambda result: result.list_rows()[ROWS_SHOWN:],
-    COLUMNS,
-    is_wide=True,
 )
 REPORT: Report[Result] = Report(
     "Tuning",
     (
-        Part(
-            "Fresh rounds",
-            (FRESH_ROUNDS,),
-            lambda result: result.verdict.text if result.verdict else "",
-        ),
-        Part("Candidates", (draw_candidates, CANDIDATES, FURTHER)),
+        Part("Fresh rounds", (FRESH_ROUNDS,), lambda result: result.verdict.text),
+        Part("Candidates", (draw_candidates, CANDIDATES)),
     ),
     headline=(draw_candidates,),
 )
@@ -466,38 +384,32 @@ def document_of(run: Run, _: str | None = None) -> Document:
     return describe_run(run, make_document(REPORT, {"": read_result(run)}, doubts))
 
 
-def make_preset(preset: Mapping[str, Any], winner: Setting) -> dict[str, Any]:
-    """Returns the preset with the winner's settings, checked as `offpath archive` does."""
-    settings = {
-        **preset,
-        "minWorkers": winner.workers,
-        "maxWorkers": winner.workers,
-        "batchSize": winner.batch_size,
-        "maxBatchDelay": winner.max_batch_delay_ms,
-    }
-    if winner.threads:
-        handler = preset.get("handler") or {}
-        settings["handler"] = {**handler, "threads": winner.threads}
-    make_model_config(settings, {}, {})
-    return settings
-
-
 def write_preset(path: Path, result: Result) -> None:
     """Writes the winner as a preset file for `offpath archive`, with its origin in comments.
 
     Raises:
         ValueError: no setting won.
     """
-    run, verdict = result.run, result.verdict
-    if verdict is None or verdict.winner is None:
+    run, winner = result.run, result.verdict.winner
+    if winner is None:
         raise ValueError("no setting won")
+    preset: dict[str, Any] = {
+        **run.details["preset"],
+        "minWorkers": winner.workers,
+        "maxWorkers": winner.workers,
+        "batchSize": winner.batch_size,
+        "maxBatchDelay": winner.max_batch_delay_ms,
+    }
+    if winner.threads:
+        preset["handler"] = {**(preset.get("handler") or {}), "threads": winner.threads}
+    # Checked as `offpath archive` does.
+    make_model_config(preset, {}, {})
     origin = [
         f"{run.started_at}: {run.command}",
-        f"{verdict.winner}",
-        verdict.text,
+        f"{winner}",
+        result.verdict.text,
         f"on {run.host['cores']} x {run.host['cpu']}",
     ]
-    preset = make_preset(run.details["preset"], verdict.winner)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         "".join(f"# {line}\n" for line in origin) + format_model_config(preset),

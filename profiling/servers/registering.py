@@ -6,7 +6,6 @@ own model-config.yaml, so each number of threads needs a copy of the archive.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,6 @@ from offpath.archive.model_config import (
 )
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
-from offpath.profiling.core.experiment import RunAborted
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.archives import NAME, build_offpath, host_preset
 from offpath.profiling.servers.torchserve import RunningTorchServe
@@ -39,7 +37,7 @@ REGISTER_TIMEOUT_S = 600.0
 POLL_S = 0.1
 
 
-class ServerDied(RunAborted):
+class ServerDied(ExpectedError):
     """Raised when TorchServe itself died, so that no further setting can be measured."""
 
 
@@ -77,46 +75,16 @@ def read_setting(config: Mapping[str, Any], cores: int, has_our_handler: bool = 
     )
 
 
-@dataclass(frozen=True)
-class RegisteredArchive:
-    """An archive in a model store of its own.
-
-    Attributes:
-        preset: settings that others are compared with, as a preset.
-        identity: shortened SHA-256 of the archive.
-    """
-
-    mar: MarFile
-    preset: dict[str, Any]
-    identity: str
-
-    @property
-    def store(self) -> Path:
-        """The folder of the model store."""
-        return self.mar.path.parent
-
-    @property
-    def has_our_handler(self) -> bool:
-        """True where the threads can be set."""
-        return self.mar.has_our_handler
-
-    def with_threads(self, threads: int) -> str:
-        """Returns the file name of the copy with a number of threads, made at first use."""
-        if not threads:
-            return self.mar.path.name
-        target = self.store / f"threads-{threads}.mar"
-        if not target.exists():
-            write_copy(self.mar, threads, target)
-        return target.name
-
-
 def prepare_archive(
     model: str | None, mar: Path | None, preset: str | None, store: Path
-) -> RegisteredArchive:
-    """Builds the archive of an embedded model, or copies the user's, into a store.
+) -> tuple[MarFile, dict[str, Any]]:
+    """Builds the archive of an embedded model, or copies the user's, into a store of its own.
 
     Args:
         preset: name or file; None for the host's preset, or for a .mar's own settings.
+
+    Returns:
+        the archive in the store, and the settings that others are compared with, as a preset.
 
     Raises:
         ExpectedError: there is no such model, archive or preset.
@@ -133,27 +101,7 @@ def prepare_archive(
         under_test = load_model(model or "")
         config = make_model_config(settings, {}, under_test.source.handler)
         build_offpath(under_test, config.settings, store).rename(store / BASE)
-    content = (store / BASE).read_bytes()
-    identity = hashlib.sha256(content).hexdigest()[:16]
-    return RegisteredArchive(read_mar(store / BASE), dict(settings), identity)
-
-
-def write_copy(base: MarFile, threads: int, target: Path) -> None:
-    """Copies an archive with `handler: threads:` changed."""
-    if base.model_config is None:
-        raise ExpectedError(
-            f"{base.path.name} has our handler but no model-config.yaml: build it again with"
-            " `offpath archive`"
-        )
-    config = set_threads(base.model_config, threads)
-    copy_mar(base, target, {base.manifest["model"]["configFile"]: config})
-
-
-def set_threads(config: Mapping[str, Any], threads: int) -> bytes:
-    """Returns a model-config.yaml with the threads, and without workers, which beat `register`."""
-    kept = {key: value for key, value in config.items() if key not in WORKER_SETTINGS}
-    kept["handler"] = {**(config.get("handler") or {}), "threads": threads}
-    return format_model_config(kept).encode()
+    return read_mar(store / BASE), dict(settings)
 
 
 class RegisteringServer:
@@ -163,17 +111,17 @@ class RegisteringServer:
     prediction log is off, because the load is artificial.
     """
 
-    def __init__(self, archive: RegisteredArchive) -> None:
-        self._archive = archive
+    def __init__(self, archive: MarFile) -> None:
+        self._archive, self._store = archive, archive.path.parent
         self._server = TorchServe(
             ServerSettings(
-                model_store=archive.store,
-                models=(f"{NAME}={archive.mar.path.name}",),
+                model_store=self._store,
+                models=(f"{NAME}={archive.path.name}",),
                 inference_port=0,
                 management_port=0,
                 metrics_port=0,
                 enable_model_api=True,
-                log_dir=archive.store / "logs",
+                log_dir=self._store / "logs",
                 env={URI_VARIABLE: OFF},
             )
         )
@@ -210,7 +158,7 @@ class RegisteringServer:
             self._remove_all(management)
             begin_s = time.perf_counter()
             management.register(
-                self._archive.with_threads(setting.threads),
+                self._find_copy(setting.threads),
                 model_name=NAME,
                 batch_size=setting.batch_size,
                 max_batch_delay=setting.max_batch_delay_ms,
@@ -221,6 +169,27 @@ class RegisteringServer:
                 management.scale(NAME, setting.workers)
             check_in_force(management, setting)
             return round(time.perf_counter() - begin_s, 2)
+
+    def _find_copy(self, threads: int) -> str:
+        """Returns the file name of the archive with a number of threads, made at first use.
+
+        The copy is also without workers, because those of model-config.yaml beat `register`.
+        """
+        base = self._archive
+        if not threads:
+            return base.path.name
+        target = self._store / f"threads-{threads}.mar"
+        if not target.exists():
+            if base.model_config is None:
+                raise ExpectedError(
+                    f"{base.path.name} has our handler but no model-config.yaml: build it again"
+                    " with `offpath archive`"
+                )
+            config = {k: v for k, v in base.model_config.items() if k not in WORKER_SETTINGS}
+            config["handler"] = {**(config.get("handler") or {}), "threads": threads}
+            content = format_model_config(config).encode()
+            copy_mar(base, target, {base.manifest["model"]["configFile"]: content})
+        return target.name
 
     def _remove_all(self, management: ManagementClient) -> None:
         """Unregisters all models and waits until their workers have ended."""

@@ -27,7 +27,7 @@ READERS = (
     "serve hostile.mar --once",
     "serve hostile.mar --once --front",
     "bench compare --model hostile.mar --servers offpath",
-    "tune --mar hostile.mar --output new.yaml",
+    "tune --mar hostile.mar --p95-ms 100 --output new.yaml",
     "profile stages --mar hostile.mar",
 )
 

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from offpath.archive.model_config import load_preset
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.experiments import tune
 from offpath.profiling.experiments.tune import (
+    Proposals,
     Search,
-    SearchSpace,
     TuneChoices,
-    Tuning,
-    estimate_s,
+    check_search,
     make_space,
-    propose_setting,
 )
 from offpath.profiling.experiments.tune_report import (
+    Outcome,
     read_finals,
     read_trials,
     select_rounds,
 )
-from offpath.profiling.load.plan import Load, LoadPlan, LoadSample, Watcher
+from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.workload import describe
 from offpath.profiling.servers.registering import ServerDied, Setting, read_setting
-from tests.profiling.experiments.tuned import (
-    LARGE,
-    PRESET,
-    REPEATS,
-    make_empty,
-    make_run,
-)
+from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, SMALL, make_empty, make_run
 from tests.profiling.quick_server import Listener
 
 
@@ -67,7 +61,10 @@ class QuickServer:
         if self.error and setting.workers == 1:
             raise self.error
         self.is_dead = self.dies and setting.workers == 1
-        yield QuickRunning(self), 0.1
+        try:
+            yield QuickRunning(self), 0.1
+        except ExpectedError as error:  # as RegisteringServer does
+            raise ServerDied(str(error)) from error
 
 
 class QuickGenerator:
@@ -86,75 +83,75 @@ CHOICES = TuneChoices(
     preset=None,
     clients=32,
     trials=3,
-    repeats=REPEATS,
-    rounds=2,
-    load=Load(seconds=0.5, warm_up_s=0.0),
-    settle_s=0.0,
     command="offpath tune",
 )
-SPACE = SearchSpace((4, 8), (2,), (1, 2), (1,))
+SPACE = {"batch_size": (4, 8), "max_batch_delay_ms": (2,), "workers": (1, 2), "threads": (1,)}
 
 
 @pytest.fixture
 def make_search(tmp_path, monkeypatch):
     """`make_search(run, server, **choices)`."""
-    monkeypatch.setattr(
-        "offpath.profiling.experiments.tune.find_generator",
-        lambda name: QuickGenerator(),
-    )
+    monkeypatch.setattr(tune, "find_generator", lambda name: QuickGenerator())
     path = tmp_path / "a.jpg"
     path.write_bytes(b"picture")
     workload = describe("photos", [path], ["00"])
 
-    def make(run, server, space=SPACE, save=lambda run: None, **changes) -> Search:
-        tuning = Tuning(replace(CHOICES, **changes), workload, server)
-        return Search(tuning, run, space, PRESET, Listener(), save)
+    def make(run, server, **changes) -> Search:
+        choices = replace(CHOICES, **changes)
+        return Search(choices, workload, server, run, PRESET, Listener(), lambda run: None)
 
     return make
+
+
+def try_settings(search: Search, space=SPACE) -> None:
+    search.try_settings(Proposals(space, PRESET, search.choices.p95_ms))
 
 
 def test_the_preset_is_first_and_a_trials_windows_share_its_workers(make_search):
     run, server = make_empty(), QuickServer()
     search = make_search(run, server)
-    search.try_settings()
+    try_settings(search)
     outcomes = read_trials(run)
     assert list(outcomes) == server.served and server.served[0] == PRESET
     assert len(outcomes) == 3
     windows = [r for r in run.rows if r.metric == "elapsed_s"]
     assert [row.round for row in windows] == [0, 1] * 3
-    assert search.observer.steps[1].startswith(
-        "2/3, about 1 minute left, best 100 req/s p95 10 ms: batch"
-    )
+    assert search.observer.steps[0] == f"1/3; now {PRESET}"
+
+
+def test_the_progress_line_names_the_best_by_its_own_figures_and_the_next_last(
+    make_search, monkeypatch
+):
+    """The terminal shows the live rate of the candidate behind this text."""
+    run, server = make_empty(), QuickServer()
+    search = make_search(run, server)
+    try_settings(search)
+    for number, step in enumerate(search.observer.steps[1:], start=1):
+        best, setting = server.served[0], server.served[number]
+        assert step == (f"{number + 1}/3; best so far {best}: 100 req/s, p95 10 ms; now {setting}")
 
 
 def test_a_space_smaller_than_the_number_of_trials_ends_the_search(make_search):
     run = make_empty()
-    space = SearchSpace((8,), (2,), (2,), (1,))
-    make_search(run, QuickServer(), space, trials=50).try_settings()
+    space = {name: (value,) for name, value in asdict(PRESET).items()}
+    try_settings(make_search(run, QuickServer(), trials=50), space)
     assert list(read_trials(run)) == [PRESET]
 
 
 def test_a_search_far_beyond_the_bound_ends_early(make_search):
-    run, space = make_empty(), SearchSpace((1, 2, 4, 8), (1, 2), (1, 2), (1,))
-    search = make_search(run, QuickServer(), space, trials=50, p95_ms=1.0)
-    search.try_settings()
+    run, space = make_empty(), {**SPACE, "batch_size": (1, 2, 4, 8), "max_batch_delay_ms": (1, 2)}
+    search = make_search(run, QuickServer(), trials=50, p95_ms=1.0)
+    try_settings(search, space)
     assert len(read_trials(run)) == 6
     assert search.observer.steps[-1].startswith("the search ends early")
     search.measure_finalists()
-    assert read_finals(run) == []
-
-
-def test_the_rest_of_a_search_takes_less_with_each_trial():
-    choices = replace(CHOICES, load=Load(seconds=4.0, warm_up_s=3.0))
-    whole_s = estimate_s(choices, SPACE, [], 0)
-    assert whole_s == 3 * (8 + 3 + 8 + 3) + 4 * (8 + 3 + 8 + 1)
-    assert estimate_s(choices, SPACE, [5.0], 1) == 2 * (5 + 14) + 4 * (5 + 12)
+    assert not read_finals(run)
 
 
 def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
     run = make_empty()
     search = make_search(run, QuickServer(ExpectedError("no memory")))
-    search.try_settings()
+    try_settings(search)
     reasons = {one.setting.workers: one.error for one in read_trials(run).values()}
     assert reasons == {2: None, 1: "no memory"}
     assert "no memory" in dict(search.observer.failures).values()
@@ -170,40 +167,64 @@ def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
 def test_a_server_that_dies_ends_the_search_and_finished_trials_stay(make_search, server):
     run = make_empty()
     with pytest.raises(ServerDied):
-        make_search(run, server).try_settings()
+        try_settings(make_search(run, server))
     assert run.failures == [] and PRESET in read_trials(run)
 
 
 def test_finalists_are_measured_afresh_in_turn(make_search):
     run, server = select_rounds(make_run(), range(REPEATS)), QuickServer()
     make_search(run, server).measure_finalists()
-    assert server.served == [PRESET, LARGE, PRESET, LARGE]
-    assert [len(final.rounds) for final in read_finals(run)] == [2, 2]
+    assert server.served == [PRESET, LARGE] * tune.ROUNDS
+    assert [len(final.rounds) for final in read_finals(run).values()] == [tune.ROUNDS] * 2
+
+
+def test_a_finalist_that_does_not_start_again_ends_the_search_with_its_name(make_search):
+    run = select_rounds(make_run(), range(REPEATS))
+    run.variants = {str(one): asdict(one) for one in (PRESET, SMALL)}
+    with pytest.raises(ExpectedError, match="fresh round 1/3: batch 1, .*: no memory"):
+        make_search(run, QuickServer(ExpectedError("no memory"))).measure_finalists()
 
 
 # The space and what comes next
 
 
 def test_the_default_space_follows_cores_and_clients():
-    space = make_space(cores=2, clients=8, chosen={})
-    assert space.batch_size == (1, 2, 4, 8)
-    assert space.workers == (1, 2, 3)
-    assert space.threads == (1, 2)
-    assert make_space(16, 64, {}).threads == (1, 2, 4, 8, 16)
-    assert make_space(12, 64, {}).threads == (1, 2, 4, 8)
-    assert make_space(2, 32, {"workers": (4, 2, 4)}).workers == (2, 4)
+    preset = Setting(8, 1, 2, 1)
+    space = make_space(cores=2, clients=8, chosen={}, preset=preset)
+    assert space["batch_size"] == (1, 2, 4, 8)
+    assert space["workers"] == (1, 2, 3)
+    assert space["threads"] == (1, 2)
+    assert make_space(16, 64, {}, preset)["threads"] == (1, 2, 4, 8, 16)
+    assert make_space(12, 64, {}, preset)["threads"] == (1, 2, 4, 8)
+    assert make_space(2, 32, {"workers": (4, 2, 4)}, preset)["workers"] == (2, 4)
+
+
+def test_the_presets_own_values_are_always_in_the_space():
+    space = make_space(2, 32, {"workers": (1,), "batch_size": (4,)}, Setting(7, 3, 9, 5))
+    assert space["workers"] == (1, 9) and space["batch_size"] == (4, 7)
+    assert 3 in space["max_batch_delay_ms"] and 5 in space["threads"]
 
 
 def test_another_handler_sets_its_threads_itself():
-    assert make_space(2, 32, {}, has_our_handler=False).threads == (0,)
+    foreign = Setting(8, 1, 2, 0)
+    assert make_space(2, 32, {}, foreign)["threads"] == (0,)
     with pytest.raises(ExpectedError, match="threads cannot be searched"):
-        make_space(2, 32, {"threads": (1,)}, has_our_handler=False)
+        make_space(2, 32, {"threads": (1,)}, foreign)
 
 
-@pytest.mark.parametrize("choices", [(), (0,), (10**6,)])
-def test_choices_that_torchserve_would_ignore_are_refused(choices):
-    with pytest.raises(ExpectedError, match="values of batch_size"):
-        SearchSpace(choices, (1,), (1,), (1,))
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        pytest.param({"batch_size": ()}, "--search batch_size: values are", id="none"),
+        pytest.param({"batch_size": (0,)}, "a whole number from 1 to", id="zero"),
+        pytest.param({"batch_size": (10**6,)}, "--search batch_size", id="too-large"),
+        pytest.param({"threads": (0,)}, "from 1 to 256", id="automatic-threads"),
+        pytest.param({"topk": (1,)}, "--search topk: expected one of batch_size", id="unknown"),
+    ],
+)
+def test_choices_that_torchserve_would_ignore_are_refused(chosen, said):
+    with pytest.raises(ExpectedError, match=said):
+        check_search(chosen)
 
 
 def test_a_preset_is_a_setting_with_its_threads_counted():
@@ -214,23 +235,25 @@ def test_a_preset_is_a_setting_with_its_threads_counted():
     assert read_setting(own, cores=8, has_our_handler=False).threads == 0
 
 
-def choose(
-    count: int, start: tuple[Setting, ...] = (), threads: tuple[int, ...] = (1, 2)
-) -> list[Setting]:
-    """Searches a made-up server on which larger batches are better, up to 8."""
-    space = SearchSpace((1, 2, 4, 8, 16), (1, 5), (1, 2), threads)
-    done = list(start)
-    while len(done) < count:
-        scores = {s: min(s.batch_size, 8) - s.max_batch_delay_ms / 10 for s in done}
-        setting = propose_setting(space, scores, seed=1)
-        if setting is None:
-            break
+def choose(count: int, threads: tuple[int, ...] = (1, 2)) -> list[Setting]:
+    """Searches a made-up server on which larger batches are faster, up to 8."""
+    space = {
+        "batch_size": (1, 2, 4, 8, 16),
+        "max_batch_delay_ms": (2, 5),
+        "workers": (1, 2),
+        "threads": threads,
+    }
+    proposals, done = Proposals(space, PRESET, 100.0), []
+    while len(done) < count and (setting := proposals.ask()) is not None:
+        rate = min(setting.batch_size, 8) * 10.0 - setting.max_batch_delay_ms
+        proposals.tell(Outcome(setting, rate, rate, rate, 50, 50, 0, 100))
         done.append(setting)
     return done
 
 
-def test_no_setting_comes_twice_and_the_space_ends():
+def test_the_preset_is_proposed_first_then_every_setting_of_the_space_once():
     done = choose(100, threads=(1,))
+    assert done[0] == PRESET
     assert len(done) == len(set(done)) == 20
 
 
@@ -239,5 +262,19 @@ def test_good_settings_are_found_sooner_than_by_chance():
     assert sum(setting.batch_size >= 8 for setting in choose(20)[10:]) >= 6
 
 
-def test_a_preset_outside_of_the_space_does_not_disturb_the_search():
-    assert len(set(choose(10, start=(Setting(7, 3, 9, 9),)))) == 10
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"p50_ms": 101, "p95_ms": 101}, id="beyond-the-bound"),
+        pytest.param({"p50_ms": 9, "p95_ms": 9, "failures": 1}, id="failed-requests"),
+        pytest.param({"error": "no memory"}, id="no-start"),
+        pytest.param({"failures": 5}, id="no-answer"),
+    ],
+)
+def test_the_best_setting_is_within_the_bound_and_failed_nothing(other):
+    proposals = Proposals(SPACE, PRESET, 100.0)
+    preset, faster = proposals.ask(), proposals.ask()
+    proposals.tell(Outcome(preset, 10, 10, 10, 50, 100, 0, 100))
+    proposals.tell(Outcome(faster, 900, replies=100, **other))
+    assert proposals.study.best_value == 10
+    assert proposals.ask() not in (None, preset, faster)

@@ -43,7 +43,7 @@ def make_empty(**details) -> Run:
         details={
             "reference": asdict(PRESET),
             "preset": {**load_preset("cpu"), "handler": {"top_k": 3}},
-            "p95_ms": None,
+            "p95_ms": 100.0,
             **details,
         },
     )
