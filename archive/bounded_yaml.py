@@ -15,7 +15,6 @@ def load_yaml(text: str | bytes, source: str) -> Any:
     """Parses YAML of at most MOST_CHARACTERS, which an alias counts as often as it is followed.
 
     Args:
-        text: the YAML.
         source: where it comes from, for the message.
 
     Raises:

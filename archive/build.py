@@ -57,13 +57,10 @@ class ArchiveSpec:
     """Everything that goes into an archive.
 
     Attributes:
-        name: model name.
         version: model version, as TorchServe registers it.
         names_version: whether the file is `NAME-VERSION.mar` instead of `NAME.mar`.
-        source: the loaded model.
         labels: names by class index; None for none.
         labels_source: where the labels come from, for messages.
-        config: the content of model-config.yaml.
         extra_files: more files for the archive's root.
         handler: a subclass of our handler; None for ours unchanged.
         checks_answers: whether to run the model on photographs. That settles `activation: auto`,

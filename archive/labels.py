@@ -56,7 +56,6 @@ def tell_apart(named: Mapping[Any, str]) -> dict[Any, str]:
 
 
 def check_label_count(labels: list[str], classes: int, source: str) -> None:
-    """Raises WrongOption if there are not as many labels as classes."""
     if len(labels) != classes:
         raise WrongOption(
             f"{source} has {len(labels)} labels, but the model has {classes} classes; expected one "
@@ -65,7 +64,6 @@ def check_label_count(labels: list[str], classes: int, source: str) -> None:
 
 
 def format_index_to_name(labels: list[str]) -> str:
-    """Returns the text of index_to_name.json."""
     mapping = {str(index): label for index, label in enumerate(labels)}
     return json.dumps(mapping, indent=1, ensure_ascii=False) + "\n"
 

@@ -30,10 +30,6 @@ def check_loads_alone(archive: Path, model_file: str, weights_file: str) -> None
     A model file may read files or folders beside it. The builder's process finds them, and a worker
     does not.
 
-    Args:
-        archive: the built .mar.
-        model_file, weights_file: names in it.
-
     Raises:
         WrongOption: the model cannot be made there.
     """

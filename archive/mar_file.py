@@ -40,10 +40,7 @@ class MarFile:
     """Metadata of an archive.
 
     Attributes:
-        path: the file.
         model_name: name under which TorchServe serves it by default.
-        model_version: version of the model.
-        handler: entry point of the handler.
         model_config: content of its model-config.yaml; None without one.
         has_our_handler: the archive contains offpath's handler.
         manifest: its MANIFEST.json; the files that `model` names in it are in the archive.
@@ -120,7 +117,6 @@ def read_archives(model_store: Path, entries: Iterable[str]) -> list[tuple[str, 
     """Reads the archives to serve, each with the name that its model is served under.
 
     Args:
-        model_store: folder with the archives.
         entries: `file.mar`, or `name=file.mar`, as TorchServe's load_models takes them.
 
     Raises:

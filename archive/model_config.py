@@ -45,7 +45,6 @@ class ModelConfig:
 
     @property
     def device_type(self) -> str:
-        """`cpu` or `gpu`."""
         return str(self.settings.get("deviceType", "cpu"))
 
     def with_handler(self, **values: Any) -> ModelConfig:
@@ -147,12 +146,10 @@ def merge_preprocessing(models: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def format_model_config(settings: Mapping[str, Any]) -> str:
-    """Returns the text of a model-config.yaml."""
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
 def is_device_ids(value: object) -> bool:
-    """Tells whether a value is a list of GPU indexes."""
     return isinstance(value, list) and all(type(o) is int and o >= 0 for o in value)
 
 

@@ -170,7 +170,6 @@ def choose_activation(
 
     Args:
         model: maps normalised float32 [batch, channels, height, width] to outputs.
-        config: the `handler:` section.
         photographs: uint8 [n, height, width, channels]; a few of them are used.
         say: told what `auto` became, or what looks wrong; one line each.
 

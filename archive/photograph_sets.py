@@ -60,7 +60,6 @@ def load_photographs(
 
     Args:
         folder: the user's photographs; None for the shipped ones.
-        config: how to decode and resize.
         to_calibrate: without those packages raise an error; the few bundled photographs are
             enough to check answers, but too few to calibrate int8.
 

@@ -109,11 +109,9 @@ class OffpathClassifier(ImageClassifier):
         return self.pipeline.preprocess(data)
 
     def inference(self, data: Batch, *args: Any, **kwargs: Any) -> Batch:
-        """Adds predictions to the batch."""
         return self.pipeline.inference(data)
 
     def postprocess(self, data: Batch) -> list[Reply]:
-        """Encodes predictions and errors as replies, in the rows' order."""
         if self._custom_answers is None:
             return self.pipeline.postprocess(data)
         with data.timer.stage(Stage.POSTPROCESS):
@@ -132,10 +130,6 @@ class OffpathClassifier(ImageClassifier):
 
     def handle(self, data: Sequence[Mapping[str, Any]], context: Context) -> list[bytes]:
         """Answers one batch.
-
-        Args:
-            data: one row of parameters per request.
-            context: TorchServe's context: holds the requests' headers, takes statuses and headers.
 
         Returns:
             one encoded JSON body per row. A bad item gets its own 4xx. A failure of the model gives
@@ -200,7 +194,6 @@ class OffpathClassifier(ImageClassifier):
         """Answers a batch on which the model failed, and ends the worker if it cannot recover.
 
         Args:
-            error: what the model raised.
             batch: None if the rows could not be made into a batch.
         """
         health, connection = self.health, getattr(context, "cl_socket", None)
@@ -371,7 +364,6 @@ class OffpathClassifier(ImageClassifier):
 
         Args:
             tensor_data: float32 [batch, channels, height, width], normalised.
-            target: class index.
 
         Returns:
             attributions as nested lists [batch][channels][height][width]; the channels are in the

@@ -142,7 +142,6 @@ class HandlerConfig:
 
     @property
     def decode_options(self) -> DecodeOptions:
-        """The decoder's options."""
         return DecodeOptions.for_input(
             self.input_geometry,
             0.0 if self.decode == "exact" else self.scale_margin,
@@ -152,7 +151,6 @@ class HandlerConfig:
 
     @property
     def input_geometry(self) -> InputGeometry:
-        """The geometry of the model's input."""
         return InputGeometry(
             parse_size(self.image_size),
             parse_size(self.resize_size),

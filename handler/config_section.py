@@ -94,7 +94,6 @@ def number(low: float, high: float) -> Reader:
 
 
 def positive(high: float) -> Reader:
-    """Accepts a number above 0."""
     return one_that(
         f"a number above 0, up to {high:g}",
         lambda value: _is(value, int, float) and 0 < value <= high,
@@ -152,7 +151,6 @@ def per_channel(accepted: str, reader: Reader) -> Reader:
 
 
 def section(settings_class: type) -> Reader:
-    """Accepts a section inside the section."""
     return lambda value, key: settings_class(**read_section(settings_class, value, key))
 
 

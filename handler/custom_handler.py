@@ -80,11 +80,7 @@ class CustomHandler(Protocol):
 
 
 class CustomAnswers:
-    """Asks a custom handler for each item's answer, and confines its failures to their items.
-
-    Args:
-        handler: the custom handler.
-    """
+    """Asks a custom handler for each item's answer, and confines its failures to their items."""
 
     def __init__(self, handler: CustomHandler) -> None:
         self._handler = handler

@@ -24,7 +24,6 @@ class Histograms:
         self._counts: dict[Hashable, list[int]] = {}
 
     def add(self, key: Hashable, seconds: float, number: int = 1) -> None:
-        """Counts `number` events that took `seconds` each."""
         counts = self._counts.get(key)
         if counts is None:
             counts = self._counts[key] = [0] * len(LE)

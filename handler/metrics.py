@@ -56,8 +56,6 @@ class MetricsEmitter:
 
     Args:
         cache: TorchServe's metrics cache (`context.metrics`).
-        model_name: value of the ModelName dimension.
-        interval_s: seconds between two writes.
         read_log: returns the prediction log's counters; called before each write.
     """
 
@@ -129,7 +127,6 @@ class MetricsEmitter:
             buckets.add("total", timings.total_s)
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
-        """Adds requests that were answered with `status`, each after `seconds`."""
         with self._lock:
             self._histograms[REQUEST_BUCKETS].add(name_class(status), seconds, number)
 

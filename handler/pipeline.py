@@ -65,7 +65,6 @@ class Batch:
     without_memory: int = 0
 
     def good(self) -> list[Item]:
-        """Returns the items without an error so far."""
         return [item for item in self.items if item.error is None]
 
 
@@ -73,8 +72,6 @@ class Pipeline:
     """The request path's stages over one batch runner.
 
     Args:
-        config: the checked settings.
-        runner: the model on its device.
         labels: class index -> label; a class without a label is named by its index.
         threads: decode threads; 1 decodes on the calling thread.
         decode_together: decodes a batch's JPEGs on the runner's device; by default nvjpeg, if the
@@ -169,7 +166,6 @@ class Pipeline:
         return batch
 
     def postprocess(self, batch: Batch) -> list[Reply]:
-        """Encodes the items as replies, in the rows' order."""
         with batch.timer.stage(Stage.POSTPROCESS):
             return [
                 (encode_error(item.error) if item.error else encode_prediction(item.predictions))

@@ -21,9 +21,7 @@ class Reply:
     """An encoded answer to one item.
 
     Attributes:
-        status: HTTP status.
         phrase: reason phrase, ASCII.
-        body: encoded JSON.
     """
 
     status: int

@@ -55,7 +55,6 @@ class StageTimer:
                 self.seconds[stage] += wall * share / total if total else 0.0
 
     def elapsed_s(self) -> float:
-        """Returns the seconds since the batch began."""
         return self._clock() - self._start
 
     def read(self) -> BatchTimings:

@@ -166,9 +166,7 @@ def build_engine_folder(
     """Fills an archive's `engine/` folder; makes no folder for eager fp32, which needs no file.
 
     Args:
-        plan: from `plan_engine`.
         model: maps normalised float32 [batch, channels, height, width] to logits; on the CPU.
-        config: the `handler:` section.
         photographs: for calibration, and to check the answers on.
         folder: created if missing.
         say: told what was measured or left out.
@@ -307,7 +305,6 @@ def make_parity_set(
 
     Args:
         model: maps normalised float32 [batch, channels, height, width] to outputs.
-        config: size, mean, standard deviation, activation and the bound.
         candidates: uint8 [n, height, width, channels].
     """
     engine = EagerEngine(model, config, torch.device("cpu"))

@@ -11,11 +11,7 @@ PROGRAM = Path(__file__).with_name("program.pt2")
 
 
 class Exported(torch.nn.Module):
-    """A model that runs the program, always in the mode in which it was exported.
-
-    Args:
-        path: the program's file.
-    """
+    """A model that runs the program, always in the mode in which it was exported."""
 
     def __init__(self, path: Path = PROGRAM) -> None:
         super().__init__()

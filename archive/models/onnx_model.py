@@ -17,9 +17,6 @@ class OnnxModel(torch.nn.Module):
     """A model that ONNX Runtime runs on the CPU in fp32; engines are compared with it.
 
     The first call loads it. A worker whose engine passes the comparison never does.
-
-    Args:
-        path: the model's file.
     """
 
     def __init__(self, path: Path = MODEL) -> None:

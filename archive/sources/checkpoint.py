@@ -71,7 +71,6 @@ def find_state_dict(
 
 
 def is_torchscript(path: Path) -> bool:
-    """Returns True for a file that torch.jit.save wrote."""
     return has_member(path, "/constants.pkl")
 
 
@@ -172,7 +171,6 @@ def _pick(loaded: object, path: Path, key: str, say: Say) -> Mapping[str, torch.
 
 
 def _list_parts(loaded: object) -> list[str]:
-    """Lists the usual keys that hold weights."""
     if not isinstance(loaded, Mapping):
         return []
     return [key for key in (*WRAPPERS, *AVERAGES) if _is_state_dict(loaded.get(key))]

@@ -68,7 +68,6 @@ def read_definition(path: Path, attribute: str | None) -> Definition:
     """Imports the file and finds what makes the model.
 
     Args:
-        path: an existing file.
         attribute: a class or a function in it; None for its only class.
 
     Raises:

@@ -46,7 +46,6 @@ class ModelSource:
     """A loaded model and its files.
 
     Attributes:
-        module: the model.
         model_file: the definition: the user's file, or the name of a file that the archive builder
             writes from `definition`; None for TorchScript.
         weights: state dict; None for TorchScript, torch.export and ONNX.
@@ -165,7 +164,6 @@ def _split_name(model: str) -> tuple[Path, str | None]:
 
 
 def _load_named(named: str, wanted: _Wanted) -> ModelSource:
-    """Loads an embedded model, or one of torchvision or timm."""
     model = describe_model(named)
     weights = wanted.weights or model.default_weights
     if weights is None:

@@ -56,7 +56,6 @@ class NamedModel:
 
 
 def is_named(model: str) -> bool:
-    """Returns True for an embedded model, and for any name in one of the packages."""
     collection, colon, _ = model.partition(":")
     return model in EMBEDDED or bool(colon) and collection in PACKAGES
 

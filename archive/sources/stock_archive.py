@@ -27,8 +27,6 @@ class OldArchive:
     """An unpacked stock archive.
 
     Attributes:
-        name: the model's name.
-        version: the model's version.
         model: the class file, or the TorchScript file.
         weights: the state dict of the class file; None for TorchScript.
         labels: index_to_name.json, or None.
@@ -51,7 +49,6 @@ def unpack(path: Path, folder: Path, has_own_handler: bool = False) -> OldArchiv
     """Unpacks a stock archive into an empty folder.
 
     Args:
-        path: the .mar.
         folder: receives the files; it must outlive the result.
         has_own_handler: whether `--handler` replaces the archive's handler.
 

@@ -168,7 +168,6 @@ def read_short(payload: Payload, at: int) -> int:
 
 
 def count_scans(payload: Payload) -> int:
-    """Counts the scan markers."""
     return count_markers(payload, frozenset({START_OF_SCAN}))
 
 

@@ -27,7 +27,6 @@ def parse_size(size: int | str) -> Size:
 
 
 def both_sides(size: Size) -> tuple[int, int]:
-    """Returns (height, width)."""
     return (size, size) if isinstance(size, int) else size
 
 

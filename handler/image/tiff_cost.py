@@ -67,7 +67,6 @@ class TiffTags:
     """The tags of one directory.
 
     Args:
-        payload: the file.
         at: where the directory begins, if it is one that only Pillow reads, and forgives.
 
     Raises:
@@ -124,7 +123,6 @@ class TiffTags:
         return numbers.astype(np.uint64)
 
     def number(self, tag: int, default: int) -> int:
-        """Returns a tag's only value."""
         numbers = self.numbers(tag)
         if numbers is None:
             return default

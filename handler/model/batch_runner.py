@@ -69,8 +69,6 @@ class BatchRunner:
         engine: maps uint8 pictures to the model's outputs.
         config: gives `image_size`, `activation`, `cuda_graphs` and `top_k`, which is cut to the
             model's number of classes; with a `threshold` all classes are returned.
-        device: where the engine expects its pictures.
-        max_batch: capacity of the batch buffer, in pictures.
         parity: has the photographs on which graphs are compared with the engine; None takes noise.
     """
 

@@ -46,11 +46,8 @@ class Explainer:
     """Makes explanations as far as the settings and the worker's time allow.
 
     Args:
-        attribute: explains one picture of the batch.
         is_open: the setting `explanations`.
         max_bytes: limit on one reply; TorchServe ends the worker if it is exceeded.
-        classes: number of classes of the model.
-        clock: returns seconds.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class Normaliser:
 
     Args:
         config: gives size, mean, std, and the scale and the order of the channels.
-        device: where the pictures and the results live.
     """
 
     def __init__(self, config: HandlerConfig, device: torch.device) -> None:

@@ -36,7 +36,6 @@ class Parity:
     Attributes:
         largest_move: largest difference of any probability of any picture.
         top1_changes: number of pictures whose best class changed.
-        pictures: number of pictures compared.
     """
 
     largest_move: float

@@ -26,9 +26,7 @@ class Announcer:
     """Logs a kind of failure when it begins, every ten minutes while it lasts, and when it ends.
 
     Args:
-        logger: logger that gets the warnings.
         subject: first words of every message.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -107,7 +105,6 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
 
 
 def _error_code(error: BaseException) -> str | None:
-    """Returns S3's error code from a botocore ClientError."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None
@@ -115,7 +112,6 @@ def _error_code(error: BaseException) -> str | None:
 
 
 def http_status(error: BaseException) -> int | None:
-    """Returns the HTTP status from a botocore ClientError."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         return None

@@ -81,7 +81,6 @@ class S3Options:
     """Options for uploads to S3; None leaves a value to the AWS default chain.
 
     Attributes:
-        region: Region of the bucket.
         endpoint_url: URL of an S3 server other than AWS.
         storage_class: Storage class, for instance STANDARD_IA.
         sse_kms_key_id: Key for SSE-KMS; None keeps the bucket's default encryption.

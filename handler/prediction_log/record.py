@@ -20,15 +20,11 @@ class Record:
         event_id: TorchServe's request id, the reply header `x-request-id`.
         inference_time: RFC 3339 UTC, the same for a whole batch (`format_inference_time`).
         model: Name the model is registered under.
-        version: Version of the model.
         user_id: Value of the request's user-id header.
-        payload_bytes: Size of the request's payload.
         payload_hash: Algorithm and 16 hexadecimal digits, `xxh3_64:...` or `sha256:...`.
         predictions: (label, probability), best first; empty for an error.
-        status: HTTP status of the reply.
         error: Type of the error, None for a prediction.
         stage_ms: Milliseconds by stage, for the batch this request was in.
-        batch_size: Number of requests in that batch.
         extra: Fields of a custom handler; left out of the line if empty.
     """
 

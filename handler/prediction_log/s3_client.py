@@ -41,10 +41,6 @@ class ClientFactory:
     """Creates clients, and parses S3's service description only for the first.
 
     That parsing takes 100 of the 107 ms of CPU that a client costs, under the GIL.
-
-    Args:
-        options: region and endpoint of the clients.
-        config: arguments for botocore's Config.
     """
 
     def __init__(self, options: S3Options, config: dict[str, Any]) -> None:

@@ -142,7 +142,6 @@ class SealedSegment:
     """A segment that no longer grows.
 
     Attributes:
-        size_bytes: Size of the lines.
         since_s: Monotonic time of its first record.
         records: Number of lines; None for an adopted segment, which was not counted yet.
         failures, retry_at_s, is_in_flight: State of its delivery (see delivery.py).

@@ -29,7 +29,6 @@ class Shipper(threading.Thread):
     """Ships the segments of a spool until `stop`.
 
     Attributes:
-        shipped: Number of records acknowledged.
         retries: Number of deliveries that failed and are tried again.
         last_success_unix_s: Time of the last acknowledgement, 0 before the first.
     """

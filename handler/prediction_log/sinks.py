@@ -57,7 +57,6 @@ def split_s3_uri(uri: str) -> tuple[str, str]:
 
 
 def split_file_uri(uri: str) -> Path:
-    """Returns the folder of file:///folder."""
     return Path(unquote(urlsplit(uri).path))
 
 

@@ -102,7 +102,6 @@ def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
     """Returns what the server around this worker gives away.
 
     Args:
-        metrics: TorchServe's metrics cache.
         java: options of the server's Java; None if its process cannot be seen.
     """
     losses = [find_metrics_loss(declares(metrics, DECLARED_METRIC), "the metrics file")]

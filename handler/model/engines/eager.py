@@ -23,7 +23,6 @@ class EagerEngine:
         model: maps float32 [batch, channels, height, width] to logits [batch, classes]; already on
             `device`.
         config: gives size, mean, std, and the scale and the order of the channels.
-        device: where the model lives.
         precision: fp32, bf16 or fp16. Below fp32 a copy of the model is converted, so that
             explanations keep the original. On CUDA the copy's batch norms are folded.
     """

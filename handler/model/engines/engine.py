@@ -68,7 +68,6 @@ def artefact_name(engine: str, precision: str) -> str | None:
 
 
 def has_artefact(folder: Path | None, engine: str, precision: str) -> bool:
-    """Returns True if the archive's engine folder holds the file of an engine."""
     name = artefact_name(engine, precision)
     return folder is not None and name is not None and (folder / name).is_file()
 

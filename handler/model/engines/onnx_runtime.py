@@ -63,9 +63,6 @@ class OnnxRuntimeEngine:
 
     Args:
         name: `onnxruntime` or `tensorrt`.
-        folder: the archive's engine folder.
-        precision: one that the engine has.
-        device: where pictures come from and logits go.
         threads: intra-op threads on the CPU.
         shape: of one picture, [height, width, channels].
 

@@ -26,9 +26,7 @@ class OpenVinoEngine:
     """Runs `model.<precision>.xml` with the weights file beside it.
 
     Args:
-        folder: the archive's engine folder.
         precision: fp32, bf16 or int8.
-        threads: threads of one inference.
 
     Raises:
         EngineUnavailable: the file or the package is missing.
