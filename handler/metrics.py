@@ -105,8 +105,13 @@ class MetricsEmitter:
 
     def count_batch(self, timings: BatchTimings, size: int, error_types: Sequence[str]) -> None:
         """Adds one batch: the seconds of its stages, its size, and its items' errors by type."""
-        self.count_stages(timings)
+        stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
         with self._lock:
+            buckets = self._histograms[STAGE_BUCKETS]
+            for name, seconds in [*stages.items(), ("other", timings.other_s)]:
+                self._sums["offpath_stage_seconds_total", (name,)] += seconds
+                buckets.add(name, seconds)
+            buckets.add("total", timings.total_s)
             self._sums["offpath_batches_total", ()] += 1
             self._sums["offpath_items_total", ()] += size
             for bound in BATCH_SIZE_BOUNDS:
@@ -115,16 +120,6 @@ class MetricsEmitter:
             self._sums["offpath_batch_size_bucket_total", ("+Inf",)] += 1
             for error_type in error_types:
                 self._sums["offpath_errors_total", (error_type,)] += 1
-
-    def count_stages(self, timings: BatchTimings) -> None:
-        """Adds only the seconds of stages, for pictures that another process answers."""
-        stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
-        with self._lock:
-            buckets = self._histograms[STAGE_BUCKETS]
-            for name, seconds in [*stages.items(), ("other", timings.other_s)]:
-                self._sums["offpath_stage_seconds_total", (name,)] += seconds
-                buckets.add(name, seconds)
-            buckets.add("total", timings.total_s)
 
     def count_requests(self, status: int, seconds: float, number: int = 1) -> None:
         with self._lock:
