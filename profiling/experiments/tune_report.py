@@ -159,27 +159,9 @@ def describe(one: Outcome) -> str:
     return f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms{failed}"
 
 
-@dataclass(frozen=True)
-class Finalist:
-    """A setting in the fresh rounds: the outcome of all rounds together, and of each."""
-
-    outcome: Outcome
-    rounds: Sequence[Outcome]
-
-    def describe(self, p95_ms: float) -> str:
-        """Describes rate, p95 and the number of rounds within the bound."""
-        held = sum(outcome.is_within(p95_ms) for outcome in self.rounds)
-        return f"{describe(self.outcome)}, within the bound in {held} of {len(self.rounds)} rounds"
-
-
-def read_finals(run: Run) -> dict[Setting, Finalist]:
-    """Returns the finalists; the fresh rounds are numbered after the windows of a candidate."""
-    rounds = range(run.settings["repeats"], run.rounds)
-    each = [read_outcomes(run, [number]) for number in rounds]
-    return {
-        setting: Finalist(outcome, [one[setting] for one in each if setting in one])
-        for setting, outcome in read_outcomes(run, rounds).items()
-    }
+def read_fresh_rounds(run: Run) -> list[dict[Setting, Outcome]]:
+    """Returns the outcomes of each fresh round; they are numbered after the candidates' windows."""
+    return [read_outcomes(run, [number]) for number in range(run.settings["repeats"], run.rounds)]
 
 
 class Verdict(NamedTuple):
@@ -196,53 +178,54 @@ class Verdict(NamedTuple):
 
 def judge(
     trials: Collection[Outcome],
-    finals: Mapping[Setting, Finalist],
+    finals: Mapping[Setting, Outcome],
+    fresh: Sequence[Mapping[Setting, Outcome]],
     reference: Setting,
     p95_ms: float,
 ) -> Verdict:
-    """Compares the finalists round by round; `finals` is empty where no candidate was within.
+    """Compares the finalists round by round.
 
     Another setting beats the preset if the preset breaks the bound, or if the setting wins every
     round and clearly.
+
+    Args:
+        finals: outcomes of all fresh rounds together; empty where no candidate was within.
+        fresh: outcomes of each fresh round.
     """
-    within = [setting for setting, one in finals.items() if one.outcome.is_within(p95_ms)]
+    within = [setting for setting, one in finals.items() if one.is_within(p95_ms)]
     if not within:
         return Verdict(None, explain_nothing_within(trials, finals.values(), p95_ms))
-    measured = "; ".join(one.describe(p95_ms) for one in finals.values())
-    others = [setting for setting in within if setting != reference]
-    if not others:
-        return Verdict(
-            reference,
-            f"The search confirms the preset: nothing else was within the bound ({measured}).",
-        )
+    other = next((setting for setting in within if setting != reference), None)
+    if other is None:
+        text = "The search confirms the preset: nothing else was within the bound."
+        return Verdict(reference, text)
     if reference not in within:
-        text = f"beats the preset, which does not keep p95 within {p95_ms:g} ms ({measured})."
-        return Verdict(others[0], f"{others[0]} {text}")
-    pairs = zip(finals[others[0]].rounds, finals[reference].rounds)
-    ratios = [mine.rate / base.rate for mine, base in pairs]
+        text = f"{other} beats the preset, which does not keep p95 within {p95_ms:g} ms."
+        return Verdict(other, text)
+    ratios = [one[other].rate / one[reference].rate for one in fresh if other in one]
     gain, won = statistics.median(ratios), sum(ratio > 1 for ratio in ratios)
     spread = (
         f"{format_gain(gain)} (rounds: {format_gain(min(ratios))} to {format_gain(max(ratios))};"
         f" won {won} of {len(ratios)}"
     )
     if won == len(ratios) >= LEAST_ROUNDS and gain >= LEAST_GAIN:
-        return Verdict(
-            others[0],
-            f"{others[0]} beats the preset by {spread}, which happens by chance"
-            f" {100 * 0.5**won:.0f} % of the time where two settings are equal).",
+        text = (
+            f"{other} beats the preset by {spread}, which happens by chance"
+            f" {100 * 0.5**won:.0f} % of the time where two settings are equal)."
         )
-    return Verdict(
-        reference,
-        f"The search confirms the preset: the best other candidate ({others[0]}) differs by"
-        f" {spread}), which is no gain beyond the noise.",
+        return Verdict(other, text)
+    text = (
+        f"The search confirms the preset: the best other candidate ({other}) differs by {spread}),"
+        " which is no gain beyond the noise."
     )
+    return Verdict(reference, text)
 
 
 def explain_nothing_within(
-    trials: Collection[Outcome], finals: Collection[Finalist], p95_ms: float
+    trials: Collection[Outcome], finals: Collection[Outcome], p95_ms: float
 ) -> str:
     """Explains why no setting is within the bound, and what would help."""
-    measured = [one.outcome for one in finals] or trials
+    measured = finals or trials
     answered = [one for one in measured if one.is_answered]
     if not answered:
         error = next((one.error for one in measured if one.error), "no reply")
@@ -269,14 +252,14 @@ class Result:
         reference: the preset's setting.
         bound_ms: the p95 that the search was judged by.
         ranked: the candidates, best first.
-        finals: empty where no candidate was within the bound.
+        finals: outcomes of the fresh rounds; empty where no candidate was within the bound.
     """
 
     run: Run
     reference: Setting
     bound_ms: float
     ranked: Sequence[Outcome]
-    finals: Mapping[Setting, Finalist]
+    finals: Mapping[Setting, Outcome]
     verdict: Verdict
 
     def note(self, one: Outcome) -> str:
@@ -293,8 +276,9 @@ class Result:
 def read_result(run: Run) -> Result:
     """Reads a search from its run."""
     reference, trials = Setting(**run.details["reference"]), read_trials(run).values()
-    bound_ms, finals = run.details["p95_ms"], read_finals(run)
-    verdict = judge(trials, finals, reference, bound_ms)
+    bound_ms, fresh = run.details["p95_ms"], read_fresh_rounds(run)
+    finals = read_outcomes(run, range(run.settings["repeats"], run.rounds))
+    verdict = judge(trials, finals, fresh, reference, bound_ms)
     return Result(run, reference, bound_ms, rank(trials, bound_ms), finals, verdict)
 
 
@@ -303,14 +287,6 @@ class Row(NamedTuple):
 
     note: str
     outcome: Outcome
-
-
-def list_finals(result: Result) -> list[Row]:
-    """Lists the finalists as rows of a table."""
-    return [
-        Row("preset" if setting == result.reference else "", one.outcome)
-        for setting, one in result.finals.items()
-    ]
 
 
 def format_latency(ms: float) -> str:
@@ -358,7 +334,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 FRESH_ROUNDS: TableSpec[Result, Row] = TableSpec(
     lambda result: f"{result.run.rounds - result.run.settings['repeats']} rounds of each in turn;"
     " times in ms",
-    list_finals,
+    lambda result: [Row(result.note(one), one) for one in result.finals.values()],
     COLUMNS,
 )
 CANDIDATES: TableSpec[Result, Row] = TableSpec(

@@ -20,7 +20,7 @@ from offpath.profiling.experiments.tune import (
 )
 from offpath.profiling.experiments.tune_report import (
     Outcome,
-    read_finals,
+    read_fresh_rounds,
     read_trials,
     select_rounds,
 )
@@ -145,7 +145,7 @@ def test_a_search_far_beyond_the_bound_ends_early(make_search):
     assert len(read_trials(run)) == 6
     assert search.observer.steps[-1].startswith("the search ends early")
     search.measure_finalists()
-    assert not read_finals(run)
+    assert not read_fresh_rounds(run)
 
 
 def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
@@ -175,7 +175,7 @@ def test_finalists_are_measured_afresh_in_turn(make_search):
     run, server = select_rounds(make_run(), range(REPEATS)), QuickServer()
     make_search(run, server).measure_finalists()
     assert server.served == [PRESET, LARGE] * tune.ROUNDS
-    assert [len(final.rounds) for final in read_finals(run).values()] == [tune.ROUNDS] * 2
+    assert [set(one) for one in read_fresh_rounds(run)] == [{PRESET, LARGE}] * tune.ROUNDS
 
 
 def test_a_finalist_that_does_not_start_again_ends_the_search_with_its_name(make_search):

@@ -12,14 +12,13 @@ from rich.console import Console
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.profiling.core.run import Failure
 from offpath.profiling.experiments.tune_report import (
-    Finalist,
     Outcome,
     choose_finalists,
     document_of,
     is_hopeless,
     judge,
     rank,
-    read_finals,
+    read_fresh_rounds,
     read_result,
     read_trials,
     write_preset,
@@ -53,8 +52,8 @@ def test_an_outcome_is_of_all_windows_of_a_trial_and_of_no_fresh_round():
     assert (found.rate, found.rate_low, found.rate_high) == (200, 100, 300)
     assert (found.p50_ms, found.p95_ms) == (30, 50)
     assert (found.failures, found.replies) == (3, 4003)
-    (final,) = read_finals(run).values()
-    assert final.outcome.rate == 900 and len(final.rounds) == 1
+    ((setting, fresh),) = read_fresh_rounds(run)[0].items()
+    assert (setting, fresh.rate) == (SMALL, 900)
 
 
 def test_a_setting_without_a_reply_or_a_start_has_no_latency():
@@ -99,11 +98,11 @@ def test_finalists_are_the_preset_and_the_best_other(bound_ms, finalists):
 
 def test_nothing_within_the_bound_names_the_best_and_what_would_help():
     outcomes = read_trials(make_run()).values()
-    verdict = judge(outcomes, {}, PRESET, 10)
+    verdict = judge(outcomes, {}, [], PRESET, 10)
     assert verdict.winner is None
     assert "none of the 4 candidates" in verdict.text
     assert f"the best is {SMALL}: 50 req/s, p95 20 ms; allow 25 ms" in verdict.text
-    assert "no memory" in judge([NO_START], {}, PRESET, 10).text
+    assert "no memory" in judge([NO_START], {}, [], PRESET, 10).text
 
 
 def test_a_search_is_hopeless_when_several_are_all_far_beyond_the_bound():
@@ -144,11 +143,6 @@ def test_the_noise_between_rounds_does_not_hide_a_gain_inside_them():
     assert result.verdict.winner == OTHER and "rounds: +10.0 % to +10.0 %" in result.verdict.text
 
 
-def finalist(setting: Setting, ms: float) -> Finalist:
-    one = replace(outcome(100, ms), setting=setting)
-    return Finalist(one, [one])
-
-
 @pytest.mark.parametrize(
     ("preset_ms", "other_ms", "winner", "said"),
     [
@@ -158,11 +152,10 @@ def finalist(setting: Setting, ms: float) -> Finalist:
     ],
 )
 def test_the_bound_counts_in_fresh_rounds_too(preset_ms, other_ms, winner, said):
-    finals = {PRESET: finalist(PRESET, preset_ms), OTHER: finalist(OTHER, other_ms)}
-    verdict = judge([], finals, PRESET, 100)
+    latencies = {PRESET: preset_ms, OTHER: other_ms}
+    finals = {one: replace(outcome(100, ms), setting=one) for one, ms in latencies.items()}
+    verdict = judge([], finals, [finals], PRESET, 100)
     assert verdict.winner == winner and said in verdict.text
-    if winner is not None:
-        assert f"p95 {other_ms} ms, within the bound in {int(other_ms < 100)} of 1" in verdict.text
 
 
 # What is shown and written
