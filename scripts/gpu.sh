@@ -102,7 +102,7 @@ for workers in 1 2 4; do
   splits+=(--variant "$workers x $((4 / workers))=offpath:model.workers=$workers;handler.threads=$((4 / workers))")
 done
 for mps in yes ''; do
-  compare 3 "splits${mps:+-mps}.json" --servers '' "${splits[@]}" "${both[@]}" --clients 16,32,64 --probe memory
+  compare 3 "splits${mps:+-mps}.json" --servers '' "${splits[@]}" "${both[@]}" --clients 16,32,64
 done
 compare 3 batches.json --servers '' "${both[@]}" --workers 2 --variant 'batch 8=offpath:model.batch_size=8' \
   --variant 'batch 16=offpath:model.batch_size=16' --variant 'batch 32=offpath:model.batch_size=32'
@@ -124,7 +124,7 @@ OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
   compare 5 t4.json --workload "$out/t4-photographs" --workers 2 --rounds 3 --clients 32,64 \
   --servers offpath "${gpu_decoding[@]}"
 
-compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side --probe memory \
+compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side \
   --rounds 12 --seconds 18 "${gpu_decoding[@]}"
 
 [ -n "$dry" ] || table write "$out" >"$out/table.md"

@@ -13,7 +13,6 @@ from offpath.commands.load_options import CLIENTS_HELP, load_options
 if TYPE_CHECKING:
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.experiments.compare import CompareChoices
-    from offpath.profiling.load.plan import Load
 
 # 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
 MIN_REPLIES = 160
@@ -38,7 +37,8 @@ MIN_REPLIES = 160
     clients_help=f"{CLIENTS_HELP} With --rate: connections.",
     seconds=10.0,
     seconds_help=f"Length of a window.  [default: 10, and until there are {MIN_REPLIES} replies,"
-    " a minute at most]  With 0 and --probe start: no load, starts alone.",
+    " a minute at most]",
+    least_s=0.5,
     warm_up_s=20,
     warm_up_help="Seconds of load before each window; Java compiles for tens of seconds.",
     min_replies=MIN_REPLIES,
@@ -50,15 +50,6 @@ MIN_REPLIES = 160
     is_flag=True,
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
-)
-@click.option(
-    "--probe",
-    "probes",
-    default="",
-    metavar="start,memory",
-    help="start: the first request against the next 50, and seconds until a further worker is"
-    " READY. memory: the workers' memory by kind of page, and with --workers against N times one"
-    " worker.",
 )
 @options.append_option
 @options.bound_option
@@ -86,23 +77,13 @@ def command(
     options.measure_and_show("compare", run_compare, choices, outputs, append, reading)
 
 
-def make_choices(
-    load: Load, servers: str, workers: str, probes: str, **asked: Any
-) -> CompareChoices:
+def make_choices(servers: str, workers: str, **asked: Any) -> CompareChoices:
     """Returns the choices of the command line; raises UsageError where they contradict."""
     from offpath.profiling.experiments.compare import CompareChoices
-    from offpath.profiling.experiments.server_experiment import PROBE_START, PROBES
 
-    probed = run_outputs.split_names(probes)
-    if not set(probed) <= set(PROBES):
-        raise click.UsageError(f"--probe {probes!r}: expected {' or '.join(PROBES)}")
-    if load.seconds == 0 and PROBE_START not in probed:
-        raise click.UsageError("--seconds 0 measures starts alone: needs --probe start")
     return CompareChoices(
-        load=load,
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
-        probes=probed,
         workers=(run_outputs.read_numbers("--workers", workers, "1,2") if workers else ()),
         **asked,
     )

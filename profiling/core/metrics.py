@@ -21,8 +21,6 @@ IN_TIME = "in_time_200"
 REPLIES = "^replies_.*$"
 CPU = "^cpu_s\\..*$"
 RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
-# Memory of the workers and of what forks them, by kind of page.
-TEAM_PSS, TEAM_UNIQUE = "^team_pss_bytes\\..*$", "^team_unique_bytes\\..*$"
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,6 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("rss_mb", "MB", "RSS MB", total(RSS) / 1e6),
     Metric("pss_mb", "MB", "PSS MB", total(PSS) / 1e6),
-    Metric("team_pss_mb", "MB", "team PSS", total(TEAM_PSS) / 1e6),
-    Metric("team_unique_mb", "MB", "team unique", total(TEAM_UNIQUE) / 1e6),
-    Metric("first_ratio", "", "first / next", pl.col("first_ms") / pl.col("steady_ms")),
     Metric("gpu_percent", "%", "GPU %", 100 * pl.col("gpu.utilisation")),
     Metric("jpeg_percent", "%", "JPEG engine %", 100 * pl.col("gpu.jpeg_utilisation")),
     Metric("gpu_mb", "MB", "GPU MB", pl.col("gpu.memory_bytes") / 1e6),

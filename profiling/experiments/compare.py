@@ -12,9 +12,7 @@ from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.limits import DECODE, FORWARD, name_forward
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import START
-from offpath.profiling.experiments.compare_report import SERVER
 from offpath.profiling.experiments.server_experiment import (
-    PROBE_START,
     Choices,
     Measure,
     ServerExperiment,
@@ -33,23 +31,15 @@ class CompareChoices(Choices):
     """The choices of `offpath bench compare`.
 
     Attributes:
-        probes: see `ServerExperiment`.
         workers: run each server with each of these numbers; empty for one worker per core.
     """
 
-    probes: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Workloads by clients; none where only starts are probed."""
-        return super().cells if self.load.seconds != 0 else []
 
     @property
     def settings(self) -> dict[str, Any]:
         return {
             **super().settings,
-            "probes": list(self.probes),
             "limit_batch_size": LIMIT_BATCH_SIZE,
             "limit_seconds": LIMIT_SECONDS,
         }
@@ -63,20 +53,15 @@ class CompareChoices(Choices):
 def run_compare(choices: CompareChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Runs the comparison; see `ServerExperiment` for arguments and errors."""
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
-    opened = open_experiment(NAME, choices, observer, save, choices.probes)
-    with meter, opened as experiment:
+    with meter, open_experiment(NAME, choices, observer, save) as experiment:
         teams = {count: experiment.find_adapters(count) for count in choices.workers or (None,)}
-        if choices.cells:
-            adapters = [adapter for team in teams.values() for adapter in team]
-            add_limits(experiment, meter, adapters)
-        probe = (START,) if PROBE_START in choices.probes else ()
+        add_limits(experiment, meter, [adapter for team in teams.values() for adapter in team])
         for count, team in teams.items():
             for adapter in team:
                 experiment.add_server(
                     adapter,
                     name_team(adapter.name, count, choices.workers),
-                    {} if count is None else {SERVER: adapter.name, "workers": count},
-                    (*choices.cells, *probe),
+                    {} if count is None else {"workers": count},
                 )
         return experiment.take_rounds()
 

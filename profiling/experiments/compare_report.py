@@ -8,14 +8,12 @@ from typing import NamedTuple
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.load.sampling import KINDS
 from offpath.profiling.report.declared import Column, Part, Report, TableSpec
 from offpath.profiling.report.document import Document
 from offpath.profiling.report.measured import (
     FAILED,
     LATENCIES,
     RATE,
-    Measured,
     View,
     bar_charts,
     draw_latencies,
@@ -28,8 +26,6 @@ from offpath.profiling.report.measured import (
 )
 
 BASELINE = "torchserve-stock"
-# Fact of a variant that is a server with a number of workers: the server's name.
-SERVER = "server"
 
 
 def find_limit(view: View, cell: Cell) -> tuple[float, str] | None:
@@ -38,33 +34,6 @@ def find_limit(view: View, cell: Cell) -> tuple[float, str] | None:
     if drawn is None:
         return None
     return drawn.rate, f"{drawn.name}, {format_figure(drawn.rate)} per second"
-
-
-def show_processes(row: Measured) -> str:
-    """Returns the number of processes in each group: `1+2+3`."""
-    names = row.view.summary.metrics(row.variant, row.cell)
-    counts = [row.value(name) for name in names if name.startswith("processes.")]
-    return "+".join(f"{count:.0f}" for count in counts if count is not None)
-
-
-def show_separate(row: Measured) -> str:
-    """Returns the PSS of a team of N as a share of N times the same server's with one worker."""
-
-    def team(name: str) -> tuple[float, float]:
-        other = row._replace(variant=name)
-        return (
-            other.value("processes.workers") or 0.0,
-            other.value("team_pss_mb") or 0.0,
-        )
-
-    variants = row.view.run.variants
-    server = variants[row.variant].get(SERVER)
-    count, pss_mb = team(row.variant)
-    for name, facts in variants.items():
-        one, one_mb = team(name)
-        if server is not None and facts.get(SERVER) == server and one == 1 < count:
-            return f"{100 * pss_mb / (count * one_mb):.0f} %"
-    return ""
 
 
 def name_baseline(view: View) -> str:
@@ -133,38 +102,14 @@ COST_TABLE = figure_table(
         figure_column("gpu_mb", decimals=0),
     ),
 )
-MEMORY_TABLE = figure_table(
-    "MB after load; team: the workers and the process that forks them",
-    (
-        Column("processes", show_processes),
-        figure_column("team_pss_mb", decimals=0),
-        Column("N x one", show_separate),
-        figure_column("team_unique_mb", decimals=0),
-    ),
-)
-KINDS_TABLE = figure_table(
-    "team PSS by kind of page, MB",
-    [figure_column(f"team_pss_bytes.{kind}", kind, scale=1e-6, decimals=0) for kind in KINDS],
-)
 READY_TABLE = figure_table(
-    lambda view: "seconds to the first reply, ms of the first requests" + name_baseline(view),
+    lambda view: f"seconds to the first reply{name_baseline(view)}",
     (
         *(
             figure_column("ready_s", "s"),
             range_column("ready_s"),
             ratio_column("ready_s"),
         ),
-        figure_column("first_ms", "first"),
-        figure_column("steady_ms", "next"),
-        figure_column("first_ratio", "ratio"),
-    ),
-)
-WORKER_TABLE = figure_table(
-    lambda view: f"seconds until a further worker is READY{name_baseline(view)}",
-    (
-        figure_column("worker_s", "s"),
-        range_column("worker_s"),
-        ratio_column("worker_s"),
     ),
 )
 LIMITS_TABLE: TableSpec[View, AllowedRates] = TableSpec(
@@ -192,8 +137,6 @@ REPORT: Report[View] = Report(
             (
                 stacked_charts(CPU, "CPU per reply", "ms"),
                 COST_TABLE,
-                MEMORY_TABLE,
-                KINDS_TABLE,
             ),
             "CPU: milliseconds per reply. Load: the load generator's own CPU.",
         ),
@@ -205,9 +148,7 @@ WHOLE_RUN: tuple[Part[View], ...] = (
         "Starts",
         (
             bar_charts("ready_s", "Time to the first reply", "s"),
-            bar_charts("worker_s", "Time to a further worker", "s"),
             READY_TABLE,
-            WORKER_TABLE,
         ),
     ),
     Part(

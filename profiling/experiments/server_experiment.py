@@ -17,33 +17,22 @@ from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer, Turn, Variant
 from offpath.profiling.core.limits import CONTENT
 from offpath.profiling.core.run import Cell, Figures, Run
-from offpath.profiling.core.runner import START, Runner, Schedule
+from offpath.profiling.core.runner import Runner, Schedule
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.bodies import Bodies
-from offpath.profiling.load.cold_start import FirstClient
 from offpath.profiling.load.model_under_test import Answer, load_model, name_model
 from offpath.profiling.load.plan import Load, find_generator
-from offpath.profiling.load.running_server import (
-    RunningServer,
-    ScalableServer,
-    list_own_groups,
-)
-from offpath.profiling.load.sampling import sample_pages
+from offpath.profiling.load.running_server import RunningServer
 from offpath.profiling.load.window import measure_load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
-from offpath.profiling.servers.torchserve import FORK_HELPERS
 
 # Seconds of load before a window of a server that is already warm on these photographs.
 TURN_WARM_UP_S = 2.0
 # Estimated seconds of a start with the check of the answers.
 START_S = 10.0
-# What can be measured beside the load: how a server starts and scales, and its memory's pages.
-PROBES = PROBE_START, PROBE_MEMORY = "start", "memory"
-# Groups whose memory the probe measures: the workers and what they need besides the front end.
-TEAM = ("workers", FORK_HELPERS)
 Measure = Callable[[Cell, Turn], Figures]
 
 
@@ -105,8 +94,7 @@ class ServerExperiment:
         save: called with the run before anything is built (it may refuse to go on), and with what
             was measured so far after each cell.
         folder: folder for everything that is built.
-        probes: PROBE_START, PROBE_MEMORY.
-        measures_start: time the first request of each start.
+        measures_start: time each start to the first reply.
 
     Raises:
         ExpectedError: no such generator, photographs, model or server.
@@ -119,12 +107,11 @@ class ServerExperiment:
         observer: Observer,
         save: Callable[[Run], None],
         folder: Path,
-        probes: tuple[str, ...] = (),
         measures_start: bool = True,
     ) -> None:
         self.name, self.run, self.choices = run.experiment, run, choices
         self._observer, self._save, self._folder = observer, save, folder
-        self._probes, self._measures_start = probes, measures_start
+        self._measures_start = measures_start
         self.generator = find_generator(choices.load.generator)
         self.generator.check(choices.load)
         self.model = load_model(choices.model)
@@ -216,7 +203,9 @@ class ServerExperiment:
         if name in self._limits:
             yield self._limits[name], {}
             return
-        adapter, begin_s = self._adapters[name], time.perf_counter()
+        adapter = self._adapters[name]
+        checks = self._make_checks(adapter, next(iter(self.workloads)))
+        begin_s = time.perf_counter()
         with adapter.running() as running:
             # An S3 server beside it was started first and does not count.
             begin_s = getattr(running, "began_s", None) or begin_s
@@ -225,31 +214,20 @@ class ServerExperiment:
             def measure(cell: Cell, turn: Turn) -> Figures:
                 return self._measure_server(adapter, running, cell, turn)
 
-            yield measure, self._measure_start(adapter, running, begin_s)
+            if not self._measures_start:
+                yield measure, {}
+                return
+            check_answers(adapter.name, running.predict_url, adapter.call, checks[:1])
+            yield measure, {"ready_s": round(time.perf_counter() - begin_s, 2)}
 
     def measure(self, target: Measure, cell: Cell, turn: Turn) -> Figures:
         """Measures one cell."""
         return target(cell, turn)
 
-    def _measure_start(self, adapter: Adapter, running: RunningServer, begin_s: float) -> Figures:
-        if not self._measures_start:
-            return {}
-        workload = next(iter(self.workloads))
-        bodies = [body for body, _ in self._make_checks(adapter, workload)]
-        with FirstClient(adapter.name, running.predict_url, adapter.call) as client:
-            first_ms = client.send_ms(bodies[0])
-            ready_s = round(time.perf_counter() - begin_s, 2)
-            figures = {"ready_s": ready_s, "first_ms": first_ms}
-            if PROBE_START in self._probes:
-                figures["steady_ms"] = client.steady_ms(bodies)
-        return figures
-
     def _measure_server(
         self, adapter: Adapter, running: RunningServer, cell: Cell, turn: Turn
     ) -> Figures:
-        """Measures one window of load, or at START the time to a further worker."""
-        if cell == START:
-            return measure_worker(running)
+        """Measures one window of load."""
         checked = self._differences[turn.variant.name]
         warm_up_s = self.choices.load.warm_up_s
         if cell.workload in checked:
@@ -270,7 +248,6 @@ class ServerExperiment:
         return {
             **measure_load(name, running, plan, self.generator, observer),
             "answer_difference": round(checked[cell.workload], 5),
-            **(measure_memory(running) if PROBE_MEMORY in self._probes else {}),
         }
 
     def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
@@ -290,7 +267,6 @@ def open_experiment(
     choices: Choices,
     observer: Observer,
     save: Callable[[Run], None],
-    probes: tuple[str, ...] = (),
     measures_start: bool = True,
 ) -> Iterator[ServerExperiment]:
     """Yields an experiment of this name; what it built is kept where something failed.
@@ -299,28 +275,4 @@ def open_experiment(
     """
     run = Run(name, choices.command, choices.settings)
     with work_folder(lambda: bool(run.failures)) as folder:
-        yield ServerExperiment(run, choices, observer, save, folder, probes, measures_start)
-
-
-def measure_worker(running: RunningServer) -> Figures:
-    """Returns the seconds from asking for a second worker until it is READY, without load."""
-    if not (isinstance(running, ScalableServer) and running.can_scale):
-        return {}
-    count = len(running.groups()["workers"])
-    running.scale(1)
-    begin_s = time.perf_counter()
-    running.scale(2)
-    worker_s = round(time.perf_counter() - begin_s, 2)
-    running.scale(count)
-    return {"worker_s": worker_s}
-
-
-def measure_memory(running: RunningServer) -> Figures:
-    """Returns the memory of the workers and of what forks them, by kind of page."""
-    groups = list_own_groups(running)
-    pages = sample_pages(pid for name in TEAM for pid in groups.get(name, ()))
-    return {
-        **{f"processes.{name}": float(len(pids)) for name, pids in groups.items()},
-        **{f"team_pss_bytes.{kind}": one.pss_bytes for kind, one in pages.items()},
-        **{f"team_unique_bytes.{k}": one.unique_bytes for k, one in pages.items()},
-    }
+        yield ServerExperiment(run, choices, observer, save, folder, measures_start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from offpath.profiling.load.sampling import Groups
 
@@ -24,20 +24,6 @@ class RunningServer(Protocol):
 
     def log_path(self) -> Path:
         """Returns the file that may say why the server died."""
-
-
-@runtime_checkable
-class ScalableServer(RunningServer, Protocol):
-    """A running server that may be able to add workers.
-
-    Attributes:
-        can_scale: False if its number of workers is fixed.
-    """
-
-    can_scale: bool
-
-    def scale(self, workers: int) -> None:
-        """Sets the number of workers and waits until all are READY."""
 
 
 def list_own_groups(running: RunningServer) -> Groups:

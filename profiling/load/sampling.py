@@ -3,18 +3,13 @@
 By group (`frontend`, `workers`): CPU time is the difference of two samples of the kernel's
 counters, never a percentage over an interval. The counters step by 10 ms, so a window should last
 seconds. An ended process counts as 0, so its group's figure falls visibly.
-
-By kind of page: /proc/PID/smaps tells what a process's memory is made of.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,13 +17,6 @@ import psutil
 
 Groups = Mapping[str, Sequence[int]]
 Figure = TypeVar("Figure", int, float)
-
-# A process's own heap, stacks and libraries' unnamed tables; libraries and programs; other files,
-# which are a model's weights.
-ANONYMOUS, LIBRARIES, FILES = "anonymous", "libraries", "files"
-KINDS = (ANONYMOUS, LIBRARIES, FILES)
-MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ (?P<mode>\S+) \S+ \S+ \S+ *(?P<name>.*)")
-LIBRARY = re.compile(r"\.so(\.|$)|/bin/")
 
 
 def sample_cpu_s(groups: Groups) -> dict[str, float]:
@@ -88,54 +76,6 @@ def process_pss_bytes(pid: int) -> int:
 def subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     """Returns the differences by group, rounded to the counters' step."""
     return {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
-
-
-@dataclass(frozen=True)
-class Pages:
-    """Memory of one kind.
-
-    Attributes:
-        pss_bytes: proportional memory; a page that n processes share counts 1/n.
-        unique_bytes: memory of this process alone, which its end would free.
-    """
-
-    pss_bytes: int
-    unique_bytes: int
-
-
-def sample_pages(pids: Iterable[int]) -> dict[str, Pages]:
-    """Returns the memory of some processes together, by kind of page."""
-    pss: Counter[str] = Counter()
-    unique: Counter[str] = Counter()
-    for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/smaps").read_text()
-        except OSError:  # ended, or another user's
-            continue
-        add_pages(text, pss, unique)
-    return {kind: Pages(pss[kind], unique[kind]) for kind in KINDS}
-
-
-def add_pages(text: str, pss: Counter[str], unique: Counter[str]) -> None:
-    """Adds the mappings of one smaps file to the sums."""
-    kind = ANONYMOUS
-    for line in text.splitlines():
-        mapping = MAPPING.match(line)
-        if mapping is not None:
-            kind = kind_of(mapping["name"])
-            continue
-        field, _, value = line.partition(":")
-        if field == "Pss":
-            pss[kind] += 1024 * int(value.split()[0])
-        elif field in ("Private_Clean", "Private_Dirty"):
-            unique[kind] += 1024 * int(value.split()[0])
-
-
-def kind_of(name: str) -> str:
-    """Returns the kind of a mapping by its file's name; a library's own tables count with it."""
-    if not name.startswith("/"):
-        return ANONYMOUS
-    return LIBRARIES if LIBRARY.search(name) else FILES
 
 
 class Ticker:

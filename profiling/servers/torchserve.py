@@ -36,14 +36,12 @@ from offpath.profiling.servers.server_process import on_free_ports
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.torchserve.java import find_java
-from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import make_server, warm_up
 
 # The store's one archive.
 ARCHIVE = f"{archives.NAME}.mar"
-SCALE_TIMEOUT_S = 120.0
 # The group of the fork server and the workers' launchers, see serving/fork/fork_server.py.
 FORK_HELPERS = "fork helpers"
 INT8_PACKAGES = ("openvino", "nncf")
@@ -66,7 +64,6 @@ class RunningTorchServe:
     ) -> None:
         self.server, self._beside = server, beside
         self.began_s = began_s
-        self.can_scale = not isinstance(server, GranianServer)
         self.predict_url = f"{server.inference_url}/predictions/{archives.NAME}"
 
     def groups(self) -> Groups:
@@ -78,12 +75,6 @@ class RunningTorchServe:
             **({FORK_HELPERS: helpers} if helpers else {}),
             **({BESIDE: list(self._beside.pids)} if self._beside.pids else {}),
         }
-
-    def scale(self, workers: int) -> None:
-        """Sets the number of workers and waits until all are READY."""
-        url = self.server.management_url
-        with ManagementClient(url, timeout_s=SCALE_TIMEOUT_S) as management:
-            management.scale(archives.NAME, workers)
 
     def is_running(self) -> bool:
         return self.server.is_running()

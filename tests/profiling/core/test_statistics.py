@@ -89,14 +89,6 @@ def test_percentiles_are_of_all_rounds_requests_together() -> None:
     assert len(summary.values("offpath", PHOTOS)) == 100
 
 
-def test_a_start_has_its_first_request_against_its_own_next_ones() -> None:
-    run = make_run()
-    for round_, (first, steady) in enumerate([(30, 10), (20, 10), (80, 20)]):
-        figures = {"first_ms": float(first), "steady_ms": float(steady)}
-        run.add(round_, "offpath", Cell(), figures)
-    assert Summary(run).value("offpath", Cell(), "first_ratio") == 3.0
-
-
 def test_a_run_without_figures_has_an_empty_summary() -> None:
     summary = Summary(make_run())
     assert summary.frame.is_empty() and summary.cells() == []

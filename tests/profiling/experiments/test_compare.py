@@ -141,7 +141,8 @@ def test_no_number_is_taken_from_a_server_that_answers_otherwise(compare, refere
 
 
 def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkeypatch):
-    told = iter([CAT, Answer("dog", 0.74, 3.0)])
+    # At the start, on the first workload, on the second.
+    told = iter([CAT, CAT, Answer("dog", 0.74, 3.0)])
     server = QuickServer("a")
     choices = {"names": ["first", "second"], "rounds": 1}
 
@@ -155,28 +156,12 @@ def test_a_workload_answered_wrongly_leaves_the_window_before_it(compare, monkey
     assert len(list_windows(run)) == 1 == len(run.failures)
 
 
-def test_the_probes_tell_of_starts_and_of_the_workers_memory(compare):
-    run = compare([QuickServer("a")], probes=("start", "memory"), workers=(1, 2))
+def test_a_server_runs_with_each_number_of_workers(compare):
+    run = compare([QuickServer("a")], workers=(1, 2))
     assert list(run.variants)[2:] == ["a, 1 worker", "a, 2 workers"]
     assert run.variants["a, 2 workers"]["workers"] == 2
-    summary = Summary(run)
-    start = {
-        name: summary.value("a, 2 workers", Cell(), name)
-        for name in ("ready_s", "first_ms", "steady_ms", "first_ratio", "worker_s")
-    }
-    # Held for 10 ms each; a server that cannot be scaled has no further worker.
-    assert min(start["first_ms"], start["steady_ms"]) > 10
-    assert start["worker_s"] is None and start["first_ratio"] > 0
-    (workload,) = run.workloads
-    cell = Cell(workload, 2)
-    assert summary.value("a, 1 worker", cell, "processes.frontend") == 1
-    assert summary.value("a, 1 worker", cell, "team_pss_mb") == 0
-
-
-def test_starts_alone_need_no_load_and_no_limit(compare):
-    run = compare([QuickServer("a")], probes=("start",), load=Load(seconds=0, warm_up_s=0))
-    assert list_windows(run) == [] and list(run.variants) == ["a"]
-    assert Summary(run).spread("a", Cell(), "ready_s").rounds == 2
+    for name in ("a, 1 worker", "a, 2 workers"):
+        assert Summary(run).spread(name, Cell(), "ready_s").rounds == 2
 
 
 def test_the_thin_clients_bodies_are_made_before_the_run(tmp_path):
@@ -221,7 +206,7 @@ def test_the_tables_have_ratios_shares_and_failures():
         ["offpath", "121", "100-150", "11.0", "60", "81", "0.0012", "7 x 503"],
     ]
     (ready,) = tables_of(run, "Starts")
-    assert ready.rows == [["offpath", "6.00", "5.00-7.00", "30.0"]]
+    assert ready.rows == [["offpath", "6.00", "5.00-7.00"]]
     (allowed,) = tables_of(run, "What the cores allow")
     assert allowed.rows == [["photos", "eager", "200", "600", "150"]]
 
@@ -244,31 +229,16 @@ def test_a_folder_of_images_is_a_heading_by_its_own_name():
     assert document.headline[0].title.startswith("cats: ")
 
 
-def test_a_team_has_its_memory_against_as_many_alone():
-    run = make_compare()
-    for count, pss in ((1, 100e6), (4, 200e6)):
-        name = f"offpath, {count} workers"
-        run.variants[name] = {"server": "offpath", "workers": count}
-        figures = {"processes__workers": count, "team_pss_bytes__files": pss}
-        run.add(0, name, PHOTOS, make_window(500, **figures))
-    _, memory, kinds = tables_of(run, "photos: CPU and memory")
-    shares = {row[0]: row[memory.columns.index("N x one")] for row in memory.rows}
-    assert shares["offpath, 4 workers"] == "50 %"
-    assert set(shares.values()) == {"", "50 %"}
-    assert kinds.rows[-1] == ["offpath, 4 workers", "200"]
-
-
-# By default limits (test_limits.py) and probes (above) are each shown by themselves.
+# By default, limits are shown by themselves (test_limits.py).
 @pytest.mark.slow
 @pytest.mark.server
-def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
+def test_our_server_has_its_own_limit(tmp_path):
     folder, saved = make_workload(tmp_path), tmp_path / "run.json"
     choices = make_choices(
         [folder],
         servers=("offpath",),
         load=Load(seconds=None, requests=16, warm_up_s=0),
         rounds=1,
-        probes=("start",),
     )
     run = run_compare(choices, Listener(), lambda run: run.save(saved))
     assert run.failures == [] and load_run(saved) == run
@@ -278,5 +248,5 @@ def test_our_server_has_its_own_limit_and_can_be_probed(tmp_path):
     assert summary.value("offpath", cell, "replies_200") >= 16
     assert 0 < summary.value("offpath", cell, "limit_percent")
     assert 0 < summary.value("offpath", cell, "answer_difference") < 0.03
-    # Added by the probe, and removed again.
-    assert summary.value("offpath", Cell(), "worker_s") > 0
+    assert summary.value("offpath", cell, "pss_mb") > 100
+    assert summary.value("offpath", Cell(), "ready_s") > 1
