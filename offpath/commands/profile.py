@@ -182,12 +182,6 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     help="Name of the model on that server.  [default: the only model]",
 )
 @images_option
-@click.option(
-    "--cprofile",
-    is_flag=True,
-    help="Then load the server again with cProfile in its workers. Writes HANDLER-worker-PID.prof.",
-)
-@output_option
 @output_options
 @click.pass_context
 def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
@@ -197,7 +191,6 @@ def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
     clients' mean latency. Use `--clients 1` to see what a single request costs.
     """  # fmt: skip
     check_server_options(ctx, chosen)
-    output, with_cprofile = chosen.pop("output"), chosen.pop("cprofile")
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.server_account import document_of
@@ -206,9 +199,7 @@ def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
         run_server_profile,
     )
 
-    choices = ServerChoices(
-        command=command_line(), profile_dir=output if with_cprofile else None, **chosen
-    )
+    choices = ServerChoices(command=command_line(), **chosen)
     with keeping(outputs, "the window"), LiveProgress() as progress:
         run = run_server_profile(choices, progress, outputs.save)
     present(run, document_of(run), outputs)
@@ -225,7 +216,7 @@ def check_server_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
             "--mar brings its own handler and model: leave out --handler and --model"
         )
     attached = ("metrics_url", "management_url", "served_as")
-    own = ("mar", "handler", "model", "cprofile", "output")
+    own = ("mar", "handler", "model")
     if chosen["url"] is None:
         clashing = [name for name in attached if is_given(name)]
         reason = "needs --url"

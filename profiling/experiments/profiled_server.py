@@ -1,16 +1,9 @@
-"""The TorchServe that is profiled: one of our own or one that runs already, and its workers' calls.
-
-Workers are profiled by a copy of the archive: `baselines/profiled_entry.py` stands in front of its
-handler there, and the handler itself is unchanged.
-"""
+"""The TorchServe that is profiled: one of our own, or one that runs already."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,13 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 import yaml
 
-import offpath
-from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.sampling import Groups
-from offpath.profiling.profilers.call_profiler import merge_profiles, read_stats
-from offpath.profiling.profilers.cprofile import make_samples, shorten_stats
-from offpath.profiling.profilers.samples import FunctionSample, make_shortener
 from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import CONF_DIR, ServerSettings
@@ -36,23 +24,6 @@ SUMMED_METRICS = {
     "ts_metrics": ("QueueTime",),
     "model_metrics": ("HandlerTime", "PredictionTime"),
 }
-ROOT = Path(offpath.__file__).parent
-ENTRY = ROOT / "profiling" / "baselines" / "profiled_entry.py"
-# Modules that the entry imports. They keep their names in the archive, so imports are the same.
-STAGED = (
-    "__init__.py",
-    "profiling/__init__.py",
-    "profiling/profilers/__init__.py",
-    "profiling/profilers/call_profiler.py",
-    "profiling/profilers/worker_threads.py",
-)
-# The entry's name inside the archive, which no user's handler has.
-ENTRY_NAME = "offpath_profiled_entry.py"
-# The same values as in profiled_entry.py, which imports no module of ours but STAGED.
-ENTRY_SETTINGS = "profiled_handler.json"
-FOLDER_VARIABLE = "OFFPATH_PROFILE_DIR"
-WRITE_TIMEOUT_S = 20.0
-POLL_S = 0.1
 
 
 class ServedModel:
@@ -236,82 +207,3 @@ def only_torchserve() -> Iterator[None]:
         raise ExpectedError(
             f"the management address is not that of a TorchServe: {error!r}"
         ) from error
-
-
-def wrap_archive(archive: Path, target: Path) -> Path:
-    """Writes a copy of `archive` with the profiling entry in front of its handler.
-
-    Raises:
-        ExpectedError: the file is no archive, or has no handler.
-    """
-    mar = read_mar(archive)
-    if not mar.handler:
-        raise ExpectedError(f"{archive} names no handler in its manifest")
-    model = {**mar.manifest["model"], "handler": ENTRY_NAME}
-    staged = {f"offpath/{name}": ROOT / name for name in STAGED}
-    changed = {
-        MANIFEST: json.dumps({**mar.manifest, "model": model}).encode(),
-        ENTRY_NAME: ENTRY.read_bytes(),
-        ENTRY_SETTINGS: json.dumps({"handler": mar.handler}).encode(),
-        **{n: p.read_bytes() for n, p in staged.items() if n not in mar.names},
-    }
-    copy_mar(mar, target, changed)
-    return target
-
-
-@dataclass(frozen=True)
-class WorkerProfiles:
-    """The profiles that the workers wrote.
-
-    Attributes:
-        files: `<pid>.prof`, one for each worker that had batches.
-        model_dir: the folder of the unzipped archive, which is the start of code objects' paths.
-        doubts: sentences about missing profiles.
-    """
-
-    files: list[Path]
-    model_dir: str
-    doubts: list[str]
-
-    def read_functions(self) -> list[FunctionSample]:
-        """Returns the functions of all workers together."""
-        stats = read_stats(merge_profiles([str(path) for path in self.files]))
-        return make_samples(shorten_stats(stats, make_shortener(self.model_dir)))
-
-
-@dataclass(frozen=True)
-class WorkerProfiler:
-    """The control files of a server with a wrapped archive."""
-
-    folder: Path
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """Environment variables for the server."""
-        return {FOLDER_VARIABLE: str(self.folder)}
-
-    def start(self) -> None:
-        """Makes each worker record from its next batch on, within a tenth of a second."""
-        (self.folder / "start").touch()
-
-    def stop(self, workers: int) -> WorkerProfiles:
-        """Ends the recording and waits until the workers have written their profiles."""
-        (self.folder / "stop").touch()
-        deadline = time.monotonic() + WRITE_TIMEOUT_S
-        while len(self._done()) < workers and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        done, files = self._done(), sorted(self.folder.glob("*.prof"))
-        doubts = []
-        if len(done) < workers:
-            doubts.append(
-                f"{workers - len(done)} of {workers} workers wrote no profile in"
-                f" {WRITE_TIMEOUT_S:.0f} s: they died, or one batch took that long"
-            )
-        elif len(files) < workers:
-            doubts.append(
-                f"{workers - len(files)} of {workers} workers had no batch while recording"
-            )
-        return WorkerProfiles(files, done[0].read_text() if done else "", doubts)
-
-    def _done(self) -> list[Path]:
-        return sorted(self.folder.glob("*.done"))

@@ -28,11 +28,9 @@ from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
 from offpath.profiling.profilers.profile_figures import ACCOUNT, TOTAL, Profiled
 from offpath.profiling.profilers.profile_report import (
-    FILES_PART,
     Handlers,
     PartRow,
     draw_bars,
-    function_parts,
     lay_out,
     list_each,
     list_rows,
@@ -337,8 +335,6 @@ SERVER: Report[Handlers] = Report(
         ),
         Part("How long clients wait", (each(list_each, draw_latencies),)),
         Part("What was counted", (each(list_each, COUNTS),)),
-        *function_parts("own ms in all"),
-        FILES_PART,
     ),
     headline=(draw_parts,),
 )

@@ -14,7 +14,7 @@ import pstats
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Union, cast
@@ -182,12 +182,7 @@ class CallProfiler:
 
     def merge(self) -> pstats.Stats:
         """Returns the statistics of all threads together."""
-        return merge_profiles(list(self._profiles.values()))
-
-
-def merge_profiles(profiles: Sequence[ThreadProfile | str]) -> pstats.Stats:
-    """Adds up profiles, or files of saved profiles."""
-    return pstats.Stats(*cast(Any, profiles))
+        return pstats.Stats(*cast(Any, self._profiles.values()))
 
 
 def read_stats(profile: pstats.Stats) -> Stats:

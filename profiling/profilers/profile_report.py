@@ -1,4 +1,4 @@
-"""The declared report of a profile of handlers, and the parts that it shares with servers'."""
+"""The declared report of a profile of handlers, and what it shares with a server's account."""
 
 from __future__ import annotations
 
@@ -258,18 +258,16 @@ STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
 )
 
 
-def bucket_table(unit: str) -> TableSpec[Profiled, PartRow]:
-    """Declares the table of kinds of work, whose own times add up to the total."""
-    return TableSpec(
-        lambda one: one.name,
-        lambda one: list_rows(one, BUCKET)[:-1],
-        (
-            Column("kind", lambda row: row.part),
-            Column(unit, PartRow.format_ms),
-            Column("share", PartRow.format_share),
-            Column("calls", count_calls),
-        ),
-    )
+BUCKET_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
+    lambda one: one.name,
+    lambda one: list_rows(one, BUCKET)[:-1],
+    (
+        Column("kind", lambda row: row.part),
+        Column("own ms per image", PartRow.format_ms),
+        Column("share", PartRow.format_share),
+        Column("calls", count_calls),
+    ),
+)
 
 
 def function_table(
@@ -295,34 +293,13 @@ def list_each(profiled: Sequence[Profiled]) -> Sequence[Profiled]:
     return profiled
 
 
-def function_parts(unit: str) -> list[Part[Handlers]]:
-    """Declares kinds of work and functions.
-
-    Args:
-        unit: what the own times of a kind of work are, `own ms per image` or `own ms in all`.
-    """
-    hot = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
-    busy = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
-    return [
-        Part(
-            "Own time by kind of work, all threads",
-            (draw_bars(unit, BUCKET), each(list_each, bucket_table(unit))),
-        ),
-        Part("Hot functions, by cumulative time", (each(list_each, hot),)),
-        Part("Busy functions, by own time", (each(list_each, busy),)),
-    ]
-
-
-FILES_PART: Part[Handlers] = Part(
-    "Files",
-    (
-        TableSpec(
-            "",
-            list_written,
-            (Column("", lambda row: row[0]), Column("file", lambda row: row[1])),
-            words=2,
-        ),
-    ),
+HOT_TABLE = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
+BUSY_TABLE = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
+FILES_TABLE: TableSpec[Handlers, tuple[str, str]] = TableSpec(
+    "",
+    list_written,
+    (Column("", lambda row: row[0]), Column("file", lambda row: row[1])),
+    words=2,
 )
 draw_stages = draw_bars("Milliseconds per image", STAGE)
 HANDLERS: Report[Handlers] = Report(
@@ -342,9 +319,14 @@ HANDLERS: Report[Handlers] = Report(
             " covers comes last. Stages that ran interleaved are drawn end to end.",
         ),
         Part("How long batches take", (each(list_each, draw_batches),)),
-        *function_parts("own ms per image"),
+        Part(
+            "Own time by kind of work, all threads",
+            (draw_bars("own ms per image", BUCKET), each(list_each, BUCKET_TABLE)),
+        ),
+        Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
+        Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),
         Part("Lines", (each(list_line_groups, make_line_table),)),
-        FILES_PART,
+        Part("Files", (FILES_TABLE,)),
     ),
     headline=(draw_stages,),
 )
