@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE
+from offpath.profiling.core.limits import DECODE_RATE
 
 OK = "replies_200"
 # Setting of a run: milliseconds that a reply may take. It is no part of what was measured: any run
@@ -66,9 +66,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("images_per_s", "1/s", "images/s", pl.col("images") / pl.col("elapsed_s")),
     Metric("replies", "", "replies", replies()),
     Metric("failed", "", "failed", replies() - pl.col(OK)),
-    # Shares of what the cores allow, see `limits.py`.
+    # Share of what the cores allow, see `limits.py`.
     Metric("decode_percent", "%", "% decode", 100 * pl.col("rate") / pl.col(DECODE_RATE)),
-    Metric("limit_percent", "%", "% limit", 100 * pl.col("rate") / pl.col(LIMIT_RATE)),
     Metric("cpu_ms.frontend", "ms", "front end", per_reply_ms("(frontend|nginx)")),
     Metric("cpu_ms.nginx", "ms", "door", per_reply_ms("nginx")),
     Metric("cpu_ms.workers", "ms", "workers", per_reply_ms("workers")),

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from offpath.profiling.core.limits import DECODE_RATE, LIMIT_RATE, Limits, add_limits
+from offpath.profiling.core.limits import DECODE_RATE, Limits, add_decode_limit
 from offpath.profiling.core.metrics import BOUND, METRICS, OK, REPLIES, count_in_time
 from offpath.profiling.core.run import Cell, Run
 
@@ -77,7 +77,7 @@ def derive(
     if single.is_empty():
         return pl.DataFrame(schema={"round": pl.Int64, **KEY_SCHEMA})
     wide = single.pivot(on="metric", index=["round", *KEYS], values="value")
-    wide = add_limits(wide, variants)
+    wide = add_decode_limit(wide, variants)
     for metric in METRICS:
         # A run without the raw metrics has no such figure.
         with contextlib.suppress(pl.exceptions.PolarsError):
@@ -170,7 +170,7 @@ class Summary:
             on=metrics, index=KEYS, variable_name="metric", value_name="value"
         ).filter(pl.col("value").is_not_null())
         units = {row.metric: row.unit for row in self.run.rows}
-        units |= dict.fromkeys((DECODE_RATE, LIMIT_RATE), "1/s")
+        units[DECODE_RATE] = "1/s"
         units |= {metric.name: metric.unit for metric in METRICS}
         return aggregate(long, units)
 

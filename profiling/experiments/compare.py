@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.core.limits import DECODE, FORWARD, name_forward
+from offpath.profiling.core.limits import DECODE, FORWARD
 from offpath.profiling.core.run import Cell, Figures, Run
 from offpath.profiling.core.runner import START
 from offpath.profiling.experiments.server_experiment import (
@@ -19,7 +18,6 @@ from offpath.profiling.experiments.server_experiment import (
     open_experiment,
 )
 from offpath.profiling.load.limits import LimitMeter, Rate
-from offpath.profiling.servers.adapter import Adapter
 
 NAME = "compare"
 LIMIT_BATCH_SIZE = 8
@@ -55,7 +53,7 @@ def run_compare(choices: CompareChoices, observer: Observer, save: Callable[[Run
     meter = LimitMeter(choices.model, count_cores(), LIMIT_BATCH_SIZE, LIMIT_SECONDS)
     with meter, open_experiment(NAME, choices, observer, save) as experiment:
         teams = {count: experiment.find_adapters(count) for count in choices.workers or (None,)}
-        add_limits(experiment, meter, [adapter for team in teams.values() for adapter in team])
+        add_limits(experiment, meter)
         for count, team in teams.items():
             for adapter in team:
                 experiment.add_server(
@@ -72,10 +70,8 @@ def name_team(server: str, count: int | None, counts: tuple[int, ...]) -> str:
     return server if len(counts) < 2 else f"{server}, {words}"
 
 
-def add_limits(
-    experiment: ServerExperiment, meter: LimitMeter, adapters: Sequence[Adapter]
-) -> None:
-    """Adds the limits: decoding each workload, the forward in eager fp32 and with each engine."""
+def add_limits(experiment: ServerExperiment, meter: LimitMeter) -> None:
+    """Adds the limits: decoding each workload, and the forward."""
 
     def measure(take: Callable[[Cell], Rate]) -> Measure:
         return lambda cell, _: describe_rate(take(cell), meter)
@@ -83,25 +79,9 @@ def add_limits(
     def take_decode(cell: Cell) -> Rate:
         return meter.measure_decode(experiment.workloads[cell.workload].paths)
 
-    def take_own(adapter: Adapter) -> Callable[[Cell], Rate]:
-        def take(_: Cell) -> Rate:
-            own = adapter.own_forward
-            if own is None:
-                raise ExpectedError(
-                    f"server {adapter.name!r} was not built, so its forward cannot be measured"
-                )
-            return meter.measure_forward(own)
-
-        return take
-
     workloads = tuple(Cell(workload) for workload in experiment.workloads)
     experiment.add_limit(DECODE, workloads, measure(take_decode))
-    forward = measure(lambda _: meter.measure_forward())
-    experiment.add_limit(FORWARD, (START,), forward)
-    owners = {one.engine: one for one in adapters if one.engine is not None}
-    for engine, adapter in owners.items():
-        name = name_forward(engine)
-        experiment.add_limit(name, (START,), measure(take_own(adapter)))
+    experiment.add_limit(FORWARD, (START,), measure(lambda _: meter.measure_forward()))
 
 
 def describe_rate(rate: Rate, meter: LimitMeter) -> Figures:

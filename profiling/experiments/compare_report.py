@@ -42,10 +42,9 @@ def name_baseline(view: View) -> str:
 
 
 class AllowedRates(NamedTuple):
-    """The limits of the cores on one workload with one engine, in images per second."""
+    """The limits of the cores on one workload, in images per second."""
 
     workload: str
-    engine: str
     rates: tuple[float | None, ...]
 
 
@@ -53,13 +52,9 @@ def list_limits(view: View) -> Iterator[AllowedRates]:
     """Lists the limits of decoding alone, of the forward alone, and of both together."""
     limits = view.summary.limits
     for workload in view.run.workloads:
-        for engine in limits.engines():
-            rates = (
-                limits.decode(workload),
-                limits.forward(engine),
-                limits.both(workload, engine),
-            )
-            yield AllowedRates(workload, engine or "eager", rates)
+        rates = limits.decode(workload), limits.forward(), limits.both(workload)
+        if any(rates):
+            yield AllowedRates(workload, rates)
 
 
 def allowed(title: str, place: int) -> Column[AllowedRates]:
@@ -84,7 +79,6 @@ SPEED_TABLE = figure_table(
         *(RATE, range_column("rate"), ratio_column("rate")),
         figure_column("goodput"),
         figure_column("decode_percent", decimals=0),
-        figure_column("limit_percent", decimals=0),
         figure_column("answer_difference", "diff", decimals=4),
         FAILED,
     ),
@@ -117,10 +111,9 @@ LIMITS_TABLE: TableSpec[View, AllowedRates] = TableSpec(
     list_limits,
     (
         Column("", lambda row: row.workload),
-        Column("engine", lambda row: row.engine),
         *(allowed("decode", 0), allowed("forward", 1), allowed("both", 2)),
     ),
-    words=2,
+    words=1,
 )
 REPORT: Report[View] = Report(
     "Servers side by side",
@@ -154,7 +147,7 @@ WHOLE_RUN: tuple[Part[View], ...] = (
     Part(
         "What the cores allow",
         (LIMITS_TABLE,),
-        "Decode and forward: each alone. Both: the limit of a server that does both.",
+        "Decode and forward (eager fp32): each alone. Both: a server that does both.",
     ),
 )
 

@@ -1,8 +1,7 @@
 """Physical limits of the cores, measured in the same run: no server on them can exceed these.
 
 decode: decode + resize alone, with our own code, in one process per core with one thread each.
-forward: the model alone on batches, in the same way. It is measured in eager fp32 and with the
-engine of each of our archives under test, whose share of the limit would otherwise be flattering.
+forward: the model alone on batches in eager fp32, in the same way.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.process.parent import follow_parent
@@ -40,21 +38,6 @@ class Rate:
     def per_s(self) -> float:
         """Images per second."""
         return self.images / self.elapsed_s
-
-
-@dataclass(frozen=True)
-class OwnForward:
-    """The forward of one of our archives.
-
-    Attributes:
-        label: engine and precision that the archive asks for.
-        handler: its `handler:` settings.
-        folder: folder of its engine's artefacts; None without any.
-    """
-
-    label: str
-    handler: Mapping[str, Any]
-    folder: Path | None
 
 
 class LimitMeter:
@@ -82,15 +65,11 @@ class LimitMeter:
         """Measures how many images the cores can decode and resize."""
         return self._measure(decode_for, self._model, list(paths))
 
-    def measure_forward(self, own: OwnForward | None = None) -> Rate:
-        """Measures how many images the cores, or their GPU, can normalise and classify.
-
-        Args:
-            own: forward of an archive; None for eager fp32.
-        """
+    def measure_forward(self) -> Rate:
+        """Measures how many images the cores, or their GPU, can normalise and classify."""
         import torch
 
-        rate = self._measure(forward_for, self._model, self._batch_size, own)
+        rate = self._measure(forward_for, self._model, self._batch_size)
         if torch.cuda.is_available():
             # Each process would keep a CUDA context of a gigabyte beside the servers'.
             self._pool.shutdown()
@@ -160,29 +139,22 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
     return run_for(seconds, step)
 
 
-def forward_for(seconds: float, model: str, batch_size: int, own: OwnForward | None) -> Rate:
+def forward_for(seconds: float, model: str, batch_size: int) -> Rate:
     """Normalises and classifies a batch again and again, as the handler does."""
     import torch
 
     from offpath.handler.config import HandlerConfig
-    from offpath.handler.errors import ConfigError
     from offpath.handler.model.batch_runner import BatchRunner
-    from offpath.handler.model.engines.choose import choose_engine
+    from offpath.handler.model.engines.eager import EagerEngine
     from offpath.handler.stages import StageTimer
     from offpath.profiling.load.model_under_test import load_model
 
     loaded = load_model(model)
-    asked = {"engine": "eager", "precision": "fp32"} if own is None else own.handler
-    config = HandlerConfig.from_mapping({**loaded.source.handler, **asked}, environ={})
+    config = HandlerConfig.from_mapping(loaded.source.handler, environ={})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    folder = None if own is None else own.folder
-    module = loaded.source.module.eval().to(device)
-    try:
-        choice = choose_engine(module, config, device, folder, threads=1)
-        runner = BatchRunner(choice.engine, config, device, batch_size)
-        runner.warm_up()
-    except ConfigError as error:  # an engine that is not installed here, for instance
-        raise ExpectedError(str(error)) from error
+    engine = EagerEngine(loaded.source.module.eval().to(device), config, device, "fp32")
+    runner = BatchRunner(engine, config, device, batch_size)
+    runner.warm_up()
 
     def step() -> int:
         runner.run(batch_size, StageTimer())

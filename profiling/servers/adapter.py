@@ -32,7 +32,6 @@ from offpath.profiling.servers.service_settings import ServiceSettings
 from offpath.serving.process.ports import resolve_ports
 
 if TYPE_CHECKING:
-    from offpath.profiling.load.limits import OwnForward
     from offpath.profiling.load.model_under_test import ModelUnderTest
     from offpath.profiling.load.running_server import RunningServer
     from offpath.profiling.load.sampling import Groups
@@ -60,16 +59,6 @@ class Adapter(ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The server's set-up, for the result: versions, batch size, delay, workers, threads."""
-
-    @property
-    def engine(self) -> str | None:
-        """Engine and precision of an archive of ours; None for any other server."""
-        return None
-
-    @property
-    def own_forward(self) -> OwnForward | None:
-        """The forward of an archive of ours, once prepared; None for any other server."""
-        return None
 
     def why_not(self) -> str | None:
         """Returns why the server cannot run on this machine, with the cure; None when it can.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import read_mar
 from offpath.handler.errors import ExpectedError
-from offpath.handler.model.engines.engine import FOLDER as ENGINE_FOLDER
 from offpath.profiling.load.call import NPY, Call
-from offpath.profiling.load.limits import OwnForward
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.running_server import BESIDE
 from offpath.profiling.load.sampling import Groups
@@ -132,25 +128,7 @@ class TorchServeAdapter(Adapter):
             "overrides": dict(self.overrides),
             "env": dict(self.env),
             **self.beside_settings,
-            **({"engine": self.engine} if self.engine else {}),
         }
-
-    @property
-    def engine(self) -> str | None:
-        if "handler" not in self.archive_settings:
-            return None
-        asked = self.archive_settings["handler"]
-        names = asked.get("engine", "auto"), asked.get("precision", "auto")
-        return " ".join(dict.fromkeys(names))
-
-    @property
-    def own_forward(self) -> OwnForward | None:
-        if self.engine is None or self._store is None:
-            return None
-        folder = self._store / ENGINE_FOLDER
-        # Not what was asked for: the build chooses the precision of an engine's file.
-        handler = (read_mar(self._store / ARCHIVE).model_config or {})["handler"]
-        return OwnForward(self.engine, handler, folder if folder.is_dir() else None)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -169,13 +147,7 @@ class TorchServeAdapter(Adapter):
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        archive = self.build(folder, self.config)
-        with zipfile.ZipFile(archive) as content:
-            # For the limit: the worker has its own copy.
-            content.extractall(
-                folder,
-                [n for n in content.namelist() if n.startswith(f"{ENGINE_FOLDER}/")],
-            )
+        self.build(folder, self.config)
         self._store = folder
 
     def running(self) -> AbstractContextManager[RunningTorchServe]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.load.limits import LimitMeter, OwnForward
+from offpath.profiling.load.limits import LimitMeter
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
@@ -34,13 +34,12 @@ def test_the_rate_is_near_that_of_decoding_alone(
     model, cores = load_model("near-free"), count_cores()
     config = archives.offpath_config(model, cores)
     mar = archives.build_offpath(model, config, tmp_path)
-    own = OwnForward("own", config["handler"], None)
     paths = load_workload(workload).paths
     shares, of_both = [], []
     for number in range(ROUNDS):
         with LimitMeter("near-free", cores, config["batchSize"], WINDOW_S) as meter:
             decode = meter.measure_decode(paths).per_s
-            forward = meter.measure_forward(own).per_s
+            forward = meter.measure_forward().per_s
         names = (paths * (int(decode * WINDOW_S) // len(paths) + 1))[: int(decode * 10)]
         folder = tmp_path / f"in-{number}"
         folder.mkdir()

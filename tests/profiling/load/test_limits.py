@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.load.limits import LimitMeter, OwnForward
+from offpath.profiling.load.limits import LimitMeter
 from offpath.profiling.load.workload import WorkloadSpec, encode_all
 
 TINY = WorkloadSpec("tiny", (120, 80), 6_000, count=3)
@@ -22,9 +22,6 @@ def test_limits_use_all_processes_at_once_and_count_their_cpu(tmp_path, monkeypa
     with LimitMeter("near-free", cores=2, batch_size=8, seconds=0.5) as meter:
         with pytest.raises(ExpectedError, match=r"broken\.jpg"):
             meter.measure_decode([broken])
-        missing = OwnForward("compiled", {"engine": "compiled"}, None)
-        with pytest.raises(ExpectedError, match="handler.engine is 'compiled'"):
-            meter.measure_forward(missing)
         decode = meter.measure_decode(paths)
         assert len(multiprocessing.active_children()) == 2
         with monkeypatch.context() as patched:

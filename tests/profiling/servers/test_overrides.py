@@ -132,12 +132,3 @@ def test_a_started_variant_runs_with_its_settings(make, tmp_path):
         assert len(groups["workers"]) == 1
         java = open(f"/proc/{groups['frontend'][0]}/cmdline").read()
     assert "-Doffpath.variant=yes" in java
-
-
-def test_limit_of_an_engine_has_the_precision_of_its_file(make, tmp_path):
-    pytest.importorskip("onnx")
-    server = make("a=offpath:handler.engine=onnxruntime")
-    server.prepare(tmp_path / "a")
-    # The processor may prefer bf16 and a GPU fp16, in which this engine's file does not exist.
-    assert server.own_forward.handler["precision"] == "fp32"
-    assert list(server.own_forward.folder.glob("model.fp32.onnx"))
