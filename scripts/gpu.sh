@@ -70,7 +70,7 @@ compare() {
   shift 2
   ! command -v wrk >/dev/null || generator=wrk
   take "$step" 9 "$file" ${mps:+with_mps} taskset -c "$cores" offpath bench compare --model resnet50 \
-    --batch-size 16 --generator "$generator" --tries 1 --warm-up 5 --seconds 4 --rounds 2 --clients 64 \
+    --batch-size 16 --generator "$generator" --warm-up 5 --seconds 4 --rounds 2 --clients 64 \
     "$@" "${small[@]}" --json FILE
 }
 

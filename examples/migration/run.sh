@@ -18,4 +18,4 @@ say "the same model, weights and labels with offpath's handler"
 offpath archive --from "$work/old/parts.mar" --output "$work/new"
 say "both servers, the same photographs, in turns; then their answers, rates and latencies"
 offpath bench compare --model "$work/new/parts.mar" --servers torchserve-stock,offpath \
-  --workload photos-55k --clients 16 --rounds 1 --seconds 5 --warm-up 10 --tries 1
+  --workload photos-55k --clients 16 --rounds 1 --seconds 5 --warm-up 10

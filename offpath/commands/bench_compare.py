@@ -44,19 +44,16 @@ MIN_REPLIES = 160
     min_replies=MIN_REPLIES,
     is_full=True,
 )
-@options.tries_option
 @click.option(
     "--side-by-side",
     is_flag=True,
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
-@options.append_option
 @options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
 def command(
-    append: bool,
     baseline: str | None,
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
@@ -74,7 +71,7 @@ def command(
 
     choices = make_choices(**asked)
     reading = options.Reading(baseline, bound_ms, conditions)
-    options.measure_and_show("compare", run_compare, choices, outputs, append, reading)
+    options.measure_and_show(run_compare, choices, outputs, reading)
 
 
 def make_choices(servers: str, workers: str, **asked: Any) -> CompareChoices:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offpath.commands import run_outputs
-from offpath.commands.run_outputs import Outputs, read_earlier
+from offpath.commands.run_outputs import Outputs
 from offpath.commands.shared_options import Command
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, WrongOption
 
 if TYPE_CHECKING:
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
+    from offpath.profiling.experiments.server_experiment import Choices
 
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
@@ -35,14 +36,6 @@ def read_model(_: click.Context, __: click.Parameter, value: str) -> str:
     raise click.BadParameter(f"{value!r}: {what}; there are: {', '.join(MODELS)}, or a .mar file")
 
 
-tries_option = click.option(
-    "--tries",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Measurements of a window at most. It is measured again where something else was busy on"
-    " the cores.",
-)
 model_option = click.option(
     "--model",
     callback=read_model,
@@ -61,11 +54,6 @@ variants_option = click.option(
     " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
     " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
     " front.SETTING (tls, hosts, queue, buffer_bytes).",
-)
-append_option = click.option(
-    "--append",
-    is_flag=True,
-    help="Add rounds to an existing --json file. Runs that are not alike are refused.",
 )
 servers_option = click.option(
     "--servers",
@@ -185,55 +173,37 @@ class Reading:
             raise ExpectedError(f"--fail-if {'; '.join(met)}")
 
 
-class Keeper:
-    """Saves a run as it goes on, after the rounds of an earlier run that it continues.
-
-    Raises:
-        ExpectedError: see `run_outputs.read_earlier`; in `save` and `join`, the runs are not alike.
-    """
-
-    def __init__(self, outputs: Outputs, append: bool, experiment: str, estimated_s: float) -> None:
-        self._outputs, self._estimated_s = outputs, estimated_s
-        self._earlier = read_earlier(outputs, append, experiment)
-
-    def join(self, run: Run) -> Run:
-        """Returns the run with the earlier rounds before it."""
-        from offpath.profiling.core.run import merge_runs
-
-        return run if self._earlier is None else merge_runs(self._earlier, run)
-
-    def save(self, run: Run) -> None:
-        """Saves the run so far; a run without figures is not kept.
-
-        The first call comes when all options are accepted: only then are minutes announced.
-        """
-        joined = self.join(run)
-        if self._estimated_s:
-            run_outputs.say_estimate(self._estimated_s)
-            self._estimated_s = 0
-        if joined.rows:
-            self._outputs.save(joined)
-
-
 def measure_and_show(
-    experiment: str,
     measure: Callable[[Any, LiveProgress, Callable[[Run], None]], Run],
-    choices: Any,
+    choices: Choices,
     outputs: Outputs,
-    append: bool,
     reading: Reading = Reading(),
 ) -> None:
     """Runs a command from its choices to its report.
 
     Raises:
-        ExpectedError: what `measure` and `Reading.show` raise; a variant was left out.
+        ExpectedError: what `measure` and `Reading.show` raise; the file of --json exists; a variant
+            was left out.
     """
     # Imported here: `offpath bench --help` needs no polars.
     from offpath.commands.progress import LiveProgress
 
-    keeper = Keeper(outputs, append, experiment, choices.estimated_s)
+    path = outputs.json_path
+    if path is not None and path.exists():
+        raise WrongOption(f"--json {str(path)!r} exists: name another file")
+    is_announced = False
+
+    def save(run: Run) -> None:
+        nonlocal is_announced
+        if not is_announced:
+            # The first call comes when all options are accepted.
+            run_outputs.say_estimate(choices.estimated_s)
+            is_announced = True
+        if run.rows:
+            outputs.save(run)
+
     with run_outputs.keeping(outputs, "windows"), LiveProgress() as progress:
-        run = keeper.join(measure(choices, progress, keeper.save))
+        run = measure(choices, progress, save)
     reading.show(run, outputs)
     fail_if_left_out(run)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,22 @@ if TYPE_CHECKING:
 @options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print Markdown tables for a README or an issue.",
+)
 def command(
     path: Path,
     baseline: str | None,
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
+    markdown: bool,
 ) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
     run = load_run(path)
     outputs.save(run)
-    options.Reading(baseline, bound_ms, conditions).show(run, outputs)
+    options.Reading(baseline, bound_ms, conditions).show(run, replace(outputs, markdown=markdown))

@@ -12,13 +12,6 @@ from offpath.commands.load_options import load_options
 
 
 @click.command("sweep")
-@click.option(
-    "--scenario",
-    type=click.Choice(["restart", "keep"]),
-    default="keep",
-    show_default=True,
-    help="restart: start each server again before each step. keep: start it once.",
-)
 @options.workloads_option("photos-55k")
 @options.model_option
 @options.servers_option
@@ -32,18 +25,18 @@ from offpath.commands.load_options import load_options
     warm_up_s=10,
     warm_up_help="Seconds of load after each start of a server; 2 before a further step.",
 )
-@options.append_option
 @run_outputs.output_options
-def command(append: bool, servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
+def command(servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
     """Measure rate, p50/p95 latency and failures of each server against the number of clients.
 
     Finished steps are kept in --json, also after Ctrl-C.
     """
-    from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
+    from offpath.profiling.experiments.server_experiment import Choices
+    from offpath.profiling.experiments.sweep import run_sweep
 
-    choices = SweepChoices(
+    choices = Choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
         **asked,
     )
-    options.measure_and_show("sweep", run_sweep, choices, outputs, append)
+    options.measure_and_show(run_sweep, choices, outputs)

@@ -76,13 +76,6 @@ def load_options(
             show_default=True,
             help="Program that sends the load. wrk needs less CPU and must be installed.",
         ),
-        click.option(
-            "--seed",
-            type=int,
-            default=0,
-            show_default=True,
-            help="Decides the generated photographs and their order.",
-        ),
     ]
     if is_full:
         options[2:2] = [
@@ -105,7 +98,6 @@ def load_options(
             clients: int | str,
             warm_up_s: float,
             generator: str,
-            seed: int,
             seconds: float | None = None,
             requests: int | None = None,
             rate: float | None = None,
@@ -123,7 +115,6 @@ def load_options(
                 requests=requests,
                 rate=rate,
                 min_replies=min_replies if is_default or not is_full else 0,
-                seed=seed,
                 generator=generator,
             )
             if isinstance(clients, str):

@@ -27,10 +27,13 @@ PICTURES = (".svg", ".png")
 
 @dataclass(frozen=True)
 class Outputs:
-    """Files that a run is written to beside the terminal; None for no file."""
+    """Files that a run is written to beside the terminal; None for no file.
+
+    Attributes:
+        markdown: print Markdown tables instead of the terminal's.
+    """
 
     json_path: Path | None = None
-    csv_path: Path | None = None
     html_path: Path | None = None
     plot_path: Path | None = None
     markdown: bool = False
@@ -42,14 +45,12 @@ class Outputs:
 
 
 def output_options(command: Command) -> Command:
-    """Adds `--json --csv --html --plot --markdown`; the command gets them as `outputs`."""
+    """Adds `--json --html --plot`; the command gets them as `outputs`."""
 
     def collect(
         json_path: Path | None,
-        csv_path: Path | None,
         html_path: Path | None,
         plot_path: Path | None,
-        markdown: bool,
         **others: Any,
     ) -> Any:
         # Refused before minutes of measuring.
@@ -57,11 +58,9 @@ def output_options(command: Command) -> Command:
             raise WrongOption(f"plot {str(plot_path)!r}: expected a name ending in .svg or .png")
         # The folder of the raw values is created.
         check_output(json_path, with_folder=True)
-        check_output(csv_path)
         check_output(html_path, "jinja2")
         check_output(plot_path, "matplotlib")
-        outputs = Outputs(json_path, csv_path, html_path, plot_path, markdown)
-        return command(outputs=outputs, **others)
+        return command(outputs=Outputs(json_path, html_path, plot_path), **others)
 
     collect.__doc__ = command.__doc__
     params = getattr(command, "__click_params__", [])
@@ -107,23 +106,12 @@ def can_be_made(file: Path, with_folder: bool) -> bool:
 
 OPTIONS = (
     click.option("--json", "json_path", type=FILE, help="Save the raw values as they come."),
-    click.option(
-        "--csv",
-        "csv_path",
-        type=FILE,
-        help="Write each figure over the rounds, with its unit.",
-    ),
     click.option("--html", "html_path", type=FILE, help="Write one self-contained page."),
     click.option(
         "--plot",
         "plot_path",
         type=FILE,
         help="Draw the main charts into FILE.svg or FILE.png.",
-    ),
-    click.option(
-        "--markdown",
-        is_flag=True,
-        help="Print Markdown tables for a README or an issue.",
     ),
 )
 
@@ -140,10 +128,6 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
         click.echo(format_markdown(document), nl=False)
     else:
         print_document(document, Console())
-    if outputs.csv_path is not None:
-        from offpath.profiling.core.statistics import Summary
-
-        Summary(run).frame.write_csv(outputs.csv_path)
     if outputs.html_path is not None:
         from offpath.profiling.report.page import write_page
 
@@ -154,7 +138,6 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
         draw_charts(document.headline, outputs.plot_path)
     written = {
         "raw values": outputs.json_path,
-        "figures": outputs.csv_path,
         "page": outputs.html_path,
         "plot": outputs.plot_path,
     }
@@ -166,24 +149,6 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
 def command_line() -> str:
     """Returns the command line as typed, with `offpath` for the program's path."""
     return shlex.join(["offpath", *sys.argv[1:]])
-
-
-def read_earlier(outputs: Outputs, append: bool, experiment: str) -> Run | None:
-    """Returns the run to continue, None for a new one; a file is never overwritten silently.
-
-    Raises:
-        ExpectedError: the file exists and --append was not given, or it holds another kind of run.
-    """
-    from offpath.profiling.core.run import load_run
-
-    path = outputs.json_path
-    if path is None or not path.exists():
-        return None
-    if not append:
-        raise WrongOption(
-            f"result {str(path)!r} exists: add rounds to it with --append, or name another file"
-        )
-    return load_run(path, experiment)
 
 
 @contextlib.contextmanager

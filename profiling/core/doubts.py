@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from offpath.profiling.core.metrics import OK
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.core.runner import NOISY_CORES, OTHER_CORES, format_cell
+from offpath.profiling.core.runner import format_cell
 from offpath.profiling.core.statistics import Summary
 
+# With more cores than this busy with something else, figures are noisy.
+NOISY_CORES = 0.1
+OTHER_CORES = "other_cores"
 NOISY_SPREAD = 0.15
 # With fewer good replies in a window, its percentiles are a handful of batches.
 FEW_REPLIES = 100

@@ -39,7 +39,7 @@ class Variant:
 
     Attributes:
         name: name on the command line and in reports.
-        facts: how it is set up; kept in the run, and must be alike for runs to be merged.
+        facts: how it is set up; kept in the run.
         cells: cells in which it is measured; None for all cells of the experiment.
         stays_open: open it once for all rounds, even where the others start again in each.
     """
@@ -89,7 +89,7 @@ class Experiment(Protocol[Target]):
         """Measures one cell.
 
         The figure `other_cores` tells how many cores were busy with something else. Above
-        NOISY_CORES the cell is measured again.
+        NOISY_CORES the report doubts the cell.
 
         Raises:
             ExpectedError: it answered wrongly or died, and the variant is left out.

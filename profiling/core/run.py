@@ -1,9 +1,7 @@
 """The result of every measurement: a header and tidy rows in one JSON format, no statistics.
 
 A row is one figure of one variant in one cell of the grid in one round. Figures are raw: statistics
-are computed when a run is read (`statistics.py`). Rounds of two runs can be merged when everything
-that could move a figure is alike. Otherwise the merge is refused, and the message names the
-difference.
+are computed when a run is read (`statistics.py`).
 """
 
 from __future__ import annotations
@@ -165,14 +163,11 @@ def format_run(run: Run) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def load_run(path: Path, experiment: str | None = None) -> Run:
+def load_run(path: Path) -> Run:
     """Reads a saved run.
 
-    Args:
-        experiment: the experiment that it must be of; None for any.
-
     Raises:
-        WrongOption: the file is missing, is no run, or is a run of another experiment.
+        WrongOption: the file is missing or is no run.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -181,60 +176,8 @@ def load_run(path: Path, experiment: str | None = None) -> Run:
         if content.pop("columns", None) != COLUMNS:
             raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
         content["rows"] = [dict(zip(COLUMNS, row)) for row in content["rows"]]
-        run = msgspec.convert(content, Run)
+        return msgspec.convert(content, Run)
     except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         raise WrongOption(
             f"cannot read {str(path)!r} as a saved run of offpath: {error}"
         ) from error
-    if experiment is not None and run.experiment != experiment:
-        raise WrongOption(f"{str(path)!r} is a run of `{run.experiment}`, not of `{experiment}`")
-    return run
-
-
-def merge_runs(first: Run, second: Run) -> Run:
-    """Returns the rounds of both, those of the second numbered after the first's.
-
-    Raises:
-        WrongOption: the runs are not alike; the message names what differs.
-    """
-    check_alike(first, second)
-    offset = first.rounds
-    return replace(
-        first,
-        rows=first.rows + [replace(r, round=r.round + offset) for r in second.rows],
-        failures=first.failures + [replace(f, round=f.round + offset) for f in second.failures],
-        not_run={**first.not_run, **second.not_run},
-        warnings=list(dict.fromkeys([*first.warnings, *second.warnings])),
-    )
-
-
-def check_alike(
-    first: Run,
-    second: Run,
-    parts: Sequence[str] = ("experiment", "host", "settings", "workloads", "variants"),
-) -> None:
-    """Raises WrongOption when figures of the two runs do not belong together.
-
-    Args:
-        parts: attributes that must be alike.
-    """
-    for part in parts:
-        differences = find_differences(getattr(first, part), getattr(second, part), part)
-        if differences:
-            raise WrongOption(
-                "these runs are not alike, so their figures cannot be put together: "
-                + "; ".join(differences[:5])
-            )
-
-
-def find_differences(first: Any, second: Any, where: str) -> list[str]:
-    """Lists every differing leaf of two nested mappings as "where: one, other"."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return [
-            difference
-            for key in sorted({*first, *second})
-            for difference in find_differences(first.get(key), second.get(key), f"{where}.{key}")
-        ]
-    # A run that was read from JSON has no tuples.
-    same = json.dumps(first) == json.dumps(second)
-    return [] if same else [f"{where}: {first!r}, {second!r}"]

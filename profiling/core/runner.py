@@ -25,9 +25,6 @@ from offpath.profiling.core.experiment import (
 from offpath.profiling.core.figures import format_clients
 from offpath.profiling.core.run import Cell, Failure, Figures, Run
 
-# With more cores than this busy with something else, figures are noisy.
-NOISY_CORES = 0.1
-OTHER_CORES = "other_cores"
 # The cell of the figures of a start, which belong to no cell of the grid.
 START = Cell()
 
@@ -38,12 +35,10 @@ class Schedule:
 
     Attributes:
         side_by_side: open each variant once and keep all open; they take turns.
-        tries: measurements of a cell at most, until one was not disturbed by other work.
     """
 
     rounds: int = 1
     side_by_side: bool = False
-    tries: int = 1
 
 
 class Runner(Generic[Target]):
@@ -112,30 +107,11 @@ class Runner(Generic[Target]):
             self._run.add(turn.round, name, START, start)
         for cell in self._cells(turn.variant):
             self._observer.on_step(f"{self._label(turn)}: {format_cell(cell)}")
-            figures = self._measure_quietly(target, cell, turn)
+            figures = self._experiment.measure(target, cell, turn)
             self._run.add(turn.round, name, cell, figures)
             self._done += 1
             self._observer.on_progress(self._done, self._total())
             self._save()
-
-    def _measure_quietly(self, target: Target, cell: Cell, turn: Turn) -> Figures:
-        """Measures until nothing else is busy on the cores.
-
-        Returns:
-            The quietest of all tries, chosen by the other work on the cores, never by the figures
-            themselves.
-        """
-        tries: list[tuple[float, Figures]] = []
-        while True:
-            figures = self._experiment.measure(target, cell, turn)
-            other = figures.get(OTHER_CORES, 0.0)
-            if not isinstance(other, (int, float)):
-                raise TypeError(f"{OTHER_CORES} is one value a cell, not {other!r}")
-            tries.append((other, figures))
-            if other <= NOISY_CORES or len(tries) >= self._schedule.tries:
-                quietest = min(tries, key=lambda pair: pair[0])[1]
-                return {**quietest, "tries": len(tries)}
-            self._observer.on_step(f"{other:.1f} cores were busy with something else: again")
 
     def _leave_out(self, round_: int, variant: Variant, error: ExpectedError) -> None:
         self._run.failures.append(Failure(round_, variant.name, str(error)))

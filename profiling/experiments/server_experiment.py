@@ -1,6 +1,6 @@
 """Servers under load as an experiment: variants are adapters, cells are workloads by clients.
 
-A benchmark adds its variants and says how the turns are taken; its report says what is shown.
+A benchmark adds its variants; its report says what is shown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Choices:
 
     Attributes:
         variants: servers with other settings, see `servers.overrides`.
-        tries: measurements of a window at most, until nothing else was busy on the cores.
         side_by_side: start each server once and keep all running.
         batch_size: largest batch of each server.
     """
@@ -55,7 +54,6 @@ class Choices:
     rounds: int
     command: str
     variants: tuple[str, ...] = ()
-    tries: int = 1
     side_by_side: bool = False
     batch_size: int = BATCH_SIZE
 
@@ -66,7 +64,7 @@ class Choices:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that must be alike in runs whose rounds are merged."""
+        """The choices that a result keeps."""
         return {
             "model": name_model(self.model),
             "clients": list(self.clients),
@@ -94,7 +92,6 @@ class ServerExperiment:
         save: called with the run before anything is built (it may refuse to go on), and with what
             was measured so far after each cell.
         folder: folder for everything that is built.
-        measures_start: time each start to the first reply.
 
     Raises:
         ExpectedError: no such generator, photographs, model or server.
@@ -107,11 +104,9 @@ class ServerExperiment:
         observer: Observer,
         save: Callable[[Run], None],
         folder: Path,
-        measures_start: bool = True,
     ) -> None:
         self.name, self.run, self.choices = run.experiment, run, choices
         self._observer, self._save, self._folder = observer, save, folder
-        self._measures_start = measures_start
         self.generator = find_generator(choices.load.generator)
         self.generator.check(choices.load)
         self.model = load_model(choices.model)
@@ -178,17 +173,17 @@ class ServerExperiment:
         self.variants = [*self.variants, limit]
         self._limits[name] = measure
 
-    def take_rounds(self, take_turns: Callable[[Runner[Measure]], None] = Runner.run_rounds) -> Run:
-        """Builds and measures all variants; `take_turns` decides their order."""
+    def take_rounds(self) -> Run:
+        """Builds and measures all variants."""
         run, choices = self.run, self.choices
         run.variants.update({v.name: dict(v.facts) for v in self.variants})
         self._save(run)
-        schedule = Schedule(choices.rounds, choices.side_by_side, choices.tries)
+        schedule = Schedule(choices.rounds, choices.side_by_side)
         runner: Runner[Measure] = Runner(
             self, run, schedule, self._observer, lambda: self._save(run)
         )
         runner.prepare(self._folder)
-        take_turns(runner)
+        runner.run_rounds()
         return run
 
     def prepare(self, variant: Variant, folder: Path) -> None:
@@ -214,9 +209,6 @@ class ServerExperiment:
             def measure(cell: Cell, turn: Turn) -> Figures:
                 return self._measure_server(adapter, running, cell, turn)
 
-            if not self._measures_start:
-                yield measure, {}
-                return
             check_answers(adapter.name, running.predict_url, adapter.call, checks[:1])
             yield measure, {"ready_s": round(time.perf_counter() - begin_s, 2)}
 
@@ -267,7 +259,6 @@ def open_experiment(
     choices: Choices,
     observer: Observer,
     save: Callable[[Run], None],
-    measures_start: bool = True,
 ) -> Iterator[ServerExperiment]:
     """Yields an experiment of this name; what it built is kept where something failed.
 
@@ -275,4 +266,4 @@ def open_experiment(
     """
     run = Run(name, choices.command, choices.settings)
     with work_folder(lambda: bool(run.failures)) as folder:
-        yield ServerExperiment(run, choices, observer, save, folder, measures_start)
+        yield ServerExperiment(run, choices, observer, save, folder)

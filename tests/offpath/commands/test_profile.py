@@ -50,7 +50,7 @@ def profile(run: Run, images: Path, tmp_path: Path):
         path = tmp_path / "result.json"
         common = ("--images", images, "--warm-up", 2, "--json", path)
         done = run("profile", kind, *common, *argv)
-        return load_run(path, f"profile-{kind}"), done
+        return load_run(path), done
 
     return call
 
@@ -121,7 +121,7 @@ def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images
     assert "raised in handle: ValueError: planted" in printed.err
     assert "left out after a failure (see the message above): Raising" in printed.err
     assert "write_audit" in printed.out and "time.sleep" in printed.out
-    saved = load_run(result, "profile-cprofile")
+    saved = load_run(result)
     assert {row.variant for row in saved.rows} == {"Planted"}
     names = {row["name"] for row in saved.details["functions"]["Planted"]}
     assert {"write_audit", "<built-in method time.sleep>"} <= names

@@ -71,7 +71,7 @@ def test_a_search_on_a_real_torchserve_writes_a_preset_that_builds(tmp_path, mon
     )
 
     assert done.exit_code == 0, done.output
-    run = load_run(Path("tune.json"), "tune")
+    run = load_run(Path("tune.json"))
     preset, other = read_trials(run).values()
     assert preset.setting.batch_size == 8
     assert other.setting.batch_size in (4, 8) and other.setting.threads in (1, 2)

@@ -1,9 +1,8 @@
-"""A written run is read back; runs that do not belong together are refused and named."""
+"""A written run is read back, and a file that is no run is refused."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.run import (
     Cell,
     Failure,
-    find_differences,
     load_run,
-    merge_runs,
     unit_of,
 )
 from tests.profiling.runs import PHOTOS, make_compare, make_run, make_window
@@ -25,7 +22,7 @@ def test_a_saved_run_reads_back_a_row_a_line(tmp_path: Path) -> None:
     run.failures.append(Failure(1, "torchserve-stock", "died"))
     path = tmp_path / "deep" / "run.json"
     run.save(path)
-    assert load_run(path, "compare") == run
+    assert load_run(path) == run
     text = path.read_text()
     assert text.count('"latency_ms"') == 6 == text.count(",[1.0,2.0,3.0,")
     assert [file.name for file in path.parent.iterdir()] == ["run.json"]
@@ -67,13 +64,9 @@ def test_what_is_no_run_is_refused(text: str, said: str, tmp_path: Path) -> None
         load_run(path)
 
 
-def test_a_field_of_the_wrong_kind_and_another_experiment_are_named(
-    tmp_path: Path,
-) -> None:
+def test_a_field_of_the_wrong_kind_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     make_run().save(path)
-    with pytest.raises(ExpectedError, match="`compare`, not of `sweep`"):
-        load_run(path, "sweep")
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": 7}))
     with pytest.raises(ExpectedError, match=r"\$.command"):
         load_run(path)
@@ -93,34 +86,6 @@ def test_a_save_cut_short_leaves_the_old_file(
     with pytest.raises(OSError, match="no space"):
         make_compare().save(path)
     assert path.read_bytes() == before
-
-
-def test_rounds_of_two_runs_follow_each_other() -> None:
-    first, second = make_compare(), make_compare(warnings=["disturbed"])
-    second.failures.append(Failure(0, "offpath", "died"))
-    merged = merge_runs(first, second)
-    assert merged.rounds == 6 and len(merged.rows) == 2 * len(first.rows)
-    assert [failure.round for failure in merged.failures] == [3]
-    assert (merged.warnings, first.rounds) == (["disturbed"], 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"settings": {"clients": [32], "seconds": 5.0}}, "settings.seconds: 10.0, 5"),
-        ({"host": {"cpu": "other"}}, "host.cpu: 'some', 'other'"),
-        ({"variants": {"offpath": {}}}, "variants.torchserve-stock: "),
-        ({"experiment": "sweep"}, "experiment: 'compare', 'sweep'"),
-    ],
-)
-def test_unlike_runs_are_refused_and_the_difference_named(changes, said) -> None:
-    with pytest.raises(ExpectedError, match="not alike") as refused:
-        merge_runs(make_run(), replace(make_run(), **changes))
-    assert said in str(refused.value)
-
-
-def test_a_tuple_is_the_list_that_json_makes_of_it() -> None:
-    assert find_differences({"a": (1, 2)}, {"a": [1, 2]}, "settings") == []
 
 
 def test_a_row_knows_its_cell() -> None:

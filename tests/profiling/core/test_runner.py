@@ -22,7 +22,6 @@ class Fake:
     """Measures nothing: its clock is a counter, and it remembers what is open.
 
     Args:
-        noise: cores that others are busy on, window by window; then none.
         fails: what is raised, by step: "a prepare", "a open", "a large".
     """
 
@@ -31,12 +30,11 @@ class Fake:
     def __init__(
         self,
         *names: str,
-        noise: Sequence[float] = (),
         fails: dict[str, BaseException] | None = None,
     ) -> None:
         self.variants: Sequence[Variant] = [Variant(name) for name in names]
         self.cells: Sequence[Cell] = CELLS
-        self.noise, self.fails = list(noise), fails or {}
+        self.fails = fails or {}
         self.clock, self.open_now, self.opened_ever = 0, [], []
 
     def _step(self, name: str, what: str) -> None:
@@ -59,8 +57,7 @@ class Fake:
 
     def measure(self, target: str, cell: Cell, turn: Turn) -> Figures:
         self._step(target, cell.workload)
-        other = self.noise.pop(0) if self.noise else 0.0
-        return {"elapsed_s": float(self.clock), "other_cores": other}
+        return {"elapsed_s": float(self.clock)}
 
 
 def run(fake: Fake, schedule: Schedule = Schedule(rounds=2)):
@@ -149,20 +146,3 @@ def test_a_run_that_ends_closes_what_is_open_and_keeps_what_it_has() -> None:
     assert fake.open_now == []
     assert list_order(result) == [(0, *where) for where in ROUND[:3]]
     assert result.failures == []
-
-
-def test_a_disturbed_window_is_measured_again_until_one_is_quiet() -> None:
-    fake = Fake("a", noise=[1.2, 0.5, 0.05])
-    result, listener, _ = run(fake, Schedule(1, tries=4))
-    figures = [(r.metric, r.value) for r in result.rows if r.workload == "small"]
-    assert dict(figures)["other_cores"] == 0.05 and dict(figures)["tries"] == 3
-    assert [step for step in listener.steps if "again" in step] == [
-        f"{cores} cores were busy with something else: again" for cores in (1.2, 0.5)
-    ]
-
-
-def test_the_quietest_window_is_taken_where_none_is_quiet() -> None:
-    result, _, _ = run(Fake("a", noise=[1.2, 0.5, 0.7]), Schedule(1, tries=3))
-    others = [r.value for r in result.rows if r.metric == "other_cores"]
-    # Chosen by what others did; the next cell is quiet.
-    assert others == [0.5, 0.0]

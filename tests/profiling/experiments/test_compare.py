@@ -88,7 +88,7 @@ def test_each_window_has_replies_cost_memory_and_the_answers_difference(compare)
     assert summary.limits.both(workload) == pytest.approx(7.5)
     for server in ("a", "b"):
         assert {name for name in summary.metrics(server, cell)} >= {
-            *("elapsed_s", "replies_200", "other_cores", "tries", "rate"),
+            *("elapsed_s", "replies_200", "other_cores", "rate"),
             *("cpu_s.frontend", "cpu_s.workers", "cpu_s.generator", "cpu_s.other"),
             *("latency_ms.p50", "cpu_ms", "rss_mb", "pss_mb", "decode_percent"),
         }

@@ -66,7 +66,7 @@ def profiled(tmp_path_factory):
         *("--json", str(folder / "result.json"), "--html", str(folder / "page.html")),
     )
     assert (folder / "page.html").stat().st_size > 1000
-    return load_run(folder / "result.json", "profile-server"), out
+    return load_run(folder / "result.json"), out
 
 
 def read_account(run: Run) -> dict[str, float]:
@@ -125,7 +125,7 @@ def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
     argv = ["--duration", "2", "--warm-up", "0", "--clients", "1", "--json", str(path)]
     out = profile(*attach_options(other_server), *argv)
     assert "With one client, no request waits for another" in " ".join(out.split())
-    run = load_run(path, "profile-server")
+    run = load_run(path)
     assert read_account(run)["handler"] > 0
     in_force = {"batch_size": 4, "max_batch_delay_ms": 5, "workers": 1}
     assert run.details["in_force"] == in_force

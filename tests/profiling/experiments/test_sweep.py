@@ -1,4 +1,4 @@
-"""Sweep: steps, restarts, and what remains when a server dies."""
+"""Sweep: steps, and the charts against the number of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
-from offpath.profiling.experiments.sweep import SweepChoices, run_sweep
+from offpath.profiling.experiments.server_experiment import Choices
+from offpath.profiling.experiments.sweep import run_sweep
 from offpath.profiling.experiments.sweep_report import document_of
 from offpath.profiling.load.plan import Load
 from offpath.profiling.report.charts import LineChart
@@ -19,9 +20,8 @@ from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.runs import make_run, make_window
 
 
-def make_choices(folder: str, scenario: str, **changes: Any) -> SweepChoices:
+def make_choices(folder: str, **changes: Any) -> Choices:
     values: dict[str, Any] = {
-        "scenario": scenario,
         "clients": (1, 4),
         "workloads": (folder,),
         "model": "near-free",
@@ -31,17 +31,16 @@ def make_choices(folder: str, scenario: str, **changes: Any) -> SweepChoices:
         "rounds": 1,
         "command": "offpath bench sweep",
     }
-    return SweepChoices(**(values | changes))
+    return Choices(**(values | changes))
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs a sweep of quick servers."""
 
-    def run(scenario: str, *servers: QuickServer, **changes: Any) -> Run:
+    def run(*servers: QuickServer, **changes: Any) -> Run:
         serve(monkeypatch, servers)
-        folder = make_workload(tmp_path, scenario)
-        choices = make_choices(folder, scenario, **changes)
+        choices = make_choices(make_workload(tmp_path), **changes)
         measured = run_sweep(choices, Listener(), lambda run: None)
         assert are_gone(servers)
         return measured
@@ -55,36 +54,22 @@ def list_steps(run: Run) -> list[tuple[int, str, int]]:
     ]
 
 
-def test_a_kept_server_is_started_once_and_meets_all_steps(sweep):
+def test_a_server_is_started_once_and_meets_all_steps(sweep):
     servers = QuickServer("a"), QuickServer("b")
-    run = sweep("keep", *servers)
+    run = sweep(*servers)
     steps = [(0, "a", 1), (0, "a", 4), (0, "b", 1), (0, "b", 4)]
     assert list_steps(run) == steps
     assert [len(server.pids) for server in servers] == [1, 1]
     summary, (workload,) = Summary(run), run.workloads
     one, four = (summary.value("a", Cell(workload, n), "replies_200") for n in (1, 4))
     assert four == 4 * one > 0
-    assert run.variants["a"]["batch_size"] == 1 and run.settings["scenario"] == "keep"
-
-
-def test_restarted_servers_take_turns_at_each_step(sweep):
-    servers = QuickServer("a"), QuickServer("b")
-    run = sweep("restart", *servers, rounds=2)
-    turns = [("a", 1), ("b", 1), ("a", 4), ("b", 4)]
-    assert list_steps(run) == [(n, *turn) for n in (0, 1) for turn in turns]
-    assert [len(set(server.pids)) for server in servers] == [4, 4]
-    # Two rounds' figures are those of one step.
-    (workload,) = run.workloads
-    assert Summary(run).spread("b", Cell(workload, 4), "rate").rounds == 2
+    assert run.variants["a"]["batch_size"] == 1
 
 
 def test_a_run_says_in_advance_how_long_it_takes():
     load = Load(seconds=10, warm_up_s=20)
-    # Two servers: a start of 10 s and 20 s of warm-up, two steps of 10 s.
-    restart = make_choices("", "restart", load=load)
-    assert restart.estimated_s == 2 * 2 * (30 + 10)
-    keep = make_choices("", "keep", load=load)
-    assert keep.estimated_s == 2 * (30 + 20 + 2)
+    # Two servers: a start of 10 s, 20 s of warm-up, two steps of 10 s, 2 s before the second.
+    assert make_choices("", load=load).estimated_s == 2 * (30 + 20 + 2)
 
 
 def test_charts_and_tables_are_against_clients():
