@@ -8,14 +8,13 @@
 #                                  4 engines   5 a stand-in for a T4   6 memory
 #   scripts/gpu.sh --dry-run     print what would be run, and for how long
 #   scripts/gpu.sh --try         everything with a tiny model and windows of a second, on any machine
-#   scripts/gpu.sh --docs        write the results into docs/cuda.md and docs/t4.md
 #
-# Ctrl-C stops; the same command continues. Results and table.md: profiling/results/gpu, with --try
-# build/gpu-try. Exit codes: 0 done; 1 a test or a server failed, see the table; 2 wrong option.
+# Ctrl-C stops; the same command continues. Results and tables.md: profiling/results/gpu, with --try
+# build/gpu-try. Exit codes: 0 done; 1 a test or a server failed, see the tables; 2 wrong option.
 
 . "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 
-out=profiling/results/gpu only='' dry='' docs='' try='' small=()
+out=profiling/results/gpu only='' dry='' try='' small=()
 while (($#)); do
   case $1 in
     --step)
@@ -24,7 +23,6 @@ while (($#)); do
       shift
       ;;
     --dry-run) dry=yes ;;
-    --docs) docs=yes ;;
     --try)
       try=yes out=build/gpu-try
       small=(--model near-free --rounds 1 --seconds 1 --warm-up 1 --clients 4)
@@ -35,11 +33,6 @@ while (($#)); do
   shift
 done
 PATH=$VENV/bin:$PATH
-table() { python -m offpath.profiling.experiments.gpu_table "$@"; }
-if [ -n "$docs" ]; then
-  table docs "$out"
-  exit
-fi
 if [ -z "$dry" ]; then
   ensure_venv serve,bench,dev
   ensure_java
@@ -118,8 +111,8 @@ compare 4 folding.json --servers '' --workload photos-55k --workers 2 --rounds 3
   --variant 'batch norms kept=offpath:handler.engine=eager;env.OFFPATH_KEEP_BATCH_NORMS=1'
 
 [ -z "$try" ] || echo 1 >"$out/t4-repeats.txt"
-take 5 2 t4-repeats.txt python -m offpath.profiling.experiments.gpu_table repeats FILE
-take 5 2 t4-photographs python -m offpath.profiling.experiments.gpu_table photographs FILE
+take 5 2 t4-repeats.txt python -m offpath.profiling.experiments.t4_stand_in repeats FILE
+take 5 2 t4-photographs python -m offpath.profiling.experiments.t4_stand_in photographs FILE
 OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
   compare 5 t4.json --workload "$out/t4-photographs" --workers 2 --rounds 3 --clients 32,64 \
   --servers offpath "${gpu_decoding[@]}"
@@ -127,5 +120,8 @@ OFFPATH_RESNET50_REPEATS=$(cat "$out/t4-repeats.txt" 2>/dev/null || echo 1) \
 compare 6 memory.json --servers '' "${both[@]}" --workers 2 --side-by-side \
   --rounds 12 --seconds 18 "${gpu_decoding[@]}"
 
-[ -n "$dry" ] || table write "$out" >"$out/table.md"
+# All but the partial ones.
+[ -n "$dry" ] || for file in "$out"/[!p]*.json; do
+  [ ! -e "$file" ] || { printf '# %s\n\n' "$(basename "$file")" && offpath bench show --markdown "$file"; }
+done >"$out/tables.md"
 exit "$failed"

@@ -1,4 +1,4 @@
-"""scripts/gpu.sh and its tables: the dry run, continuing, and "not run"."""
+"""scripts/gpu.sh: the dry run, continuing, its tables, and its stand-in for a T4."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from offpath.profiling.core.run import Failure
-from offpath.profiling.experiments import gpu_table
-from tests.profiling.runs import PHOTOS, make_run, make_window
+from offpath.profiling.experiments import t4_stand_in
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts/gpu.sh"
 # What the programs of a user's shell are found by.
 KEPT = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-EVERY = sum(gpu_table.SHOWN.values(), [])
 
 
 def run_script(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -27,12 +24,13 @@ def run_script(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, *options], env=found, capture_output=True, text=True)
 
 
-def test_dry_run_names_every_result_that_the_tables_show() -> None:
+def test_dry_run_names_each_result_once_and_its_minutes() -> None:
     done = run_script("--dry-run")
     assert done.returncode == 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("step ")]
     files = [line.split()[2].rstrip(",") for line in lines]
-    assert set(EVERY) <= set(files) and len(set(files)) == len(files)
+    assert {"tests.xml", "servers-55k.json", "t4.json", "memory.json"} < set(files)
+    assert len(set(files)) == len(files)
     minutes = [int(line.partition("at most ")[2].split()[0]) for line in lines]
     assert max(minutes) < 10
     assert {line.split()[1].rstrip(":") for line in lines} == set("123456")
@@ -97,58 +95,28 @@ def test_stopped_run_continues_where_it_stopped(checkout: Path) -> None:
     # 1 is a result too: a server failed, and the others were measured.
     code, calls = run_checkout(checkout, waiting_code=1)
     assert code == 1 and (results / "memory.json").exists()
-    assert not any("batches" in call for call in calls)
+    assert not any("partial-batches" in call for call in calls)
     assert not list(results.glob("partial-*"))
     slow = [call for call in calls if "t4.json" in call]
-    assert [call.partition("|")[0] for call in slow] == ["done"]
-
-
-def test_table_shows_figures_and_what_was_not_run(tmp_path: Path) -> None:
-    run = make_run(failures=[Failure(0, "tensorrt", "no TensorRT")])
-    window = make_window(
-        5000, gpu__memory_bytes=2e9, gpu__utilisation=0.5, gpu__jpeg_utilisation=0.25
-    )
-    run.add(0, "offpath", PHOTOS, window)
-    run.add(1, "offpath", PHOTOS, window | {"gpu.memory_bytes": 2.5e9})
-    run.save(tmp_path / "t4.json")
-    counts = '<testsuite errors="0" failures="1" skipped="2" tests="9">'
-    (tmp_path / "tests.xml").write_text(f"<testsuites>{counts}</testsuite></testsuites>")
-    table = gpu_table.make_table(tmp_path, ["tests.xml", "t4.json", "memory.json"])
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    assert rows[0][:2] == ["tests", "0 errors, 1 failures, 2 skipped, 9 tests"]
-    assert rows[1][:5] == ["t4", "offpath", "photos", "32", "500"]
-    assert rows[1][5:] == ["99.0", "2.50", "50.0", "25.0", "2,000 to 2,500"]
-    assert [cell.strip("| ") for cell in rows[2][:3]] == [
-        "t4",
-        "tensorrt",
-        "**not run**",
-    ]
-    assert rows[3][1].startswith("**not run**")
-
-
-def test_documents_show_the_results_in_the_repository(tmp_path: Path) -> None:
-    for name in gpu_table.SHOWN:
-        (tmp_path / name).write_bytes((ROOT / "docs" / name).read_bytes())
-    gpu_table.write_docs(ROOT / "profiling/results/gpu", tmp_path)
-    for name, files in gpu_table.SHOWN.items():
-        text = (tmp_path / name).read_text()
-        assert text == (ROOT / "docs" / name).read_text()
-        assert all(f"| {Path(file).stem} |" in text for file in files)
+    assert [call.partition("|")[0] for call in slow if "compare" in call] == ["done"]
+    # The fake program prints no table.
+    shown = (results / "tables.md").read_text()
+    assert shown.count("# ") == len(list(results.glob("*.json"))) > 10
 
 
 def test_repeats_slow_a_device_down_to_a_t4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_table, "BATCHES", 3)
-    monkeypatch.setattr(gpu_table, "T4_RATE", 1)
-    assert gpu_table.count_repeats("near-free", "cpu") > 1
-    monkeypatch.setattr(gpu_table, "T4_RATE", 10**9)
-    assert gpu_table.count_repeats("near-free", "cpu") == 1
+    monkeypatch.setattr(t4_stand_in, "BATCHES", 3)
+    monkeypatch.setattr(t4_stand_in, "T4_RATE", 1)
+    assert t4_stand_in.count_repeats("near-free", "cpu") > 1
+    monkeypatch.setattr(t4_stand_in, "T4_RATE", 10**9)
+    assert t4_stand_in.count_repeats("near-free", "cpu") == 1
 
 
 def test_photographs_for_the_t4_are_progressive(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     Image.effect_noise((64, 48), 50).convert("RGB").save(source / "a.jpg")
-    gpu_table.make_progressive(tmp_path / "made", str(source))
+    t4_stand_in.make_progressive(tmp_path / "made", str(source))
     with Image.open(tmp_path / "made/a.jpg") as image:
         assert image.info.get("progressive") and image.size == (64, 48)
 
@@ -163,6 +131,6 @@ def test_try_measures_real_servers_on_any_machine() -> None:
     shutil.rmtree(results, ignore_errors=True)
     done = run_script("--try", "--step", "6", OFFPATH_VENV=sys.prefix, **KEPT)
     assert done.returncode == 0, done.stderr
-    rows = (results / "table.md").read_text().splitlines()
-    (row,) = (row for row in rows if "offpath, GPU decoding | photos-55k" in row)
-    assert float(row.split("|")[5].replace(",", "")) > 0
+    tables = (results / "tables.md").read_text().partition("photos-55k: requests per second")[2]
+    row, *_ = (row for row in tables.splitlines() if "| offpath, GPU decoding |" in row)
+    assert float(row.split("|")[2].replace(",", "")) > 0
