@@ -11,7 +11,7 @@ from offpath.profiling.load.call import JPEG, Call
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.archives import NAME, build_offpath, offpath_config
 from offpath.profiling.servers.confined import confine
-from offpath.profiling.servers.ray_serve import FAST, RayServe
+from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.triton import MODEL, RAW_BODY, Triton, read_outputs
 
 # In a namespace of its own every port is free.
@@ -50,8 +50,7 @@ class OffpathRay(RayServe):
 
     def build(self, folder: Path) -> None:
         archive = build_archive(self, folder)
-        application = folder / "application"
-        export_ray(RayChoices(archive, application, port=RAY_PORT))
+        export_ray(RayChoices(archive, folder / "application", port=RAY_PORT))
 
     def make_command(self, start: Start) -> list[str]:
         # In a namespace, because HAProxy and Ray listen on all addresses.
@@ -63,7 +62,6 @@ class OffpathRay(RayServe):
         return super().make_environment(start) | {
             "PYTHONPATH": str(start.folder / "application"),
             "RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": self.workers}),
-            **FAST,
         }
 
     def is_ready(self, start: Start) -> bool:

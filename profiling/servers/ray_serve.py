@@ -44,7 +44,7 @@ def may_listen_everywhere() -> bool:
 
 
 class RayServe(PackagedAdapter):
-    """Ray Serve with one replica per core."""
+    """Ray Serve with one replica per core, in the mode that its documentation recommends."""
 
     name = "ray-serve"
     environment = Environment(
@@ -58,7 +58,7 @@ class RayServe(PackagedAdapter):
         ),
         size_mb=350,
     )
-    predict_path = "/"
+    predict_path, ready_path = "/", "/-/healthz"
     # Processes name themselves after their actor.
     worker_mark = "ray::ServeReplica"
 
@@ -86,29 +86,16 @@ class RayServe(PackagedAdapter):
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             **LOGGING,
+            **FAST,
         }
 
     def is_ready(self, start: Start) -> bool:
-        # Its proxy answers before the replicas are there; the program prints a line then.
-        return READY in start.log.read_text(errors="replace")
+        # The program prints a line when the replicas are there. HAProxy learns of them later.
+        return READY in start.log.read_text(errors="replace") and super().is_ready(start)
 
     def is_frontend(self, command_line: str) -> bool:
         # The relay into the namespace is ours.
         return MODULE not in command_line
-
-
-class RayServeFast(RayServe):
-    """The same program in the mode that Ray's documentation recommends for throughput."""
-
-    name = "ray-serve-fast"
-    ready_path = "/-/healthz"
-
-    def make_environment(self, start: Start) -> dict[str, str]:
-        return super().make_environment(start) | FAST
-
-    def is_ready(self, start: Start) -> bool:
-        # The replicas are there, and HAProxy knows of them.
-        return super().is_ready(start) and PackagedAdapter.is_ready(self, start)
 
 
 if is_service():

@@ -10,16 +10,13 @@ from offpath.profiling.servers import torchserve
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.bentoml import BentoML
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.exported import (
-    OffpathExportTriton,
-    OffpathRay,
-)
+from offpath.profiling.servers.exported import OffpathExportTriton, OffpathRay
 from offpath.profiling.servers.front import make_offpath, make_offpath_granian
 from offpath.profiling.servers.litserve import LitServe
 from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.mosec import Mosec, MosecOffpathDecode
 from offpath.profiling.servers.overrides import apply_override, parse_override
-from offpath.profiling.servers.ray_serve import RayServe, RayServeFast
+from offpath.profiling.servers.ray_serve import RayServe
 from offpath.profiling.servers.tf_serving import TfServing
 from offpath.profiling.servers.triton import Triton, TritonOffpathDecode, TritonThin
 
@@ -30,7 +27,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-granian": make_offpath_granian,
     "offpath-granian-direct": torchserve.make_offpath_granian_direct,
     "offpath-thin": torchserve.make_offpath_thin,
-    "offpath-int8": torchserve.make_offpath_int8,
     "offpath-s3": torchserve.make_offpath_s3,
     "offpath-unforked": torchserve.make_offpath_unforked,
     "torchserve-naive": torchserve.make_naive,
@@ -44,7 +40,6 @@ SERVERS: dict[str, Callable[[ModelUnderTest, int], Adapter]] = {
     "offpath-ray": OffpathRay,
     "bentoml": BentoML,
     "ray-serve": RayServe,
-    "ray-serve-fast": RayServeFast,
     "litserve": LitServe,
     "mosec": Mosec,
     "mosec-offpath-decode": MosecOffpathDecode,

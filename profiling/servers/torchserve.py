@@ -40,7 +40,6 @@ from offpath.serving.torchserve.session import make_server, warm_up
 ARCHIVE = f"{archives.NAME}.mar"
 # The group of the fork server and the workers' launchers, see serving/fork/fork_server.py.
 FORK_HELPERS = "fork helpers"
-INT8_PACKAGES = ("openvino", "nncf")
 # Variables that tell the naive handler where to put its predictions.
 NAIVE_VARIABLES = ("OFFPATH_NAIVE_BUCKET", "OFFPATH_NAIVE_ENDPOINT")
 
@@ -234,22 +233,6 @@ def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
         beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
         needs=why_no_store,
     )
-
-
-def make_offpath_int8(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """Our archive with an int8 graph for OpenVINO, calibrated on the packages' photographs."""
-    config = archives.offpath_config(model, cores, engine="openvino", precision="int8")
-    return replace(
-        make_offpath_direct(model, cores),
-        name="offpath-int8",
-        archive_settings=config,
-        needs=why_no_int8,
-    )
-
-
-def why_no_int8() -> str | None:
-    """Returns why no int8 archive can be built here, with the cure; None when one can."""
-    return why_missing(INT8_PACKAGES, "int8")
 
 
 def why_missing(packages: Sequence[str], extra: str) -> str | None:

@@ -82,6 +82,12 @@ def test_servers_report_nothing_home(make, start):
     assert ray["RAY_TMPDIR"] == str(start.scratch)
 
 
+@pytest.mark.parametrize("name", ["ray-serve", "offpath-ray"])
+def test_ray_runs_in_the_mode_that_its_documentation_recommends(name, make, start):
+    told = make(name).make_environment(start)
+    assert told.items() >= ray_serve.FAST.items()
+
+
 @pytest.mark.parametrize("name", ["bentoml", "mosec", "triton"])
 def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
     command = " ".join(make(name).make_command(start))
