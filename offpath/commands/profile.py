@@ -42,7 +42,7 @@ HANDLER_OPTIONS = (
     click.option("--mar", "mars", multiple=True, type=FILE,
                  help="An archive with its own handler and model. Can be repeated."),
     click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
-                 help="Latency of the S3 server that is started for the handler naive."),
+                 help="Latency of the stand-in for S3 that is started for the handler naive."),
     model_option,
     click.option("--requests", type=click.IntRange(1), default=1000, show_default=True,
                  help="Requests per handler, not counting the warm-up."),

@@ -202,7 +202,7 @@ class ServerExperiment:
         checks = self._make_checks(adapter, next(iter(self.workloads)))
         begin_s = time.perf_counter()
         with adapter.running() as running:
-            # An S3 server beside it was started first and does not count.
+            # A stand-in for S3 beside it was started first and does not count.
             begin_s = getattr(running, "began_s", None) or begin_s
             self._differences[name] = {}
 

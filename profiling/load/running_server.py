@@ -7,7 +7,7 @@ from typing import Protocol
 
 from offpath.profiling.load.sampling import Groups
 
-# The group of processes that are not the server's own (an S3 server): neither its CPU nor noise.
+# The group of processes beside the server (a stand-in for S3): neither its CPU nor noise.
 BESIDE = "beside"
 
 

@@ -221,9 +221,9 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
 def preparing(
     choices: ProfileChoices, handlers: Sequence[HandlerChoice], observer: Observer
 ) -> Iterator[SharedSettings]:
-    """Yields what the handlers share. For the naive handler, a slow S3 server runs meanwhile.
+    """Yields what the handlers share. For the naive handler, a stand-in for S3 runs meanwhile.
 
-    Our handler then ships its prediction log to the same server: both keep each prediction in S3.
+    Our handler then ships its prediction log to it too: both put each prediction there.
     """
     shared = SharedSettings(
         choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
@@ -231,10 +231,10 @@ def preparing(
     if not any(choice.source == NAIVE for choice in handlers):
         yield shared
         return
-    from offpath.profiling.servers.s3_store import PREDICTION_LOG, run_store
+    from offpath.profiling.servers.put_store import PREDICTION_LOG, run_put_store
 
-    observer.on_step("an S3 server")
-    with run_store(choices.s3_latency_ms) as store:
+    observer.on_step("a stand-in for S3")
+    with run_put_store(choices.s3_latency_ms) as store:
         yield replace(shared, prediction_log=PREDICTION_LOG, s3_environ=store.env)
 
 

@@ -16,7 +16,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import ModelUnderTest
 from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.s3_store import Beside
+from offpath.profiling.servers.put_store import Beside
 from offpath.profiling.servers.torchserve import (
     RunningTorchServe,
     TorchServeAdapter,

@@ -21,12 +21,11 @@ from offpath.profiling.load.running_server import BESIDE
 from offpath.profiling.load.sampling import Groups
 from offpath.profiling.servers import archives
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
-from offpath.profiling.servers.s3_store import (
+from offpath.profiling.servers.put_store import (
     PREDICTION_LOG,
     PUT_LATENCY_MS,
     Beside,
-    run_store,
-    why_no_store,
+    run_put_store,
 )
 from offpath.profiling.servers.server_process import on_free_ports
 from offpath.serving.granian.server import GranianServer
@@ -217,21 +216,20 @@ def make_offpath_thin(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 
 def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same server with its prediction log shipped to an S3 server of the benchmark."""
+    """The same server with its prediction log shipped to a stand-in for S3."""
     config = archives.offpath_config(model, cores, prediction_log=PREDICTION_LOG)
     offpath = replace(make_offpath_direct(model, cores), archive_settings=config)
     return with_store(offpath, "offpath-s3")
 
 
 def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
-    """Returns the server with an S3 server beside it."""
+    """Returns the server with a stand-in for S3 beside it."""
     return replace(
         server,
         name=name,
         env={},
-        beside=run_store,
-        beside_settings={"s3": "SeaweedFS on loopback", "put_ms": PUT_LATENCY_MS},
-        needs=why_no_store,
+        beside=run_put_store,
+        beside_settings={"s3": "a stand-in on loopback", "put_ms": PUT_LATENCY_MS},
     )
 
 
@@ -259,7 +257,7 @@ def make_naive(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 
 def make_naive_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
-    """The same handler with an S3 server of the benchmark: one put per prediction."""
+    """The same handler with a stand-in for S3: one put per prediction."""
     return with_store(make_naive(model, cores), "torchserve-naive-s3")
 
 

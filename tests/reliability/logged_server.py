@@ -13,7 +13,6 @@ from pathlib import Path
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import archives
-from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from offpath.serving.log_tools.reading import Verdict, compare
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
@@ -21,6 +20,7 @@ from offpath.serving.torchserve.session import make_server
 from tests.support.bucket import Bucket
 from tests.support.clients import Reply
 from tests.support.s3_faults import FaultProxy
+from tests.support.s3_servers import S3Server, run_seaweedfs
 
 WORKERS = min(count_cores(), 4)
 

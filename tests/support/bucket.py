@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.prediction_log.packing import unpack_lines
-from offpath.profiling.servers.s3_servers import S3Server
+from tests.support.s3_servers import S3Server
 
 
 class Bucket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 
-from offpath.profiling.servers.s3_servers import S3Server, run_s3_server
+from tests.support.s3_servers import S3Server, run_s3_server
 
 
 def run_moto() -> AbstractContextManager[S3Server]:

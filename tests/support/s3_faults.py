@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
-from offpath.profiling.servers.latency_proxy import CHUNK_BYTES, LatencyProxy
-
+CHUNK_BYTES = 1 << 16
 PASS, UNANSWERED, REFUSED = "pass", "unanswered", "refused"
 SLOW_DOWN, HANGING, DENIED = "slow-down", "hanging", "denied"
 OUTAGES = (REFUSED, SLOW_DOWN, HANGING, DENIED)
@@ -49,13 +52,71 @@ class OnlyContinue:
             self._writer.write(data)
 
 
-class FaultProxy(LatencyProxy):
+class FaultProxy:
     """Passes requests through, refuses connections, answers with errors, or never answers.
 
-    UNANSWERED passes requests through, but not their answers.
+    A TCP proxy on loopback, in a thread of its own. Bytes pass unchanged, so signatures stay valid:
+    the client signs for the proxy's address. UNANSWERED passes requests through, but not their
+    answers.
     """
 
-    _mode = PASS
+    def __init__(self, upstream_url: str) -> None:
+        parts = urlsplit(upstream_url)
+        self._upstream = (parts.hostname, parts.port)
+        self._mode, self._port = PASS, 0
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address of the proxy."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> FaultProxy:
+        self._thread.start()
+        self.call(self.listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call(self.hang_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine on the proxy's thread."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=10)
+
+    async def listen(self) -> None:
+        """Accepts connections, on the same port as before."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def hang_up(self) -> None:
+        """Accepts no more connections and closes the open ones."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("served outside of a task")
+        self._connections.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self.answer(reader, writer)
+        except asyncio.CancelledError:
+            # `hang_up` cancelled it, which asyncio would log as an error.
+            return
+        finally:
+            self._connections.discard(task)
+            writer.close()
 
     def set_mode(self, mode: str) -> None:
         """Changes the mode and closes open connections."""
@@ -68,6 +129,7 @@ class FaultProxy(LatencyProxy):
             await self.listen()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection as the mode says."""
         if self._mode == HANGING:
             while await reader.read(CHUNK_BYTES):
                 pass
@@ -76,7 +138,18 @@ class FaultProxy(LatencyProxy):
             await _answer_error(reader, writer, *ANSWERS[self._mode], is_cut)
         else:
             to: Any = OnlyContinue(writer) if self._mode == UNANSWERED else writer
-            await super().answer(reader, to)
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+            try:
+                await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, to))
+            finally:
+                up_writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: Any) -> None:
+    while data := await reader.read(CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
 
 
 async def _answer_error(

@@ -14,9 +14,9 @@ import pytest
 from offpath.handler import prediction_log
 from offpath.handler.prediction_log import PredictionLog, Record, open_prediction_log
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from tests.support.bucket import Bucket, read_out
 from tests.support.moto_server import run_moto
+from tests.support.s3_servers import S3Server, run_seaweedfs
 from tests.support.spool_writers import Writer, run_writers
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog
-from offpath.profiling.servers.s3_servers import S3Server
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
+from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -16,7 +16,6 @@ import duckdb
 import pytest
 
 from offpath.handler.prediction_log import PredictionLog, Record
-from offpath.profiling.servers.s3_servers import S3Server
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.eventually import eventually
 from tests.support.s3_faults import (
@@ -28,6 +27,7 @@ from tests.support.s3_faults import (
     UNANSWERED,
     FaultProxy,
 )
+from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 

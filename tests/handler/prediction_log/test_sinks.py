@@ -13,11 +13,11 @@ import pytest
 from offpath.handler.prediction_log import PredictionLog
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
 from offpath.handler.prediction_log.sinks import S3Sink, open_sink
-from offpath.profiling.servers.s3_servers import S3Server, make_environ
 from tests.handler.prediction_log.conftest import make_record
 from tests.support.answering_server import Answers, answering_server
 from tests.support.bucket import Bucket
 from tests.support.eventually import eventually
+from tests.support.s3_servers import S3Server, make_environ
 
 BODY = b"the object's bytes" * 100
 MD5 = hashlib.md5(BODY).hexdigest()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from tests.offpath.conftest import Done
 from tests.support.bucket import Bucket
+from tests.support.s3_servers import S3Server, run_seaweedfs
 from tests.support.spool_writers import Writer, run_writers
 
 pytestmark = pytest.mark.s3

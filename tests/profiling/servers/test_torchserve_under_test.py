@@ -1,4 +1,4 @@
-"""TorchServe under test: the naive handler's own S3 server, and ports that are taken."""
+"""TorchServe under test: a stand-in for S3 beside it, and ports that are taken."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import psutil
@@ -17,8 +18,6 @@ from offpath.archive.photographs import find_sources
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.load.running_server import list_own_groups
-from offpath.profiling.servers.s3_servers import S3Server, make_environ
-from offpath.profiling.servers.s3_store import BUCKET, why_no_store
 from offpath.profiling.servers.torchserve import (
     RunningTorchServe,
     TorchServeAdapter,
@@ -93,11 +92,7 @@ def find_java_since(before: set[int]) -> list[psutil.Process]:
 
 @pytest.fixture
 def start_with_store(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    """Starts a server with an S3 server beside it; skips where there is none."""
-    reason = why_no_store()
-    if reason is not None:
-        pytest.skip(reason)
-
+    """Starts a server with a stand-in for S3 beside it."""
     with contextlib.ExitStack() as stack:
 
         def start(make: Callable[..., TorchServeAdapter]) -> Started:
@@ -115,27 +110,26 @@ def post_three(running: RunningTorchServe) -> None:
         assert reply.status_code == 200, reply.text
 
 
-def list_objects(running: RunningTorchServe, prefix: str = "") -> list[str]:
-    environ = psutil.Process(running.groups()["workers"][0]).environ()
-    client = S3Server(environ["AWS_ENDPOINT_URL_S3"], make_environ()).client()
-    found = client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)
-    return [row["Key"] for row in found.get("Contents", [])]
+def list_puts(running: RunningTorchServe) -> list[str]:
+    """Returns the path of each put, which the stand-in prints after its address."""
+    (store,) = running.groups()["beside"]
+    return unquote(Path(f"/proc/{store}/fd/1").read_text()).splitlines()[1:]
 
 
 def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     server, running = start_with_store(make_naive_s3)
     post_three(running)
-    assert len(list_objects(running)) == 3
-    (store,) = running.groups()["beside"]
-    assert psutil.pid_exists(store)
+    puts = list_puts(running)
+    assert len(puts) == 3 == len(set(puts))
+    assert all(path.startswith("/offpath-predictions/predictions/") for path in puts)
     assert set(list_own_groups(running)) == {"frontend", "workers"}
     # Rounds are alike although each had an address of its own.
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
-def test_our_log_ships_its_segments_to_the_store(start_with_store) -> None:
+def test_our_log_ships_its_segments_to_the_stand_in(start_with_store) -> None:
     server, running = start_with_store(make_offpath_s3)
     post_three(running)
-    keys = eventually(lambda: list_objects(running, "offpath/dt="))
-    assert all(key.endswith(".jsonl.gz") for key in keys)
+    puts = eventually(lambda: list_puts(running))
+    assert all(path.startswith("/offpath-predictions/offpath/dt=") for path in puts)
     assert "127.0.0.1" not in str(server.settings)

@@ -18,11 +18,11 @@ import duckdb
 import psutil
 import pytest
 
-from offpath.profiling.servers.s3_servers import S3Server, run_seaweedfs
 from offpath.serving.process.processes import is_running
 from tests.support.bucket import Bucket
 from tests.support.eventually import eventually
 from tests.support.pictures import jpeg
+from tests.support.s3_servers import S3Server, run_seaweedfs
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1800)]
 ROUNDS = 10
