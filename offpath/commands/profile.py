@@ -86,7 +86,7 @@ def stages(**chosen: Any) -> None:
 @command.command("cprofile")
 @add_options(*HANDLER_OPTIONS, output_options, output_option)
 def cprofile(**chosen: Any) -> None:
-    """Measure each function and kind of work, in all threads; write HANDLER.prof."""
+    """Measure each function and package; write HANDLER.prof."""
     profile_handlers("cprofile", **chosen)
 
 

@@ -1,103 +1,128 @@
-"""Own and cumulative time of each function that a handler's batches call, with its kind of work."""
+"""Own and cumulative time of each function that a handler's batches call, and its package.
+
+cProfile follows one thread up to Python 3.11, and mixes all threads up from 3.12 on. So what a
+handler submits to a thread pool runs on the thread that calls `handle` while it is profiled.
+"""
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+import re
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from offpath.profiling.profilers.buckets import find_buckets
-from offpath.profiling.profilers.call_profiler import (
-    CallProfiler,
-    Function,
-    Stats,
-    read_stats,
-)
 from offpath.profiling.profilers.handler_driver import Collector
 from offpath.profiling.profilers.samples import FUNCTIONS, FunctionSample
-from offpath.profiling.profilers.worker_threads import watching_threads
 
-# Functions below these shares of the total are added up in one row per bucket.
+# File, line, name.
+Function = tuple[str, int, str]
+# pstats' format: primitive calls, calls, own seconds, cumulative seconds, figures by caller.
+Stats = dict[Function, tuple[int, int, float, float, Any]]
+
+# Functions below these shares of the total are added up in one row per package.
 SMALL_OWN, SMALL_CUMULATIVE = 2e-4, 5e-3
 REST = "(smaller functions)"
-# Functions of the profiler itself, which run inside the watched time.
-INSTRUMENT = ("_lsprof", "sys.setprofile", "sys.monitoring")
-INSTRUMENT_FILES = {
-    str(Path(__file__).with_name(name))
-    for name in (
-        "call_profiler.py",
-        "cprofile.py",
-        "handler_driver.py",
-        "worker_threads.py",
-    )
-}
+# The standard library and built-in functions.
+PYTHON = "Python"
+# A function written in C has its module in its name, or in that of its type.
+IN_C = re.compile(r"<built-in method (?P<function>\w+)\.| of '(?P<type>\w+)\.")
 
 
 class CallCollector(Collector):
-    """A profiler of calls: `handle` on its thread, and the work of the handler's own threads."""
+    """A cProfile of `handle`.
 
-    def __init__(self, profiler: CallProfiler | None = None) -> None:
-        self._profiler = profiler or CallProfiler()
+    Args:
+        profile: by default, one with cProfile's own clock.
+    """
+
+    def __init__(self, profile: cProfile.Profile | None = None) -> None:
+        self._profile = profile or cProfile.Profile()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with watching_threads(self._profiler.watching), self._profiler.watching():
-            yield
+        with working_on_this_thread():
+            self._profile.enable()
+            try:
+                yield
+            finally:
+                self._profile.disable()
 
     def finish(
         self, shorten: Callable[[str], str], path: Path | None
     ) -> dict[str, list[dict[str, Any]]]:
         """Returns all functions. Writes the .prof file for snakeviz or pstats."""
-        profile = self._profiler.merge()
+        profile = pstats.Stats(self._profile)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             profile.dump_stats(path)
-        samples = make_samples(shorten_stats(read_stats(profile), shorten))
-        return {FUNCTIONS: [asdict(sample) for sample in samples]}
+        # typeshed does not declare it.
+        stats = cast(Stats, vars(profile)["stats"])
+        return {FUNCTIONS: [asdict(sample) for sample in make_samples(stats, shorten)]}
 
 
-def shorten_stats(stats: Stats, shorten: Callable[[str], str]) -> Stats:
-    """Returns the statistics with short file names and without the profiler's own functions."""
+@contextmanager
+def working_on_this_thread() -> Iterator[None]:
+    """Runs at once what this thread submits to thread pools, while the block runs."""
+    # Any: mypy forbids assigning to a method.
+    pool_class: Any = ThreadPoolExecutor
+    submit, thread = pool_class.submit, threading.get_ident()
 
-    def rename(function: Function) -> Function:
-        file, line, name = function
-        return (file if file == "~" else shorten(file), line, name)
+    def run(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
+        if threading.get_ident() != thread:
+            return submit(pool, work, *args, **kw)
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **kw))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
 
-    return {
-        rename(function): (
-            *figures[:4],
-            {rename(caller): edge for caller, edge in figures[4].items()},
-        )
-        for function, figures in stats.items()
-        if not is_instrument(function)
-    }
-
-
-def is_instrument(function: Function) -> bool:
-    """Tells whether a function belongs to the profiler."""
-    file, _, name = function
-    return file in INSTRUMENT_FILES or any(part in name for part in INSTRUMENT)
+    pool_class.submit = run
+    try:
+        yield
+    finally:
+        pool_class.submit = submit
 
 
-def make_samples(stats: Stats) -> list[FunctionSample]:
-    """Makes samples of pstats' figures. Small functions become one row per bucket."""
-    buckets = find_buckets(stats)
+def make_samples(stats: Stats, shorten: Callable[[str], str]) -> list[FunctionSample]:
+    """Makes samples of pstats' figures. Small functions become one row per package."""
     whole_s = sum(figures[2] for figures in stats.values())
     kept: list[FunctionSample] = []
     rest: dict[str, tuple[int, float]] = {}
-    for function, (_, calls, own_s, cumulative_s, _) in stats.items():
-        bucket = buckets[function]
+    for (path, line, name), (_, calls, own_s, cumulative_s, _) in stats.items():
+        if path == __file__ or "_lsprof" in name:
+            continue  # the profiler itself, which runs inside the watched time
+        file = "" if path == "~" else shorten(path)
+        kind = find_package(file, name)
         if own_s < SMALL_OWN * whole_s and cumulative_s < SMALL_CUMULATIVE * whole_s:
-            before = rest.get(bucket, (0, 0.0))
-            rest[bucket] = (before[0] + calls, before[1] + own_s)
+            before = rest.get(kind, (0, 0.0))
+            rest[kind] = (before[0] + calls, before[1] + own_s)
             continue
-        file, line, name = function
-        file = "" if file == "~" else file
-        kept.append(FunctionSample(name, file, line, bucket, calls, own_s, cumulative_s))
+        kept.append(FunctionSample(name, file, line, kind, calls, own_s, cumulative_s))
     kept.sort(key=lambda sample: -sample.cumulative_s)
     return kept + [
-        FunctionSample(REST, "", 0, bucket, calls, own_s, own_s)
-        for bucket, (calls, own_s) in rest.items()
+        FunctionSample(REST, "", 0, kind, calls, own_s, own_s)
+        for kind, (calls, own_s) in rest.items()
     ]
+
+
+def find_package(file: str, name: str) -> str:
+    """Returns the top package of a function, or PYTHON.
+
+    Args:
+        file: shortened, as in reports; empty for a function written in C.
+    """
+    in_c = IN_C.search(name)
+    if file:
+        package = file.split("/")[0].removesuffix(".py")
+    else:
+        package = "" if in_c is None else in_c["function"] or in_c["type"]
+    is_python = package in ("", *sys.stdlib_module_names) or package.startswith("<")
+    return PYTHON if is_python else package

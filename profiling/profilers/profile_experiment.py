@@ -35,7 +35,7 @@ from offpath.profiling.profilers.handlers import (
 from offpath.profiling.profilers.profile_figures import (
     fill_gaps,
     list_batches,
-    sum_buckets,
+    sum_kinds,
 )
 from offpath.profiling.profilers.samples import (
     FILES,
@@ -170,7 +170,7 @@ class HandlerTurns:
                 self._run.details.setdefault(kind, {})[variant.name] = found[kind]
         functions = read_samples(self._run, FUNCTIONS, variant.name, FunctionSample)
         for cell in variant.cells or ():
-            self._run.add(0, variant.name, cell, sum_buckets(functions))
+            self._run.add(0, variant.name, cell, sum_kinds(functions))
         if file is not None:
             files = self._run.details.setdefault(FILES, {})
             files[variant.name] = [show_path(file)]

@@ -3,7 +3,7 @@
     batch_ms           duration of a call of `handle`: one value per batch, like the next two
     stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
     device_ms.NAME     the share on the accelerator, by its own clock
-    bucket_ms.NAME     own time of all functions of one kind of work, over all batches
+    kind_ms.NAME       own time of all functions of one package, over all batches
     account_ms.NAME    one part of a client's mean latency in a server
 
 All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
@@ -22,7 +22,7 @@ from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.profilers.samples import BatchSample, FunctionSample
 
 BATCH = "batch_ms"
-STAGE, DEVICE, BUCKET, ACCOUNT = "stage_ms", "device_ms", "bucket_ms", "account_ms"
+STAGE, DEVICE, KIND, ACCOUNT = "stage_ms", "device_ms", "kind_ms", "account_ms"
 OTHER, TOTAL = "other", "total"
 MEAN = ".mean"
 
@@ -43,13 +43,12 @@ def list_batches(samples: Sequence[BatchSample]) -> Figures:
     return figures
 
 
-def sum_buckets(functions: Sequence[FunctionSample]) -> Figures:
-    """Returns own milliseconds by bucket, largest first."""
+def sum_kinds(functions: Sequence[FunctionSample]) -> Figures:
+    """Returns own milliseconds by package."""
     own_ms: dict[str, float] = defaultdict(float)
     for sample in functions:
-        own_ms[sample.bucket] += 1e3 * sample.own_s
-    largest = sorted(own_ms, key=lambda bucket: -own_ms[bucket])
-    return {f"{BUCKET}.{bucket}": round(own_ms[bucket], 3) for bucket in largest}
+        own_ms[sample.kind] += 1e3 * sample.own_s
+    return {f"{KIND}.{kind}": round(ms, 3) for kind, ms in own_ms.items()}
 
 
 def fill_gaps(run: Run) -> None:
@@ -108,15 +107,16 @@ class Profiled:
     def parts(self, kind: str) -> dict[str, float]:
         """Returns milliseconds per image (ACCOUNT: per request) by part, in the path's order.
 
-        Parts without any time are left out. Buckets are totals if no images were counted.
+        Parts without any time are left out. Packages have no order: the largest is first.
         """
         found = {
             metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
             for metric in self.summary.metrics(self.name, self.cell)
             if metric.startswith(f"{kind}.")
         }
-        if kind == BUCKET:
-            found = {name: ms / (self.images or 1) for name, ms in found.items()}
+        if kind == KIND:
+            largest = sorted(found, key=lambda name: -found[name])
+            found = {name: found[name] / self.images for name in largest}
         elif kind != ACCOUNT:
             found = {
                 name.removesuffix(MEAN): ms / self.cell.batch_size
@@ -130,8 +130,8 @@ class Profiled:
         """Returns the sum of the parts of a kind."""
         if kind == ACCOUNT:
             return self.value(LATENCY + MEAN) or 0.0
-        if kind == BUCKET:
-            return sum(self.parts(BUCKET).values())
+        if kind == KIND:
+            return sum(self.parts(KIND).values())
         return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)
 
     def find_typical_batch(self) -> tuple[float, dict[str, float]]:

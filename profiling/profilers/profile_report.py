@@ -13,8 +13,8 @@ from offpath.profiling.core.figures import format_figure, format_ms, format_shar
 from offpath.profiling.core.run import Run
 from offpath.profiling.profilers.profile_figures import (
     BATCH,
-    BUCKET,
     DEVICE,
+    KIND,
     MEAN,
     STAGE,
     TOTAL,
@@ -161,9 +161,9 @@ def read_functions(one: Profiled) -> list[FunctionSample]:
 
 
 def count_calls(row: PartRow) -> str:
-    """Returns the number of calls of the functions in a bucket."""
+    """Returns the number of calls of the functions in a package."""
     functions = read_functions(row.of)
-    return f"{sum(f.calls for f in functions if f.bucket == row.part):,}"
+    return f"{sum(f.calls for f in functions if f.kind == row.part):,}"
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -258,9 +258,9 @@ STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
 )
 
 
-BUCKET_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
+KIND_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
     lambda one: one.name,
-    lambda one: list_rows(one, BUCKET)[:-1],
+    lambda one: list_rows(one, KIND)[:-1],
     (
         Column("kind", lambda row: row.part),
         Column("own ms per image", PartRow.format_ms),
@@ -279,7 +279,7 @@ def function_table(
         lambda one: sorted(read_functions(one), key=order, reverse=True)[:count],
         (
             Column("function", name_function),
-            Column("kind", lambda function: function.bucket),
+            Column("kind", lambda function: function.kind),
             Column("cumulative ms", lambda function: format_ms(function.cumulative_s)),
             Column("own ms", lambda function: format_ms(function.own_s)),
             Column("calls", lambda function: f"{function.calls:,}"),
@@ -320,8 +320,8 @@ HANDLERS: Report[Handlers] = Report(
         ),
         Part("How long batches take", (each(list_each, draw_batches),)),
         Part(
-            "Own time by kind of work, all threads",
-            (draw_bars("own ms per image", BUCKET), each(list_each, BUCKET_TABLE)),
+            "Own time by package",
+            (draw_bars("own ms per image", KIND), each(list_each, KIND_TABLE)),
         ),
         Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
         Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),

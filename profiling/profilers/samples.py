@@ -37,17 +37,17 @@ class BatchSample:
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """One function over all batches and all threads.
+    """One function over all batches.
 
     Attributes:
-        bucket: the kind of work, from `buckets.py`.
+        kind: the top package, see `cprofile.py`.
         own_s: seconds without called functions. The own times of all functions add up to the total.
     """
 
     name: str
     file: str
     line: int
-    bucket: str
+    kind: str
     calls: int
     own_s: float
     cumulative_s: float

@@ -28,17 +28,17 @@ SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
 OURS, OTHERS, LIMIT = "s0", "grey", "s3"
 
 
-# The same work has the same colour in every chart, under the name of a stage or of a bucket.
+# The same work has the same colour in every chart, under the name of a stage.
 COLOUR_OF = {
-    **dict.fromkeys(("inference", "forward", "workers", "worker and handler"), "s0"),
-    **dict.fromkeys(("read", "config", "file I/O", "front end"), "s1"),
+    **dict.fromkeys(("inference", "workers", "worker and handler"), "s0"),
+    **dict.fromkeys(("read", "config", "front end"), "s1"),
     **dict.fromkeys(("client, socket and front end",), "s1"),
-    **dict.fromkeys(("transform", "resize", "preprocess"), "s2"),
-    **dict.fromkeys(("S3", "s3", "queue"), "s3"),
+    **dict.fromkeys(("transform", "preprocess"), "s2"),
+    **dict.fromkeys(("s3", "queue"), "s3"),
     **dict.fromkeys(("decode",), "s4"),
-    **dict.fromkeys(("postprocess", "serialise"), "s5"),
-    **dict.fromkeys(("transfer", "tensor", "worker protocol"), "s6"),
-    **dict.fromkeys(("log", "logging"), "s7"),
+    **dict.fromkeys(("postprocess",), "s5"),
+    **dict.fromkeys(("transfer", "worker protocol"), "s6"),
+    **dict.fromkeys(("log",), "s7"),
     **dict.fromkeys(("other", "load", "handler, other", "not accounted for"), "grey"),
 }
 

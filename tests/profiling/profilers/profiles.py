@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.profilers.profile_figures import list_batches, sum_buckets
+from offpath.profiling.profilers.profile_figures import list_batches, sum_kinds
 from offpath.profiling.profilers.samples import (
     BatchSample,
     FunctionSample,
@@ -60,7 +60,7 @@ def add_handler(
     for round_, share in enumerate((batches[:half], batches[half:])):
         if share:
             run.add(round_, name, cell, list_batches(share))
-    run.add(0, name, cell, sum_buckets(functions))
+    run.add(0, name, cell, sum_kinds(functions))
     for kind, samples in (("functions", functions), ("lines", lines)):
         if samples:
             run.details.setdefault(kind, {})[name] = [asdict(s) for s in samples]
@@ -69,12 +69,12 @@ def add_handler(
     return run
 
 
-def make_function(name: str, bucket: str, own_s: float, **changes: Any) -> FunctionSample:
+def make_function(name: str, kind: str, own_s: float, **changes: Any) -> FunctionSample:
     values: dict[str, Any] = {
         "name": name,
         "file": "/some/folder/handler.py",
         "line": 12,
-        "bucket": bucket,
+        "kind": kind,
         "calls": 100,
         "own_s": own_s,
         "cumulative_s": 2 * own_s,

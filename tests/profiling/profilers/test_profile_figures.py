@@ -5,8 +5,8 @@ import pytest
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.profile_figures import (
-    BUCKET,
     DEVICE,
+    KIND,
     STAGE,
     Profiled,
     fill_gaps,
@@ -15,7 +15,6 @@ from offpath.profiling.profilers.samples import BatchSample
 from tests.profiling.profilers.profiles import (
     add_handler,
     make_batch,
-    make_batches,
     make_function,
     make_run,
 )
@@ -92,16 +91,13 @@ def test_the_typical_batch_is_nearest_the_median():
     assert stages == {"decode": 12.0, "inference": 5.0, "other": 1.0}
 
 
-@pytest.mark.parametrize("images", [800, 0], ids=["an-image", "in-all-where-no-count"])
-def test_kinds_of_work_add_up_and_the_largest_stands_first(images):
+def test_packages_add_up_and_the_largest_stands_first():
     functions = [
-        make_function("forward", "forward", 1.0),
-        make_function("open", "file I/O", 2.0),
-        make_function("read", "file I/O", 1.0),
+        make_function("linear", "torch", 1.0),
+        make_function("open", "Python", 2.0),
+        make_function("read", "Python", 1.0),
     ]
-    batches = make_batches() if images else []
-    run = add_handler(make_run("cprofile"), batches=batches, functions=functions)
-    handler, each = profiled(run), images or 1
-    parts = handler.parts(BUCKET)
-    assert list(parts.items()) == [("file I/O", 3000 / each), ("forward", 1000 / each)]
-    assert handler.total(BUCKET) == 4000 / each
+    handler = profiled(add_handler(make_run("cprofile"), functions=functions))
+    parts = handler.parts(KIND)
+    assert list(parts.items()) == [("Python", 3000 / 800), ("torch", 1000 / 800)]
+    assert handler.total(KIND) == 4000 / 800
