@@ -29,7 +29,7 @@ LISTEN_OPTIONS = [
         "--host",
         default=DEFAULTS.host,
         show_default=True,
-        help="Address to listen on. Beyond loopback, --front with --tokens or --behind-proxy is "
+        help="Address to listen on. Beyond loopback, the door's --tokens or --behind-proxy is "
         "required.",
     ),
     click.option(
