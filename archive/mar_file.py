@@ -96,10 +96,11 @@ def read_mar(path: Path) -> MarFile:
         config_name = model.get("configFile")
         text = _read_text(archive, config_name) if config_name else None
     has_our_handler = OUR_HANDLER in names
-    if has_our_handler and manifest.get(HANDLER_API_KEY) != HANDLER_API:
+    found = manifest.get(HANDLER_API_KEY, "missing")
+    if has_our_handler and found != HANDLER_API:
         raise WrongOption(
-            f"{path} has {HANDLER_API_KEY} {manifest.get(HANDLER_API_KEY)!r:.80} in its manifest, "
-            f"expected {HANDLER_API}; build it again with this version of offpath"
+            f"{path}: {HANDLER_API_KEY} in its manifest is {found!r:.80}, expected {HANDLER_API}; "
+            "build it again with this version of offpath"
         )
     return MarFile(
         path=path,
