@@ -117,9 +117,8 @@ def read_rates(options: dict[str, Any], prices: Prices) -> tuple[dict[str, float
     if options["result"] is not None:
         from offpath.profiling.experiments import cost_report
 
-        measured = cost_report.read_rates(options["result"], options["workload"])
-        rates, doubts = measured.rates, measured.doubts
-        mixture = prices.find_mixture(measured.on_gpu, options["instance"])
+        rates, on_gpu, doubts = cost_report.read_rates(options["result"], options["workload"])
+        mixture = prices.find_mixture(on_gpu, options["instance"])
         if mixture is not None:
             raise WrongOption(
                 f"{mixture}; measure on that instance, or give your estimate with"

@@ -69,6 +69,10 @@ class Prices:
             )
         return self.instances[instance]
 
+    def describe(self) -> str:
+        """Returns region, date and pages of the prices."""
+        return f"list prices of {self.region}, {self.as_of}: {', '.join(self.sources.values())}"
+
     def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
         """Explains why rates with or without a GPU do not hold for an instance; None if they do."""
         if self.gpus is None or instance is None:

@@ -16,27 +16,17 @@ from offpath.profiling.report.document import Document
 GPU_ROWS = "gpu."
 
 
-@dataclass(frozen=True)
-class MeasuredRates:
-    """Rates of a saved run, in requests per second of one instance.
-
-    Attributes:
-        on_gpu: the machine had a GPU.
-        doubts: the doubts about the run's figures.
-    """
-
-    rates: dict[str, float]
-    on_gpu: bool
-    doubts: list[str]
-
-
-def read_rates(path: Path, workload: str | None) -> MeasuredRates:
+def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool, list[str]]:
     """Reads a saved run's median rates by server on one workload, the best of several cells.
 
     A server that answered nothing has no price.
 
     Args:
         workload: None for the only one of the run.
+
+    Returns:
+        requests per second of one instance, by server; True if the machine had a GPU; the doubts
+        about the run's figures.
 
     Raises:
         WrongOption: no such file or workload, or no server answered.
@@ -67,7 +57,7 @@ def read_rates(path: Path, workload: str | None) -> MeasuredRates:
     if not rates:
         raise WrongOption(f"{str(path)!r} has no good reply on {workload!r}: finish a round first")
     on_gpu = any(row.metric.startswith(GPU_ROWS) for row in run.rows)
-    return MeasuredRates(rates, on_gpu, find_doubts(run))
+    return rates, on_gpu, find_doubts(run)
 
 
 @dataclass(frozen=True)
@@ -108,21 +98,9 @@ def describe_idle(cost: ServerCost, demand: Demand) -> str:
     )
 
 
-def describe_demand(demand: Demand) -> str:
-    """Returns peak and head-room in words."""
-    return (
-        f"peak {demand.peak_per_s:g} requests per second, head-room {100 * demand.head_room:.0f} %"
-    )
-
-
-def describe_prices(prices: Prices) -> str:
-    """Returns region, date and pages of the prices."""
-    sources = ", ".join(prices.sources.values())
-    return f"list prices of {prices.region}, {prices.as_of}: {sources}"
-
-
 INSTANCES: TableSpec[Month, ServerCost] = TableSpec(
-    lambda month: describe_demand(month.demand),
+    lambda month: f"peak {month.demand.peak_per_s:g} requests per second, head-room"
+    f" {100 * month.demand.head_room:.0f} %",
     lambda month: month.costs,
     (
         Column("", lambda cost: cost.name),
@@ -149,7 +127,7 @@ MONTH: Report[Month] = Report(
     "Cost per month",
     (
         Part("Instances", (INSTANCES,), lambda month: "\n".join(month.conclude())),
-        Part("With the prediction log", (TOTALS,), lambda month: describe_prices(month.prices)),
+        Part("With the prediction log", (TOTALS,), lambda month: month.prices.describe()),
     ),
 )
 

@@ -93,11 +93,11 @@ def test_rates_come_from_a_result_file(tmp_path):
     run.variants["dead"] = {}
     run.add(0, "dead", PHOTOS, make_window(0, replies_none=3, latency_ms=[]))
     run.save(path)
-    measured = read_rates(path, None)
-    assert measured.rates == {"torchserve-stock": 11.0, "offpath": 121.0}
-    assert not measured.on_gpu
+    rates, on_gpu, doubts = read_rates(path, None)
+    assert rates == {"torchserve-stock": 11.0, "offpath": 121.0}
+    assert not on_gpu
     # The doubts of the run go with its rates.
-    assert any(it.startswith("spread: the rounds of offpath") for it in measured.doubts)
+    assert any(it.startswith("spread: the rounds of offpath") for it in doubts)
     with pytest.raises(ExpectedError, match="'photos-55k'.*one of photos"):
         read_rates(path, "photos-55k")
 
@@ -106,7 +106,7 @@ def test_a_result_with_readings_of_a_gpu_is_a_gpus(tmp_path):
     run = make_compare()
     run.add(3, "offpath", PHOTOS, make_window(1000, gpu__memory_bytes=1e9))
     run.save(tmp_path / "result.json")
-    assert read_rates(tmp_path / "result.json", None).on_gpu
+    assert read_rates(tmp_path / "result.json", None)[1]
 
 
 @pytest.mark.parametrize(
