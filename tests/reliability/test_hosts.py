@@ -34,7 +34,7 @@ from offpath.serving.front.bodies import SHM
 from offpath.serving.front.nginx_config import MOST_TRIES
 from offpath.serving.process.ports import resolve_ports
 from tests.conftest import build
-from tests.serving.front.test_door_lifecycle import BODIES, PATH, SETTLE_S
+from tests.serving.front.test_door_lifecycle import BODIES, PATH
 from tests.support.eventually import eventually
 from tests.support.front import Seen, load, log_variables, read_event_ids
 from tests.support.granian import FRONTS
@@ -45,6 +45,8 @@ HOLES, CUT_OFF_S = 2, 30.0
 START_TIMEOUT_S = 120
 # Seconds until the door has seen a /ping and uses the host.
 NOTICED_S = 3.0
+# Seconds of load before a host is struck, and while it is away.
+SETTLE_S = 0.5
 AFTER_RETURN_S = 5.0
 # Longer than any answer of a healthy host.
 SLOW_S = 5.0
