@@ -38,7 +38,7 @@ output_option = click.option(
 HANDLER_OPTIONS = (
     click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
                  help="offpath, stock, naive, or a class of your own. Can be repeated: handlers"
-                      " take turns on the same images.  [default: offpath]"),
+                      " get the same images.  [default: offpath]"),
     click.option("--mar", "mars", multiple=True, type=FILE,
                  help="An archive with its own handler and model. Can be repeated."),
     click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
@@ -56,8 +56,6 @@ HANDLER_OPTIONS = (
                  help="Requests per handler before measuring starts."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
                  show_default=True, help="auto uses CUDA where torch finds it."),
-    click.option("--seed", type=int, default=0, show_default=True,
-                 help="Seed for choosing and ordering the images."),
 )  # fmt: skip
 
 
@@ -106,20 +104,13 @@ def lines(**chosen: Any) -> None:
 
 @command.command("flame")
 @add_options(*HANDLER_OPTIONS, output_options, output_option)
-@click.option(
-    "--interval-ms",
-    type=click.FloatRange(0.1, 1000),
-    default=1.0,
-    show_default=True,
-    help="Milliseconds between two samples.",
-)
 def flame(**chosen: Any) -> None:
     """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
     profile_handlers("flame", **chosen)
 
 
 def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
-    """Profiles handlers in turn, then shows the result."""
+    """Profiles handlers, then shows the result."""
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.profilers.profile_experiment import (
@@ -129,7 +120,7 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     from offpath.profiling.profilers.profile_report import document_of
 
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
-    with keeping(outputs, "turns"), LiveProgress() as progress:
+    with keeping(outputs, "handlers"), LiveProgress() as progress:
         run = run_profile(choices, progress, outputs.save)
     document = document_of(run, None)
     if kind == "flame":

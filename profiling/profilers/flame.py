@@ -16,6 +16,8 @@ from typing import Any
 from offpath.profiling.profilers.handler_driver import Collector
 from offpath.profiling.profilers.worker_threads import watching_threads
 
+# Time between two samples.
+INTERVAL_S = 0.001
 # pyinstrument's page loads fonts from the network. Without them it uses the browser's own.
 FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
 EMPTY_STYLE = "data:text/css,"
@@ -27,12 +29,11 @@ class FlameCollector(Collector):
     """A sampler of stacks.
 
     Args:
-        interval_s: time between two samples.
         title: the page's title.
     """
 
-    def __init__(self, interval_s: float, title: str) -> None:
-        self._interval_s, self._title = interval_s, title
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._lock = threading.Lock()
         self._sessions: list[Any] = []
 
@@ -45,7 +46,7 @@ class FlameCollector(Collector):
     def _sampling(self) -> Iterator[None]:
         from pyinstrument import Profiler
 
-        profiler = Profiler(self._interval_s, async_mode="disabled")
+        profiler = Profiler(INTERVAL_S, async_mode="disabled")
         profiler.start()
         try:
             yield

@@ -178,7 +178,6 @@ class Driver:
         handler: loaded and initialised.
         images: contents of the image files.
         batch_size: requests per batch.
-        seed: decides the order of the images and the request ids.
         clock: seconds.
     """
 
@@ -187,13 +186,12 @@ class Driver:
         handler: LoadedHandler,
         images: Sequence[bytes],
         batch_size: int,
-        seed: int,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._handler = handler
         self._batch_size = batch_size
         self._clock = clock
-        self._requests = make_requests(images, seed)
+        self._requests = make_requests(images)
         self.refused = 0
 
     def run(self, batches: int, collector: Collector) -> Iterator[BatchSample]:
@@ -245,9 +243,10 @@ class Driver:
         )
 
 
-def make_requests(images: Sequence[bytes], seed: int) -> Iterator[dict[str, Any]]:
+def make_requests(images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     """Yields requests without end, in the form that ts/protocol/otf_message_handler.py decodes."""
-    chance = random.Random(seed)
+    # All handlers get the same images in the same order.
+    chance = random.Random(0)
     order = chance.sample(range(len(images)), len(images))
     for index in itertools.cycle(order):
         request_id = uuid.UUID(int=chance.getrandbits(128), version=4)

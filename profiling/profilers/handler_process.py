@@ -1,23 +1,23 @@
-"""A handler in a process of its own: the profiler's end of a pipe, and the program behind it.
+"""A handler in a process of its own, which profiles it and writes what was found as JSON.
 
-A message is the name of a method of `DrivenHandler` with its arguments. The answer is what the
-method returned, or an error. Whatever the handler prints goes to a log file, and the end of that
-log is quoted when the process dies.
+The process gets its job on stdin. Whatever the handler prints goes to a log file, and the end of
+that log is quoted when the process dies.
+
+python -m offpath.profiling.profilers.handler_process RESULT
 """
 
 from __future__ import annotations
 
-import math
-import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import offpath
 from offpath.handler.errors import ExpectedError
@@ -39,194 +39,150 @@ from offpath.profiling.profilers.stages import (
 )
 
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
+MODULE = "offpath.profiling.profilers.handler_process"
 LOG_TAIL_CHARACTERS = 2000
 # The folder that holds the package `offpath`.
 ROOT = Path(offpath.__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The way in which a handler is watched.
+class Job:
+    """A profile of one handler.
 
     Attributes:
         kind: STAGES, CPROFILE, LINES or FLAME.
+        images: paths of the images to send.
+        warm_up, batches: number of batches before and while the handler is watched.
         functions: for LINES, each as `module:qualified.name`. If empty, the handler's stages.
-        interval_s: for FLAME, the time between two samples.
+        file: path of the file to write beside the result; None for none.
     """
 
-    kind: str = STAGES
-    functions: Sequence[str] = ()
-    interval_s: float = 0.001
+    kind: str
+    spec: HandlerSpec
+    images: tuple[str, ...]
+    warm_up: int
+    batches: int
+    functions: tuple[str, ...] = ()
+    file: str | None = None
 
 
 @dataclass(frozen=True)
-class Raised:
-    """An error in the handler's process, as text."""
+class Profile:
+    """The result of a job.
 
-    message: str
-
-
-class HandlerProcess:
-    """The profiler's end. The process ends with the `with` block.
-
-    Args:
-        name: the handler's name, for messages.
-        environ: variables that are added to this process's own.
-        log_file: file that receives what the handler prints.
+    Attributes:
+        found: functions or lines, under the name of their kind.
+        refused: number of requests that the handler did not answer with 200.
+        error: why there is no profile; empty if there is one.
     """
 
-    def __init__(self, name: str, environ: Mapping[str, str], log_file: Path) -> None:
-        self._name, self._environ, self._log_file = name, environ, log_file
-
-    def __enter__(self) -> HandlerProcess:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self._pipe, theirs = multiprocessing.Pipe()
-        with theirs, open(self._log_file, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": path, **self._environ},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                # Ctrl-C is for the parent, which then ends this process.
-                start_new_session=True,
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._pipe.close()
-
-    def load(
-        self,
-        spec: HandlerSpec,
-        images: Sequence[Path],
-        warm_up: int,
-        seed: int = 0,
-        watch: Watch = Watch(),
-        file: Path | None = None,
-    ) -> None:
-        """Loads the handler and warms it up with at least `warm_up` requests.
-
-        Args:
-            seed: decides the order of the images.
-            file: the file that `finish` writes.
-
-        Raises:
-            ExpectedError: the handler cannot be loaded, raises, or refuses the images.
-        """
-        paths = [path.resolve() for path in images]
-        batches = math.ceil(warm_up / spec.batch_size)
-        self._ask("load", spec, paths, batches, seed, watch, file.resolve() if file else None)
-
-    def run(self, batches: int) -> list[BatchSample]:
-        """Handles further batches.
-
-        Raises:
-            ExpectedError: the handler raised, or the process died.
-        """
-        samples: list[BatchSample] = self._ask("run", batches)
-        return samples
-
-    def finish(self) -> Mapping[str, Any]:
-        """Returns functions or lines by the name of their kind, and `refused`, a count."""
-        found: Mapping[str, Any] = self._ask("finish")
-        return found
-
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        try:
-            self._pipe.send((method, arguments))
-            answer = self._pipe.recv()
-        except (OSError, EOFError):
-            log = self._log_file.read_text(encoding="utf-8", errors="replace")
-            raise ExpectedError(
-                f"handler {self._name!r}: its process ended with {self._process.wait()};"
-                f" the last it printed:\n{log[-LOG_TAIL_CHARACTERS:].rstrip()}"
-            ) from None
-        if isinstance(answer, Raised):
-            raise ExpectedError(f"handler {self._name!r}: {answer.message}")
-        return answer
+    batches: list[BatchSample] = field(default_factory=list)
+    found: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    refused: int = 0
+    error: str = ""
 
 
-class DrivenHandler:
-    """The handler in its process, from loading to results."""
+def profile_handler(job: Job, folder: Path) -> Profile:
+    """Runs a job in a process of its own, which ends with this call and with this process.
 
-    def load(
-        self,
-        spec: HandlerSpec,
-        images: Sequence[Path],
-        warm_up_batches: int,
-        seed: int,
-        watch: Watch,
-        file: Path | None,
-    ) -> None:
-        """Loads the handler and warms it up. Nothing is watched yet."""
-        self._spec, self._file = spec, file
-        self._doing = "initialize"
-        handler = load_handler(spec)
-        self._doing = "handle"
-        bodies = [path.read_bytes() for path in images]
-        self._driver = Driver(handler, bodies, spec.batch_size, seed)
-        for _ in self._driver.run(warm_up_batches, Collector()):
-            pass
-        if self._driver.refused:
-            raise ExpectedError(
-                f"the handler refused {self._driver.refused} images of the warm-up;"
-                " expected images that it can decode"
-            )
-        self._collector = make_collector(watch, handler, spec.name)
+    Args:
+        folder: receives the result and the log.
 
-    def run(self, batches: int) -> list[BatchSample]:
-        """Handles some batches."""
-        return list(self._driver.run(batches, self._collector))
-
-    def finish(self) -> dict[str, Any]:
-        """Saves files and returns what the collector found."""
-        if isinstance(self._collector, StageCollector) and self._file:
-            save_trace(self._driver, self._collector, self._file)
-        shorten = make_shortener(self._spec.folder)
-        found = self._collector.finish(shorten, self._file)
-        return {**found, "refused": self._driver.refused}
-
-    def answer(self, method: str, arguments: Sequence[Any]) -> Any:
-        """Calls a method; an error becomes `Raised`, with a traceback if it is the handler's."""
-        try:
-            return getattr(self, method)(*arguments)
-        except ExpectedError as error:
-            return Raised(str(error))
-        except Exception as error:
-            trace = "".join(traceback.format_exception(error))
-            raised = f"raised in {self._doing}: {type(error).__name__}: {error}"
-            return Raised(f"{raised}\n{trace[-LOG_TAIL_CHARACTERS:].rstrip()}")
+    Raises:
+        ExpectedError: the handler cannot be loaded, raises or refuses the images, or the process
+            died.
+    """
+    name, result, log_file = job.spec.name, folder / "profile.json", folder / "log.txt"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with open(log_file, "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, str(result)],
+            env={**os.environ, "PYTHONPATH": path, **job.spec.environ},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is for this process, which then ends that one.
+            start_new_session=True,
+        )
+    try:
+        if process.stdin is None:
+            raise RuntimeError("started without a pipe")
+        # It stays open: its end tells the process that this one is gone.
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        process.stdin.flush()
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    if not result.exists():
+        printed = log_file.read_text(encoding="utf-8", errors="replace")
+        raise ExpectedError(
+            f"handler {name!r}: its process ended with {code};"
+            f" the last it printed:\n{printed[-LOG_TAIL_CHARACTERS:].rstrip()}"
+        )
+    profile = msgspec.json.decode(result.read_bytes(), type=Profile)
+    if profile.error:
+        raise ExpectedError(f"handler {name!r}: {profile.error}")
+    return profile
 
 
-def make_collector(watch: Watch, handler: LoadedHandler, name: str) -> Collector:
+def try_job(job: Job) -> Profile:
+    """Does a job; an error becomes text, with a traceback if it is the handler's."""
+    doing = "initialize"
+    try:
+        handler = load_handler(job.spec)
+        doing = "handle"
+        return run_job(job, handler)
+    except ExpectedError as error:
+        return Profile(error=str(error))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))[-LOG_TAIL_CHARACTERS:].rstrip()
+        return Profile(error=f"raised in {doing}: {type(error).__name__}: {error}\n{trace}")
+
+
+def run_job(job: Job, handler: LoadedHandler) -> Profile:
+    """Warms a handler up, watches it, and saves the job's file."""
+    driver = Driver(handler, [Path(path).read_bytes() for path in job.images], job.spec.batch_size)
+    list(driver.run(job.warm_up, Collector()))
+    if driver.refused:
+        raise ExpectedError(
+            f"the handler refused {driver.refused} images of the warm-up;"
+            " expected images that it can decode"
+        )
+    collector = make_collector(job, handler)
+    batches = list(driver.run(job.batches, collector))
+    file = None if job.file is None else Path(job.file)
+    if isinstance(collector, StageCollector) and file is not None:
+        save_trace(driver, collector, file)
+    found = collector.finish(make_shortener(job.spec.folder), file)
+    return Profile(batches, found, driver.refused)
+
+
+def make_collector(job: Job, handler: LoadedHandler) -> Collector:
     """Returns the collector for a kind of profile."""
-    if watch.kind == CPROFILE:
+    if job.kind == CPROFILE:
         return CallCollector()
-    if watch.kind == LINES:
-        return LineCollector(choose_functions(handler, watch.functions))
-    if watch.kind == FLAME:
-        return FlameCollector(watch.interval_s, f"{name}: handle")
+    if job.kind == LINES:
+        return LineCollector(choose_functions(handler, job.functions))
+    if job.kind == FLAME:
+        return FlameCollector(f"{job.spec.name}: handle")
     return collect_stages(handler)
 
 
-def serve(pipe: Connection) -> None:
-    """Answers messages until the profiler closes the pipe, then ends the process."""
-    handler = DrivenHandler()
-    while True:
-        try:
-            method, arguments = pipe.recv()
-        except EOFError:
-            # Background threads of the handler (log shipping, an engine's pool) would delay exit.
-            os._exit(0)
-        pipe.send(handler.answer(method, arguments))
+def follow_stdin() -> None:
+    """Ends this process when the other end of stdin is closed."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    # Imported by its own name: pickled messages name their classes by module.
-    from offpath.profiling.profilers import handler_process
-
-    handler_process.serve(Connection(int(sys.argv[1])))
+    # Before the handler changes the working folder.
+    target = Path(sys.argv[1]).resolve()
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
+    threading.Thread(target=follow_stdin, daemon=True).start()
+    written = msgspec.json.encode(try_job(job))
+    target.with_suffix(".partial").write_bytes(written)
+    target.with_suffix(".partial").replace(target)
+    # Background threads of the handler (log shipping, an engine's pool) would delay the exit.
+    sys.stdout.flush()
+    os._exit(0)

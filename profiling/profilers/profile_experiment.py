@@ -1,4 +1,4 @@
-"""The experiment that profiles handlers: they take turns, each in a process of its own."""
+"""The experiment that profiles handlers, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,42 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.core.experiment import Observer, Turn, Variant
-from offpath.profiling.core.run import Cell, Figures, Run
-from offpath.profiling.core.runner import Runner, Schedule
+from offpath.profiling.core.experiment import Observer
+from offpath.profiling.core.run import Cell, Failure, Run
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handler_process import (
     CPROFILE,
     FLAME,
     STAGES,
-    HandlerProcess,
-    Watch,
+    Job,
+    profile_handler,
 )
 from offpath.profiling.profilers.handlers import (
     NAIVE,
     HandlerChoice,
-    HandlerSpec,
     SharedSettings,
     batch_size_of,
     choose_handlers,
     describe_handler,
     prepare_handler,
 )
-from offpath.profiling.profilers.profile_figures import (
-    fill_gaps,
-    list_batches,
-    sum_kinds,
-)
+from offpath.profiling.profilers.profile_figures import list_batches, sum_kinds
 from offpath.profiling.profilers.samples import (
     FILES,
     FUNCTIONS,
-    LINES,
     FunctionSample,
     read_samples,
 )
 
-# Handlers take this many turns, so that a drift of the machine affects all of them.
-ROUNDS = 10
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 EXPERIMENT = "profile-"
 
@@ -70,7 +61,6 @@ class ProfileChoices:
     requests: int
     batch_size: int | None
     images: str
-    seed: int
     s3_latency_ms: float
     threads: int
     warm_up: int
@@ -78,16 +68,13 @@ class ProfileChoices:
     command: str
     output: Path = Path()
     functions: tuple[str, ...] = ()
-    interval_ms: float = 1.0
     trace: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Returns the choices that a result keeps."""
-        kept = "model requests batch_size seed threads warm_up device".split()
+        kept = "model requests batch_size threads warm_up device".split()
         settings = {name: getattr(self, name) for name in kept}
-        if self.kind == FLAME:
-            settings["interval_ms"] = self.interval_ms
         if NAIVE in self.handlers:
             settings["s3_latency_ms"] = self.s3_latency_ms
         return settings
@@ -103,94 +90,17 @@ class ProfileChoices:
         return None
 
 
-class HandlerTurns:
-    """The experiment. A variant is a handler; its one cell is the images and the batch size.
-
-    Args:
-        run: receives everything that is not a figure: functions, lines, files.
-    """
-
-    def __init__(
-        self,
-        choices: ProfileChoices,
-        handlers: Sequence[HandlerChoice],
-        shared: SharedSettings,
-        workload: Workload,
-        run: Run,
-    ) -> None:
-        self.name = run.experiment
-        self._choices, self._shared, self._workload = choices, shared, workload
-        self._handlers = {choice.name: choice for choice in handlers}
-        self._specs: dict[str, HandlerSpec] = {}
-        self._run = run
-        self.cells: Sequence[Cell] = ()
-        self.variants: Sequence[Variant] = [
-            Variant(choice.name, describe_handler(choice, shared), (cell,))
-            for choice in handlers
-            for cell in [Cell(workload.name, 0, batch_size_of(choice, shared))]
-        ]
-        self.rounds = min(ROUNDS, *map(self._count_batches, self.variants))
-
-    def _count_batches(self, variant: Variant) -> int:
-        size: int = variant.facts["batch_size"]
-        return math.ceil(self._choices.requests / size)
-
-    def prepare(self, variant: Variant, folder: Path) -> None:
-        """Builds and unzips the handler's archive."""
-        choice = self._handlers[variant.name]
-        self._specs[variant.name] = prepare_handler(choice, self._shared, folder)
-
-    @contextlib.contextmanager
-    def opened(self, turn: Turn) -> Iterator[tuple[HandlerProcess, Figures]]:
-        """Loads the handler and warms it up. At the end, fetches what its collector found."""
-        name, choices = turn.variant.name, self._choices
-        file = choices.name_file(name)
-        spec = self._specs[name]
-        log_file = Path(spec.folder).with_name("log.txt")
-        turn.observer.on_step(f"{name}: load and warm up")
-        with HandlerProcess(name, spec.environ, log_file) as process:
-            watch = Watch(choices.kind, choices.functions, choices.interval_ms / 1e3)
-            paths = self._workload.paths
-            process.load(spec, paths, choices.warm_up, choices.seed, watch, file)
-            yield process, {}
-            if not self._run.has_failed(name):
-                turn.observer.on_step(f"{name}: collect")
-                self._keep(turn.variant, process, file)
-
-    def measure(self, target: HandlerProcess, cell: Cell, turn: Turn) -> Figures:
-        """Handles the turn's share of the batches."""
-        batches = self._count_batches(turn.variant)
-        done, until = (batches * n // self.rounds for n in (turn.round, turn.round + 1))
-        return list_batches(target.run(until - done))
-
-    def _keep(self, variant: Variant, process: HandlerProcess, file: Path | None) -> None:
-        found = process.finish()
-        for kind in (FUNCTIONS, LINES):
-            if kind in found:
-                self._run.details.setdefault(kind, {})[variant.name] = found[kind]
-        functions = read_samples(self._run, FUNCTIONS, variant.name, FunctionSample)
-        for cell in variant.cells or ():
-            self._run.add(0, variant.name, cell, sum_kinds(functions))
-        if file is not None:
-            files = self._run.details.setdefault(FILES, {})
-            files[variant.name] = [show_path(file)]
-        if found["refused"]:
-            self._run.warnings.append(
-                f"{variant.name} refused {found['refused']} requests, whose time says little"
-            )
-
-
 def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
-    """Profiles handlers. A handler that fails is left out.
+    """Profiles handlers one after the other. A handler that fails is left out.
 
     Args:
-        save: called with everything measured so far, after each turn and at the end.
+        save: called with everything measured so far, after each handler.
 
     Raises:
         ExpectedError: the choices are wrong, or no handler could be profiled.
     """
     handlers = choose_handlers(choices.handlers, choices.mars)
-    workload = load_workload(choices.images, choices.seed, observer.on_step)
+    workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT + choices.kind,
         choices.command,
@@ -201,20 +111,58 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
         name = tempfile.TemporaryDirectory(prefix="offpath-profile-")
         folder = Path(stack.enter_context(name))
         shared = stack.enter_context(preparing(choices, handlers, observer))
-        turns = HandlerTurns(choices, handlers, shared, workload, run)
-        run.variants = {one.name: dict(one.facts) for one in turns.variants}
+        run.variants = {one.name: describe_handler(one, shared) for one in handlers}
         if len(handlers) > 1 and any(choice.is_archive for choice in handlers):
             own = [f"{name} runs {it['model']}" for name, it in run.variants.items()]
             run.warnings.append(f"models may differ: {', '.join(own)}")
-        schedule = Schedule(turns.rounds, side_by_side=True)
-        runner = Runner(turns, run, schedule, observer, lambda: save(run))
-        runner.prepare(folder)
-        runner.run_rounds()
+        for done, handler in enumerate(handlers):
+            observer.on_progress(done, len(handlers))
+            try:
+                add_handler(run, choices, handler, shared, workload, folder, observer)
+            except ExpectedError as error:
+                run.failures.append(Failure(0, handler.name, str(error)))
+                observer.on_failure(handler.name, str(error))
+            save(run)
     if not run.rows:
         raise ExpectedError(run.failures[0].reason)
-    fill_gaps(run)
-    save(run)
     return run
+
+
+def add_handler(
+    run: Run,
+    choices: ProfileChoices,
+    handler: HandlerChoice,
+    shared: SharedSettings,
+    workload: Workload,
+    folder: Path,
+    observer: Observer,
+) -> None:
+    """Builds a handler, profiles it and adds what was found to the run."""
+    name, size = handler.name, batch_size_of(handler, shared)
+    observer.on_step(f"{name}: build")
+    spec = prepare_handler(handler, shared, folder / name)
+    batches, file = math.ceil(choices.requests / size), choices.name_file(name)
+    job = Job(
+        choices.kind,
+        spec,
+        tuple(str(path.resolve()) for path in workload.paths),
+        math.ceil(choices.warm_up / size),
+        batches,
+        choices.functions,
+        None if file is None else str(file.resolve()),
+    )
+    observer.on_step(f"{name}: {batches} batches of {size}")
+    profile = profile_handler(job, folder / name)
+    cell = Cell(workload.name, 0, size)
+    run.add(0, name, cell, list_batches(profile.batches))
+    for kind, samples in profile.found.items():
+        run.details.setdefault(kind, {})[name] = samples
+    functions = read_samples(run, FUNCTIONS, name, FunctionSample)
+    run.add(0, name, cell, sum_kinds(functions))
+    if file is not None:
+        run.details.setdefault(FILES, {})[name] = [show_path(file)]
+    if profile.refused:
+        run.warnings.append(f"{name} refused {profile.refused} requests, whose time says little")
 
 
 @contextlib.contextmanager

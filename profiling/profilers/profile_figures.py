@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from offpath.profiling.core.run import Cell, Figures, Run
@@ -49,22 +49,6 @@ def sum_kinds(functions: Sequence[FunctionSample]) -> Figures:
     for sample in functions:
         own_ms[sample.kind] += 1e3 * sample.own_s
     return {f"{KIND}.{kind}": round(ms, 3) for kind, ms in own_ms.items()}
-
-
-def fill_gaps(run: Run) -> None:
-    """Adds zeros for stages that did not run in a round, so that each round has all stages."""
-    for variant in run.variants:
-        rows = [r for r in run.rows if r.variant == variant and r.values is not None]
-        totals = [row for row in rows if row.metric == BATCH]
-        names = {row.metric: row for row in rows}
-        there = {(row.round, row.metric) for row in rows}
-        run.rows += [
-            replace(row, round=total.round, values=[0.0] * len(total.values or ()))
-            for total in totals
-            for metric, row in names.items()
-            if (total.round, metric) not in there
-        ]
-    run.rows.sort(key=lambda row: row.round)
 
 
 @dataclass(frozen=True)

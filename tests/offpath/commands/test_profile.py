@@ -135,11 +135,14 @@ def test_a_profile_without_any_result_is_an_error(images, capsys):
     assert code == 1 and "raised in handle: ValueError: planted" in printed.err
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(images, make_mar: MakeMar, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_profile_leaves_no_process_and_no_file(
+    number, images, make_mar: MakeMar, tmp_path
+):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     command = [sys.executable, "-m", "offpath", "profile", "stages", "--images"]
-    command += [str(images), "--requests", "1000000", "--mar", str(make_mar("echo"))]
+    command += [str(images), "--requests", "1000000000", "--mar", str(make_mar("echo"))]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -149,16 +152,16 @@ def test_ctrl_c_leaves_no_process_and_no_file(images, make_mar: MakeMar, tmp_pat
         text=True,
     )
     assert process.stderr is not None
-    # The step after which batches run.
-    while "batch 8" not in process.stderr.readline():
+    # The step in which batches run.
+    while "batches of 8" not in process.stderr.readline():
         assert process.poll() is None
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
+    children = eventually(lambda: psutil.Process(process.pid).children(recursive=True))
+    process.send_signal(number)
+    assert process.wait() == (130 if number == signal.SIGINT else -9)
     process.stderr.close()
     eventually(lambda: not any(map(is_running, children)))
-    assert not list(temporary.iterdir())
+    # Nobody removes the folders of a process that was killed.
+    assert number == signal.SIGKILL or not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize(

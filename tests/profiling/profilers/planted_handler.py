@@ -60,5 +60,13 @@ class Refusing(Planted):
         return self.inference(self.preprocess(data))
 
 
+class Dying(Planted):
+    """A handler whose process is killed."""
+
+    def inference(self, bodies):
+        print("farewell", flush=True)
+        os.kill(os.getpid(), 9)
+
+
 class NoHandler:
     """A class without a method that TorchServe could call."""

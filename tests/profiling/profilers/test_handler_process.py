@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import pstats
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.profilers.flame import FlameCollector
-from offpath.profiling.profilers.handler_process import HandlerProcess, Watch
+from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
 from offpath.profiling.profilers.handlers import HandlerSpec
 from tests.support.photographs import PHOTOGRAPHS, encode
 
@@ -34,35 +33,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def process(folder: Path) -> Iterator[HandlerProcess]:
-    """Yields one process for all tests; each test loads its handler's file again."""
-    with HandlerProcess("mine", {}, folder / "log.txt") as process:
-        yield process
+@pytest.fixture
+def profile(folder: Path, tmp_path: Path):
+    """Returns a function that profiles a class of the planted handler's file."""
+
+    def run(kind: str, class_name: str = "Planted", file: Path | None = None) -> Profile:
+        spec = HandlerSpec(
+            "mine",
+            str(folder / "model"),
+            PLANTED.name,
+            class_file=str(PLANTED),
+            class_name=class_name,
+            batch_size=BATCH_SIZE,
+        )
+        images = tuple(map(str, sorted(folder.glob("*.jpg"))))
+        job = Job(kind, spec, images, 1, BATCHES, file=file and str(file))
+        return profile_handler(job, tmp_path)
+
+    return run
 
 
-def load(
-    process: HandlerProcess,
-    folder: Path,
-    kind: str,
-    class_name: str = "Planted",
-    file: Path | None = None,
-) -> None:
-    spec = HandlerSpec(
-        "mine",
-        str(folder / "model"),
-        PLANTED.name,
-        class_file=str(PLANTED),
-        class_name=class_name,
-        batch_size=BATCH_SIZE,
-    )
-    images = sorted(folder.glob("*.jpg"))
-    process.load(spec, images, 1, watch=Watch(kind), file=file)
-
-
-def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
-    load(process, folder, "stages")
-    batches = process.run(BATCHES)
+def test_stages_add_up_and_name_the_method_with_the_mistakes(profile):
+    batches = profile("stages").batches
     assert [batch.size for batch in batches] == [BATCH_SIZE] * BATCHES
     for batch in batches:
         stages = batch.stages_s
@@ -73,11 +65,9 @@ def test_stages_add_up_and_name_the_method_with_the_mistakes(process, folder):
         assert sum(stages.values()) <= batch.total_s
 
 
-def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_work(process, folder, tmp_path):
+def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_work(profile, tmp_path):
     prof = tmp_path / "mine.prof"
-    load(process, folder, "cprofile", file=prof)
-    process.run(BATCHES)
-    functions = process.finish()["functions"]
+    functions = profile("cprofile", file=prof).found["functions"]
     requests = BATCHES * BATCH_SIZE
     found = {row["name"]: row for row in functions}
     assert found["write_audit"]["calls"] == requests
@@ -92,10 +82,8 @@ def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_work(process
     assert calls["measure"] == requests
 
 
-def test_lines_names_the_lines_with_the_mistakes(process, folder):
-    load(process, folder, "lines")
-    process.run(BATCHES)
-    lines = process.finish()["lines"]
+def test_lines_names_the_lines_with_the_mistakes(profile):
+    lines = profile("lines").found["lines"]
     requests = BATCHES * BATCH_SIZE
     by_function = {}
     for row in lines:
@@ -109,29 +97,25 @@ def test_lines_names_the_lines_with_the_mistakes(process, folder):
     assert "Planted.initialize" not in by_function
 
 
-def test_flame_is_one_page_with_all_threads(process, folder, tmp_path):
+def test_flame_is_one_page_with_all_threads(profile, tmp_path):
     page = tmp_path / "flame.html"
-    load(process, folder, "flame", file=page)
-    process.run(BATCHES)
-    process.finish()
+    profile("flame", file=page)
     text = page.read_text(encoding="utf-8")
     assert "write_audit" in text
     assert "fonts.googleapis.com" not in text
 
 
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
-    collector, page = FlameCollector(0.001, "</script><b>"), tmp_path / "flame.html"
+    collector, page = FlameCollector("</script><b>"), tmp_path / "flame.html"
     with collector.watching():
         time.sleep(0.02)  # Something to sample.
     collector.finish(str, page)
     assert "</script><b>" not in page.read_text(encoding="utf-8")
 
 
-def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path):
+def test_a_torch_profiler_trace_has_a_range_per_stage(profile, tmp_path):
     trace = tmp_path / "trace.json"
-    load(process, folder, "stages", file=trace)
-    process.run(1)
-    process.finish()
+    profile("stages", file=trace)
     names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
     assert names.count("postprocess") == names.count("write_audit") / BATCH_SIZE == 3
 
@@ -146,13 +130,11 @@ def test_a_torch_profiler_trace_has_a_range_per_stage(process, folder, tmp_path)
         pytest.param("NoHandler", "no method handle", id="no-handler"),
     ],
 )
-def test_a_handler_that_cannot_be_profiled_is_an_error(process, folder, class_name, said):
+def test_a_handler_that_cannot_be_profiled_is_an_error(profile, class_name, said):
     with pytest.raises(ExpectedError, match=said):
-        load(process, folder, "stages", class_name)
+        profile("stages", class_name)
 
 
-def test_a_process_that_dies_is_an_error_with_its_exit_code(folder):
-    with HandlerProcess("mine", {}, folder / "other.txt") as process:
-        process._process.kill()
-        with pytest.raises(ExpectedError, match="its process ended with -9"):
-            process.run(1)
+def test_a_process_that_dies_is_an_error_with_its_exit_code_and_last_words(profile):
+    with pytest.raises(ExpectedError, match="(?s)its process ended with -9.*farewell"):
+        profile("stages", "Dying")

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.profiling.core.run import Run
+from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
 from offpath.profiling.profilers.profile_figures import (
-    DEVICE,
     KIND,
     STAGE,
     Profiled,
-    fill_gaps,
+    list_batches,
 )
 from offpath.profiling.profilers.samples import BatchSample
 from tests.profiling.profilers.profiles import (
@@ -67,15 +66,10 @@ def test_what_no_stage_covers_is_other(stages_s, parts):
 
 def test_a_stage_that_only_some_batches_have_counts_as_nothing_in_the_others():
     batches = [BatchSample(1, 1.0, {"a": 1.0}), BatchSample(1, 1.0, {"b": 0.5})]
-    # A round each.
-    run = add_handler(make_run(), batches=batches, size=1)
-    fill_gaps(run)
+    run = make_run()
+    run.variants["offpath"] = {}
+    run.add(0, "offpath", Cell("photos", 0, 1), list_batches(batches))
     assert profiled(run).parts(STAGE) == {"a": 500.0, "b": 250.0, "other": 250.0}
-
-
-def test_device_time_stands_beside_the_stage_that_has_it():
-    batch = BatchSample(1, 1.0, {"inference": 0.5, "decode": 0.1}, {"inference": 0.4})
-    assert read(batch, size=1).parts(DEVICE) == {"inference": 400.0}
 
 
 def test_a_handler_without_batches_has_no_parts():

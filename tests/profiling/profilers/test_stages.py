@@ -60,7 +60,7 @@ def test_with_a_fake_clock_the_figures_are_exact():
     handler = make_handler(clock)
     stages = ClockedStages(clock)
     clock_stages(handler, stages)
-    driver = Driver(handler, [b"one", b"two"], 2, seed=0, clock=clock)
+    driver = Driver(handler, [b"one", b"two"], 2, clock=clock)
     for sample in driver.run(3, stages):
         assert sample.size == 2
         assert sample.total_s == 1 + 2 + 2 * 4 + 16 + 32
@@ -145,7 +145,7 @@ def test_our_handlers_own_timer_is_read_and_its_device_times_are_separate():
 
 def test_requests_have_torchserves_form_and_are_the_same_for_each_handler():
     pictures = [bytes([number]) for number in range(5)]
-    first, again = make_requests(pictures, seed=3), make_requests(pictures, seed=3)
+    first, again = make_requests(pictures), make_requests(pictures)
     requests = [next(first) for _ in range(10)]
     assert requests == [next(again) for _ in range(10)]
     bodies = [request["parameters"][0]["value"] for request in requests]
@@ -159,6 +159,6 @@ def test_replies_that_are_not_a_list_are_an_error():
     clock = Clock()
     handler = make_handler(clock)
     handler.entry = lambda rows, context: "all"
-    driver = Driver(handler, [b"one"], 2, seed=0)
+    driver = Driver(handler, [b"one"], 2)
     with pytest.raises(ExpectedError, match="2 requests with 'all'"):
         list(driver.run(1, Collector()))
