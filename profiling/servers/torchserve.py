@@ -251,7 +251,7 @@ def make_naive(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
         "torchserve-naive",
         lambda folder, _: archives.build_naive(model, folder),
         stock=True,
-        # Part of the settings, so that runs with and without S3 are not alike.
+        # Part of the settings: the result says whether it wrote to S3.
         env=store,
     )
 

@@ -123,7 +123,7 @@ def test_naive_handler_puts_one_object_a_prediction(start_with_store) -> None:
     assert len(puts) == 3 == len(set(puts))
     assert all(path.startswith("/offpath-predictions/predictions/") for path in puts)
     assert set(list_own_groups(running)) == {"frontend", "workers"}
-    # Rounds are alike although each had an address of its own.
+    # The settings of a result, without the address of one start.
     assert server.settings["s3"] and "ENDPOINT" not in str(server.settings)
 
 
