@@ -68,7 +68,12 @@ def test_every_printed_address_leads_to_the_server(
         for kind in ("inference", "management", "metrics"):
             assert find_faults(ready[kind]) == [], kind
             if door:
-                assert show_canaries(ready[kind]) == {"canary": [], "shadow": [], "ended": []}
+                assert show_canaries(ready[kind]) == {
+                    "canary": [],
+                    "shadow": [],
+                    "suspended": [],
+                    "ended": [],
+                }
 
 
 @pytest.mark.parametrize("server", ["torchserve", "granian"])
@@ -84,7 +89,12 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
             assert not Path(ready["management"].removeprefix("unix:")).exists()
             for kind in ("inference", "management"):
                 assert find_faults(ready[kind]) == [], kind
-                assert show_canaries(ready[kind]) == {"canary": [], "shadow": [], "ended": []}
+                assert show_canaries(ready[kind]) == {
+                    "canary": [],
+                    "shadow": [],
+                    "suspended": [],
+                    "ended": [],
+                }
     finally:
         shutil.rmtree(hide)
 
