@@ -143,7 +143,7 @@ def test_every_alert_is_evaluated_and_a_lost_worker_raises_one(
     # What OffpathCrashLoop counts.
     prometheus.wait_until("changes(WorkerLoadTime[2m]) >= 2")
     (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == 21
+    assert len(group["rules"]) == 22
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
     alerts = [rule for rule in group["rules"] if rule["type"] == "alerting"]
     firing = {rule["name"] for rule in alerts if rule["state"] == "firing"}
