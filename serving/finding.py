@@ -48,3 +48,8 @@ def lost(area: str, subject: str, found: object, cure: str) -> Finding:
 def wrong(area: str, subject: str, found: object, cure: str) -> Finding:
     """Returns a finding about something that does not do what was asked."""
     return Finding(area, subject, State.WRONG, str(found), cure)
+
+
+def grade(area: str, subject: str, found: object, loss: str | None, cure: str) -> Finding:
+    """Returns a `lost` finding if there is a loss, otherwise an `ok` one with what was found."""
+    return lost(area, subject, loss, cure) if loss else ok(area, subject, found)

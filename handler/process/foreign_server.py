@@ -11,82 +11,34 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger(__name__)
 # Every batch adds to this metric. A server that does not declare it declares none of offpath's.
 DECLARED_METRIC = "offpath_items_total"
+METRICS_LOSS = "{} does not declare offpath's metrics, so TorchServe drops them"
 MAIN_CLASS = "org.pytorch.serve.ModelServer"
-COLLECTOR = re.compile(r"-XX:\+Use(\w+)GC$")
-HEAP = re.compile(r"-Xmx(\w+)$")
-REGION_SIZE = "-XX:G1HeapRegionSize"
+COLLECTOR = r"-XX:\+Use(\w+)GC"
+HEAP = r"-Xmx(\w+)"
+REGION_SIZE = r"-XX:G1HeapRegionSize(.+)"
 # Worker, fork server, launcher, Java.
 MOST_ANCESTORS = 6
 
 
-@dataclass(frozen=True)
-class JavaOptions:
-    """Java options that TorchServe was started with; None where Java decides.
-
-    Attributes:
-        collector: garbage collector: `Serial`, `Parallel`, `G1`, ...
-        heap: largest heap, as given to `-Xmx`.
-        has_region_size: the size of G1's regions is set.
-    """
-
-    collector: str | None
-    heap: str | None
-    has_region_size: bool = False
+def read_java_option(pattern: str, command: Sequence[str]) -> str | None:
+    """Returns the value of a Java option, of which the last in a command line wins."""
+    values = [match[1] for word in command if (match := re.fullmatch(pattern, word))]
+    return values[-1] if values else None
 
 
-@dataclass(frozen=True)
-class Loss:
-    """A setting of the server that works but gives something away.
-
-    Attributes:
-        subject: what the setting is about, as `offpath check` lists it.
-        found: what the server does, and the cost.
-        key: the key of config.properties to set.
-    """
-
-    subject: str
-    found: str
-    key: str
-
-
-def read_java_options(command: Sequence[str]) -> JavaOptions:
-    """Reads the options in a command line; the last option of a kind wins."""
-    collectors = [m.group(1) for word in command if (m := COLLECTOR.match(word))]
-    heaps = [m.group(1) for word in command if (m := HEAP.match(word))]
-    return JavaOptions(
-        collectors[-1] if collectors else None,
-        heaps[-1] if heaps else None,
-        any(word.startswith(REGION_SIZE) for word in command),
-    )
-
-
-def find_collector_loss(java: JavaOptions) -> Loss | None:
+def find_collector_loss(command: Sequence[str]) -> str | None:
     """Returns the cost of G1, Java's default; None for another collector or larger regions."""
-    if java.collector not in (None, "G1") or java.has_region_size:
+    collector = read_java_option(COLLECTOR, command)
+    if collector not in (None, "G1") or read_java_option(REGION_SIZE, command):
         return None
-    name = java.collector or "Java's default (G1)"
-    found = f"{name} takes four times the CPU with megabyte bodies"
-    return Loss("collector", found, "vmargs")
-
-
-def find_metrics_loss(is_declared: bool, source: str) -> Loss | None:
-    """Returns the loss of offpath's metrics; None where the server declares them.
-
-    Args:
-        is_declared: the server's metrics file has `DECLARED_METRIC`.
-        source: the metrics file, or what stands in for it, named in the message.
-    """
-    if is_declared:
-        return None
-    found = f"{source} does not declare offpath's metrics, so TorchServe drops them"
-    return Loss("our metrics", found, "metrics_config")
+    name = collector or "Java's default (G1)"
+    return f"{name} takes four times the CPU with megabyte bodies"
 
 
 def declares(metrics: Any, name: str) -> bool:
@@ -98,34 +50,21 @@ def declares(metrics: Any, name: str) -> bool:
     return True
 
 
-def find_losses(metrics: Any, java: JavaOptions | None) -> list[Loss]:
-    """Returns what the server around this worker gives away.
-
-    Args:
-        java: options of the server's Java; None if its process cannot be seen.
-    """
-    losses = [find_metrics_loss(declares(metrics, DECLARED_METRIC), "the metrics file")]
-    if java is not None:
-        losses.append(find_collector_loss(java))
-    return [loss for loss in losses if loss is not None]
-
-
 def warn_of_losses(metrics: Any) -> None:
-    """Logs a warning for each loss; called once in a worker's life."""
-    for loss in find_losses(metrics, read_parent_java()):
-        logger.warning(
-            "this server: %s (%s); `offpath check` prints the line to copy",
-            loss.found,
-            loss.key,
-        )
+    """Logs a warning for each setting that gives something away; called once in a worker's life.
 
-
-def read_parent_java() -> JavaOptions | None:
-    """Returns the options of the TorchServe that started this process; None if not visible."""
-    for command in _ancestors():
-        if MAIN_CLASS in command:
-            return read_java_options(command)
-    return None
+    The options of a Java whose process cannot be seen are not judged.
+    """
+    losses: dict[str, str | None] = {}
+    if not declares(metrics, DECLARED_METRIC):
+        losses["metrics_config"] = METRICS_LOSS.format("the metrics file")
+    java = next((command for command in _ancestors() if MAIN_CLASS in command), None)
+    if java is not None:
+        losses["vmargs"] = find_collector_loss(java)
+    for key, found in losses.items():
+        if found is not None:
+            text = "this server: %s (%s); `offpath check` prints the line to copy"
+            logger.warning(text, found, key)
 
 
 def _ancestors() -> Iterator[list[str]]:

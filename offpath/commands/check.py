@@ -70,12 +70,13 @@ def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Itera
     """Yields findings about the host, about each file, and about the server.
 
     Raises:
-        WrongOption: a file is neither a configuration nor an archive, or the URL or the token is
-            not valid.
+        WrongOption: a file is neither a configuration nor an archive, the URL or the token is not
+            valid, or several servers run and none is named.
     """
     from offpath.serving.check.archive_file import check_archive
     from offpath.serving.check.host import check_host
     from offpath.serving.check.running import check_server
+    from offpath.serving.servers_here import find_servers, refuse_several
 
     for file in files:
         if file.suffix not in (".mar", ".properties"):
@@ -89,7 +90,11 @@ def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Itera
             yield from check_archive(file)
         else:
             yield from check_config(read_properties(file), area=file.name)
-    url = url or (None if files else _find_url())
+    if url is None and not files:
+        servers = find_servers()
+        refuse_several(servers, "servers")
+        # The last, because one server may just now replace another behind a door.
+        url = servers[-1].address("management") if servers else None
     if url is not None:
         yield from check_server(url, token)
     elif not files:
@@ -114,20 +119,3 @@ def show(findings: Iterable[Finding]) -> None:
         if one.cure and one.cure != cure:
             click.echo(f"{INDENT}-> {printable(one.cure)}")
         cure = one.cure
-
-
-def _find_url() -> str | None:
-    """Returns the management API of the server on this host; None without one.
-
-    Raises:
-        WrongOption: there are several.
-    """
-    from offpath.serving.check.running import find_servers
-
-    servers = {server.address("management"): server for server in find_servers()}
-    if len(servers) > 1:
-        named = [
-            f"--url {url} ({one.door or one.address('inference')})" for url, one in servers.items()
-        ]
-        raise WrongOption(f"several servers run on this host; name one: {' or '.join(named)}")
-    return next(iter(servers), None)

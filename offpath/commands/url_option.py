@@ -8,7 +8,7 @@ import click
 import httpx
 
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.serving.front.running_door import find_doors
+from offpath.serving.servers_here import find_doors, refuse_several
 from offpath.serving.torchserve.management import UNIX
 
 DOOR_OPTION = click.option(
@@ -29,14 +29,13 @@ def find_door(url: str | None) -> Path:
         check_url("--url", url)
     doors = find_doors()
     found = [door for door in doors if url is None or door.answers(url)]
-    named = " or ".join(f"--url http://{door.address}" for door in doors)
     if not found:
+        named = " or ".join(f"--url {door.url}" for door in doors)
         raise ExpectedError(
             f"no `offpath serve --front` runs that you can reach{f' at {url}' if url else ''}; "
             + (f"there is {named}" if named else "start one, or ask as the user who started it")
         )
-    if len(found) > 1:
-        raise WrongOption(f"several `offpath serve --front` run here; name one: {named}")
+    refuse_several(found, "`offpath serve --front`")
     return found[0].folder
 
 

