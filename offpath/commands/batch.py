@@ -17,8 +17,7 @@ from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.serving.log_tools.objects import explain
-from offpath.serving.offline.storage import S3, Storage, split_name
+from offpath.serving.storage import S3, Storage, explain, split_name
 
 if TYPE_CHECKING:
     from offpath.serving.offline.part_runner import Job

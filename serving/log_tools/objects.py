@@ -1,36 +1,42 @@
-"""Lists and reads the prediction log's objects in a bucket (with boto3) or a folder."""
+"""Lists and reads the prediction log's objects in a bucket or a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.prediction_log.delivery_failures import describe_error
-from offpath.handler.prediction_log.log_settings import PredictionLogSettings, S3Options
+from offpath.handler.errors import WrongOption
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
-from offpath.handler.prediction_log.segment import (
-    MOST_OBJECT_BYTES,
-    SUFFIX_BY_COMPRESSION,
-)
-from offpath.handler.prediction_log.sinks import (
-    make_client_config,
-    split_file_uri,
-    split_s3_uri,
-)
+from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.sinks import split_file_uri, split_s3_uri
+from offpath.serving.storage import S3, Storage, explain
 
 DOWNLOADS_AT_ONCE = 8
 
 
-class LogStore(Protocol):
-    """Objects under a sink's URI. Keys are relative to the URI."""
+@dataclass(frozen=True)
+class LogStore:
+    """Objects under a sink's URI. Keys are relative to the URI.
+
+    Attributes:
+        uri: the sink's URI.
+        place: name of that place in the storage: a folder, or s3://BUCKET/PREFIX.
+    """
 
     uri: str
+    place: str
+    storage: Storage
 
     def list_keys(self, below: str) -> Iterator[str]:
         """Yields the keys that start with `below`, in order."""
+        if not self.place.startswith(S3) and not Path(self.place).is_dir():
+            raise WrongOption(f"there is no folder {self.place!r}")
+        start = len(self.place) + 1
+        yield from sorted(name[start:] for name in self.storage.list(self.place, below))
 
     def get(self, key: str) -> bytes:
         """Returns an object as it is stored.
@@ -38,89 +44,15 @@ class LogStore(Protocol):
         Raises:
             DamagedObject: it is larger than `MOST_OBJECT_BYTES`.
         """
-
-
-def make_client(options: S3Options, connections: int, retries: Mapping[str, Any] = {}) -> Any:
-    """Makes a boto3 client for S3; threads may share it."""
-    import boto3
-    from botocore.config import Config
-
-    config = make_client_config(options)
-    config |= {"max_pool_connections": connections}
-    config["retries"] |= retries
-    return boto3.client(
-        "s3",
-        region_name=options.region,
-        endpoint_url=options.endpoint_url,
-        config=Config(**config),
-    )
-
-
-class S3Store:
-    """Objects in an S3 bucket."""
-
-    def __init__(self, uri: str, options: S3Options) -> None:
-        self.uri = uri
-        self._bucket, self._prefix = split_s3_uri(uri)
-        self._client = make_client(options, DOWNLOADS_AT_ONCE)
-
-    def list_keys(self, below: str) -> Iterator[str]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix + below
-        )
-        for page in pages:
-            for entry in page.get("Contents", []):
-                yield entry["Key"][len(self._prefix) :]
-
-    def get(self, key: str) -> bytes:
-        answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
-        check_size(answer["ContentLength"])
-        stored: bytes = answer["Body"].read()
-        return stored
-
-
-class FileStore:
-    """Objects as files in a folder."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self.folder = split_file_uri(uri)
-
-    def list_keys(self, below: str) -> Iterator[str]:
-        if not self.folder.is_dir():
-            raise WrongOption(f"there is no folder {str(self.folder)!r}")
-        paths = (path.relative_to(self.folder) for path in self.folder.glob("dt=*/*/*"))
-        keys = (str(path) for path in paths if not path.name.startswith("."))
-        yield from sorted(key for key in keys if key.startswith(below))
-
-    def get(self, key: str) -> bytes:
-        check_size((self.folder / key).stat().st_size)
-        return (self.folder / key).read_bytes()
-
-
-def open_store(settings: PredictionLogSettings) -> LogStore:
-    """Opens the store at the settings' URI.
-
-    Raises:
-        ExpectedError: boto3 is not installed, or lacks a region or an endpoint.
-    """
-    if settings.uri.startswith("file://"):
-        return FileStore(settings.uri)
-    if not settings.uri.startswith("s3://"):
-        raise WrongOption(f"{settings.uri}: records of this kind of sink cannot be read")
-    try:
-        return S3Store(settings.uri, settings.s3)
-    except ValueError as error:  # from botocore, for an endpoint that is not a URL
-        raise WrongOption(f"{settings.uri}: {error}") from error
-    except Exception as error:
-        raise explain(error, settings.uri) from error
+        return self.storage.read(f"{self.place}/{key}", check_size)
 
 
 def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
     """Opens the store at a URI.
 
     Raises:
-        ExpectedError: the URI or the endpoint is not valid.
+        ExpectedError: the URI or the endpoint is not valid, boto3 is not installed, or it lacks a
+            region.
     """
     s3 = {"endpoint_url": endpoint_url, "region": region}
     try:
@@ -131,17 +63,18 @@ def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> Log
         raise WrongOption(
             f"{uri!r} stores no records; expected s3://BUCKET/PREFIX or file:///FOLDER"
         )
-    return open_store(settings)
-
-
-def explain(error: Exception, uri: str) -> Exception:
-    """Returns an ExpectedError for a failure that a user can correct; other errors unchanged."""
-    if isinstance(error, ExpectedError):
-        return error
-    is_aws = type(error).__module__.startswith(("botocore", "boto3"))
-    if not (is_aws or isinstance(error, OSError)):
-        return error
-    return ExpectedError(f"{uri}: {describe_error(error, uri)[1]}")
+    # A user waits for the answer, so nothing is repeated for a minute.
+    storage = Storage(settings.s3, attempts=1)
+    if urlsplit(settings.uri).scheme == "file":
+        return LogStore(settings.uri, str(split_file_uri(settings.uri)), storage)
+    bucket, prefix = split_s3_uri(settings.uri)
+    try:
+        storage.open()
+    except ValueError as error:  # from botocore, for an endpoint that is not a URL
+        raise WrongOption(f"{settings.uri}: {error}") from error
+    except Exception as error:
+        raise explain(error, settings.uri) from error
+    return LogStore(settings.uri, f"{S3}{bucket}/{prefix}".rstrip("/"), storage)
 
 
 def compression_of(key: str) -> str:

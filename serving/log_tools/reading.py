@@ -12,8 +12,9 @@ from typing import Any
 
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
-from offpath.serving.log_tools.objects import LogStore, explain, get_all
+from offpath.serving.log_tools.objects import LogStore, get_all
 from offpath.serving.printable import printable
+from offpath.serving.storage import explain
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

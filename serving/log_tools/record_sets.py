@@ -17,7 +17,6 @@ from offpath.handler.stages import Stage
 from offpath.serving.log_tools.objects import (
     DOWNLOADS_AT_ONCE,
     LogStore,
-    explain,
     get_lines,
 )
 from offpath.serving.log_tools.reading import (
@@ -28,6 +27,7 @@ from offpath.serving.log_tools.reading import (
     find_damage,
     parse_time,
 )
+from offpath.serving.storage import explain
 
 FORM = "URI,since=TIME,until=TIME,model=NAME,version=VERSION"
 FILTERS = ("since", "until", "model", "version")

@@ -17,7 +17,7 @@ from pathlib import Path
 from offpath.handler.errors import WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.serving.offline.part_runner import count_rows
-from offpath.serving.offline.storage import READERS, S3, Storage
+from offpath.serving.storage import READERS, S3, Storage
 
 MANIFEST = "_manifest.json.gz"
 # Parts per worker, so that the last parts of all workers end at about the same time.

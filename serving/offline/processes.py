@@ -16,9 +16,9 @@ from typing import Any
 
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.handler.errors import ExpectedError
-from offpath.serving.log_tools.objects import explain
 from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
 from offpath.serving.process.parent import follow_parent
+from offpath.serving.storage import explain
 
 # Imported once, and shared by all workers.
 PRELOADED = ["torchvision", "simplejpeg", "boto3", __name__]

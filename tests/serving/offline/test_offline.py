@@ -17,7 +17,7 @@ from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.serving.offline.manifest import list_pictures
 from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
-from offpath.serving.offline.storage import Storage, split_name
+from offpath.serving.storage import Storage, split_name
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import accepted, jpeg, rejected
 
@@ -93,6 +93,16 @@ def test_pictures_are_chosen_by_their_suffix(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.png").unlink()
     with pytest.raises(WrongOption, match="pass a text file with the names"):
         list_pictures(FILES, place)
+
+
+@pytest.mark.parametrize("below, names", [("", "axd"), ("d", "x"), ("day=1/", "x"), ("day=2/", "")])
+def test_a_listing_is_limited_to_names_that_begin_so(
+    tmp_path: Path, below: str, names: str
+) -> None:
+    for name in ("a", "b=1/d", "day=1/x"):
+        FILES.write(str(tmp_path / name), b"")
+    found = sorted(FILES.list(str(tmp_path), below))
+    assert [name[-1] for name in found] == sorted(names, key="adx".index)
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:

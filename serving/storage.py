@@ -1,30 +1,31 @@
-"""Lists and reads pictures and stores results: files, and objects in S3 by boto3."""
+"""Lists, reads and stores files, and objects in S3 by boto3."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.prediction_log.sinks import (
     FileSink,
     check_answer,
+    make_client_config,
     make_put_arguments,
 )
-from offpath.serving.log_tools.objects import make_client
 
 S3 = "s3://"
 READERS = 16
 # Hidden, so that an OUTPUT with nothing but the lock of a killed run counts as empty.
 LOCK = ".offpath-batch.lock"
 # boto3 waits up to 20 s between two attempts, so a bucket may be unreachable for about a minute.
-RETRIES = {"mode": "standard", "total_max_attempts": 8}
+ATTEMPTS = 8
 STREAM_ATTEMPTS = 3
 # S3's answers about one object: it does not exist, or it lies in an archive class such as Glacier.
 GONE = ("NoSuchKey", "InvalidObjectState")
@@ -41,39 +42,71 @@ class Storage:
 
     Args:
         options: region and endpoint of S3.
+        attempts: attempts of each request to S3.
     """
 
-    def __init__(self, options: S3Options) -> None:
-        self._options = options
+    def __init__(self, options: S3Options, attempts: int = ATTEMPTS) -> None:
+        self._options, self._attempts = options, attempts
+
+    def open(self) -> None:
+        """Makes the client for S3 now, instead of at its first use.
+
+        Raises:
+            Exception: boto3 is not installed, or lacks a region or an endpoint.
+        """
+        _ = self._client
 
     @cached_property
     def _client(self) -> Any:
-        return make_client(self._options, READERS, RETRIES)
+        import boto3
+        from botocore.config import Config
 
-    def list(self, place: str) -> Iterator[str]:
-        """Yields the names of all files in a folder and its folders, or of all objects below.
+        config = make_client_config(self._options)
+        config["max_pool_connections"] = READERS
+        config["retries"] = {"mode": "standard", "total_max_attempts": self._attempts}
+        return boto3.client(
+            "s3",
+            region_name=self._options.region,
+            endpoint_url=self._options.endpoint_url,
+            config=Config(**config),
+        )
+
+    def list(self, place: str, below: str = "") -> Iterator[str]:
+        """Yields the names of all files in a folder and its folders, or of all objects there.
+
+        Args:
+            place: a folder, or s3://BUCKET/PREFIX.
+            below: how the names continue after `place` and a slash.
 
         Raises:
             OSError: a folder cannot be read. Its pictures must not be left out in silence.
         """
         if not place.startswith(S3):
-            for folder, folders, files in os.walk(place, onerror=_raise):
+            start = os.path.join(place, below)
+            top = os.path.join(place, below.rpartition("/")[0])
+            for folder, folders, files in os.walk(top, onerror=_raise):
                 folders.sort()
-                yield from (os.path.join(folder, name) for name in sorted(files))
+                names = (os.path.join(folder, name) for name in sorted(files))
+                yield from (name for name in names if name.startswith(start))
             return
-        bucket, prefix = split_name(place.rstrip("/") + "/")
+        bucket, prefix = split_name(place.rstrip("/") + "/" + below)
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         for page in pages:
             keys = (entry["Key"] for entry in page.get("Contents", []))
             yield from (f"{S3}{bucket}/{key}" for key in keys if not key.endswith("/"))
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, check_size: Callable[[int], None] = lambda _: None) -> bytes:
         """Returns the content of a file or object.
+
+        Args:
+            name: path of the file, or s3://BUCKET/KEY.
+            check_size: raises for a size in bytes that must not be read.
 
         Raises:
             OSError: this file or object cannot be read; others may be.
         """
         if not name.startswith(S3):
+            check_size(os.stat(name).st_size)
             return Path(name).read_bytes()
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -81,6 +114,7 @@ class Storage:
         for attempt in range(1, STREAM_ATTEMPTS + 1):
             try:
                 answer = self._client.get_object(Bucket=bucket, Key=key)
+                check_size(answer["ContentLength"])
                 content: bytes = answer["Body"].read()
                 return content
             except ClientError as error:
@@ -138,3 +172,13 @@ class Storage:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+def explain(error: Exception, uri: str) -> Exception:
+    """Returns an ExpectedError for a failure that a user can correct; other errors unchanged."""
+    if isinstance(error, ExpectedError):
+        return error
+    is_aws = type(error).__module__.startswith(("botocore", "boto3"))
+    if not (is_aws or isinstance(error, OSError)):
+        return error
+    return ExpectedError(f"{uri}: {describe_error(error, uri)[1]}")
