@@ -126,8 +126,8 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         inference_port=0,
         management_port=0,
         metrics_port=0,
-        enable_model_api=True,
-        grpc=True,
+        grpc_port=0,
+        overrides={"enable_model_api": "true"},
     )
     with TorchServe(settings) as running:
         for name in running.model_names():

@@ -41,19 +41,11 @@ from offpath.serving.torchserve.session import serve
 DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
-    *("host", "port", "management_port", "metrics_port", "grpc", "grpc_port"),
-    *("config", "enable_model_api", "allow_cpu", "fork_workers"),
-    *("log_dir", "server", "keep_going"),
+    *("host", "port", "management_port", "metrics_port", "grpc_port"),
+    *("config", "allow_cpu", "log_dir", "server", "keep_going"),
 )
 # Options that only TorchServe has, with the value that asks for nothing.
-TORCHSERVE_ONLY = {
-    "management_port": None,
-    "grpc": False,
-    "grpc_port": 0,
-    "enable_model_api": False,
-    "keep_going": False,
-    "fork_workers": True,
-}
+TORCHSERVE_ONLY = {"management_port": None, "grpc_port": None, "keep_going": False}
 
 
 @click.command(name="serve")
@@ -84,17 +76,10 @@ TORCHSERVE_ONLY = {
 )
 @METRICS_PORT
 @click.option(
-    "--grpc",
-    is_flag=True,
-    help="Open TorchServe's two gRPC ports on loopback. Every user of this machine can then stop "
-    "your models.",
-)
-@click.option(
     "--grpc-port",
     type=PORT,
-    default=0,
-    show_default=True,
-    help="Port of gRPC's inference API, on loopback; a port other than 0 implies --grpc.",
+    help="Port of TorchServe's gRPC inference API, on loopback; 0 takes a free one. Every user of "
+    "this machine can then stop your models [default: closed].",
 )
 @click.option(
     "--config",
@@ -103,21 +88,9 @@ TORCHSERVE_ONLY = {
     "load_models.",
 )
 @click.option(
-    "--enable-model-api",
-    is_flag=True,
-    help="Allow models to be registered and removed over HTTP.",
-)
-@click.option(
     "--allow-cpu",
     is_flag=True,
     help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
-)
-@click.option(
-    "--fork-workers/--no-fork-workers",
-    default=True,
-    show_default=True,
-    help="Fork workers from one process that has imported torch. They start faster and share its "
-    "memory (Linux).",
 )
 @click.option(
     "--keep-going",
@@ -236,8 +209,6 @@ def make_settings(
     entries: tuple[str, ...],
     *,
     port: int,
-    grpc: bool,
-    grpc_port: int,
     log_dir: Path | None,
     **same: Any,
 ) -> ServerSettings:
@@ -246,8 +217,6 @@ def make_settings(
         model_store=store,
         models=entries,
         inference_port=port,
-        grpc=grpc or grpc_port > 0,
-        grpc_port=grpc_port,
         log_dir=choose_log_dir(log_dir, port),
         **same,
     )
@@ -261,8 +230,7 @@ def check_granian(options: dict[str, Any]) -> None:
     """
     for name, unset in TORCHSERVE_ONLY.items():
         if options[name] != unset:
-            option = name.replace("_", "-").replace("fork", "no-fork")
-            raise WrongOption(f"--{option} needs --server torchserve")
+            raise WrongOption(f"--{name.replace('_', '-')} needs --server torchserve")
 
 
 def check_tokens(config: Path | None) -> None:

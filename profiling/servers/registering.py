@@ -120,8 +120,8 @@ class RegisteringServer:
                 inference_port=0,
                 management_port=0,
                 metrics_port=0,
-                enable_model_api=True,
                 log_dir=self._store / "logs",
+                overrides={"enable_model_api": "true"},
                 env={URI_VARIABLE: OFF},
             )
         )

@@ -94,7 +94,8 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
         )
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
-    hand_over = not settings.enable_model_api and all(a.takes_names for a in archives)
+    has_model_api = properties.get("enable_model_api") == "true"
+    hand_over = not has_model_api and all(a.takes_names for a in archives)
     limit = int(properties["max_request_size"])
     own_queue = int(properties["job_queue_size"])
     return Behind(

@@ -44,10 +44,8 @@ class ServerSettings:
         management_port: port of the management API; 0 takes a free one, None uses a Unix socket in
             the run folder instead.
         metrics_port: port of the metrics API; 0 takes a free one.
-        grpc_port: port of gRPC's inference API, on loopback; 0 takes a free one.
+        grpc_port: port of gRPC's inference API, on loopback; 0 takes a free one, None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
-        enable_model_api: models may be registered and removed over the management API.
-        grpc: the two gRPC ports, on loopback, answer.
         allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
             with `stock`).
@@ -68,10 +66,8 @@ class ServerSettings:
     inference_port: int = 8080
     management_port: int | None = None
     metrics_port: int = 8082
-    grpc_port: int = 0
+    grpc_port: int | None = None
     unix_sockets: bool = False
-    enable_model_api: bool = False
-    grpc: bool = False
     allow_cpu: bool = False
     fork_workers: bool = True
     verbose: bool = False
@@ -118,7 +114,7 @@ def choose_ports(settings: ServerSettings) -> Ports:
     """
     overrides = settings.overrides
     grpc = [
-        int(overrides.get("grpc_inference_port", settings.grpc_port)),
+        int(overrides.get("grpc_inference_port", settings.grpc_port or 0)),
         int(overrides.get("grpc_management_port", 0)),
     ]
     management = settings.management_port or 0
@@ -180,9 +176,8 @@ def build_properties(
         properties[f"{kind}_address"] = f"unix:{socket_path(folder, kind)}"
     properties["load_models"] = ",".join(settings.models)
     properties["disable_token_authorization"] = "true"
-    if settings.enable_model_api:
-        properties["enable_model_api"] = "true"
-    if not (settings.grpc or settings.stock or CLOSED_GRPC.keys() & properties.keys()):
+    is_closed = settings.grpc_port is None and not settings.stock
+    if is_closed and not CLOSED_GRPC.keys() & properties.keys():
         properties.update(CLOSED_GRPC)
     if settings.left_out:
         properties[LEFT_OUT] = ", ".join(sorted(settings.left_out))

@@ -250,6 +250,6 @@ def _urls(server: TorchServe) -> dict[str, str]:
         "management": server.management_url,
         "metrics": f"{server.metrics_url}/metrics",
     }
-    if server.settings.grpc:
+    if server.settings.grpc_port is not None:
         urls["grpc"] = f"{LOOPBACK}:{server.ports.grpc_inference}"
     return urls

@@ -17,6 +17,7 @@ from offpath.serving.front.behind import (
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
 from offpath.serving.front.splits import parse_split
+from offpath.serving.torchserve.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
 
 INVOCATIONS = DoorSettings(invocations=True)
@@ -45,6 +46,17 @@ def test_invocations_of_no_single_model_is_refused(
     settings = replace(make_settings(make_mar()), models=models)
     with pytest.raises(ExpectedError, match="--invocations needs exactly one model"):
         look_behind(settings, INVOCATIONS)
+
+
+def test_bodies_go_by_name_unless_models_can_be_registered(
+    model_store: Path, tmp_path: Path
+) -> None:
+    settings = make_settings(model_store / "near-free.mar")
+    assert look_behind(settings, DoorSettings()).hand_over
+    config = tmp_path / "config.properties"
+    text = find_config().read_text()
+    config.write_text(text.replace("enable_model_api=false", "enable_model_api=true"))
+    assert not look_behind(replace(settings, config=config), DoorSettings()).hand_over
 
 
 def test_a_successor_whose_model_has_another_name_is_refused(
