@@ -101,11 +101,6 @@ class DoorSettings:
         """The canaries and shadows."""
         return (*self.canary, *self.shadow)
 
-    @property
-    def idle(self) -> set[tuple[str, str]]:
-        """Name and version of the models that answer nobody: shadows and suspended canaries."""
-        return {(s.model, s.version) for s in self.splits if s.suspended or s in self.shadow}
-
     def list_ended(self, new: DoorSettings) -> list[str]:
         """Returns the canaries and shadows whose model has none of that kind in new settings."""
         return [

@@ -269,9 +269,9 @@ class OneHostSession:
         ready = find_ready(statuses or ())
         if statuses is not None:
             self._judge_canaries(ready)
-        answering = ready - self.door.settings.idle
-        is_ready = {name for name, _ in answering} >= set(server.model_names())
-        self.door.set_ready(is_ready and not self._is_sick())
+        # Requests go to a model's first version, so a READY worker of another is not enough.
+        versions = {name: one.model_version for name, one in reversed(server.archives)}
+        self.door.set_ready(versions.items() <= ready and not self._is_sick())
         self._count_workers(statuses or ())
         self._next_ready_check = time.monotonic() + READY_CHECK_S
 

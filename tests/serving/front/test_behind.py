@@ -16,7 +16,6 @@ from offpath.serving.front.behind import (
 )
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
-from offpath.serving.front.splits import parse_split
 from offpath.serving.torchserve.server_settings import find_config
 from tests.support.echo_archive import MakeMar, make_settings
 
@@ -70,24 +69,12 @@ def test_a_successor_whose_model_has_another_name_is_refused(
         check_successor(old, new)
 
 
-@pytest.mark.parametrize(
-    ("workers", "is_ready"),
-    [
-        pytest.param({"1.0": 1, "2.0": 0}, True, id="shadow-down"),
-        pytest.param({"1.0": 0, "2.0": 1}, False, id="only-the-shadow"),
-    ],
-)
-def test_a_shadow_neither_makes_nor_spoils_a_ready_server(
-    workers: dict[str, int], is_ready: bool
-) -> None:
+def test_models_are_ready_by_version() -> None:
     statuses = [
         MagicMock(model_name="defects", model_version=version, ready_workers=count)
-        for version, count in workers.items()
+        for version, count in (("1.0", 0), ("2.0", 1))
     ]
-    ready = find_ready(statuses)
-    assert ready == {("defects", version) for version, count in workers.items() if count}
-    idle = DoorSettings(shadow=(parse_split("defects=2.0:5%"),)).idle
-    assert bool(ready - idle) is is_ready
+    assert find_ready(statuses) == {("defects", "2.0")}
 
 
 def test_servers_are_numbered_after_those_of_earlier_commands(tmp_path: Path) -> None:
