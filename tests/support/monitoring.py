@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -43,14 +42,19 @@ class Prometheus:
 
 
 @contextmanager
-def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
-    """Runs Prometheus with our configuration of deploy/ on this server, scraping every second."""
+def run_prometheus(folder: Path, metrics_url: str, hold: str = "") -> Iterator[Prometheus]:
+    """Runs Prometheus with our configuration of deploy/ on this server, scraping every second.
+
+    Rules that hold an alert back for one or two minutes do so for `hold`, such as `10s`.
+    """
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     target = metrics_url.removeprefix("http://")
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
     (folder / "prometheus.yml").write_text(json.dumps(config))
-    shutil.copy(DEPLOY / "prometheus" / "alerts.yml", folder)
+    rules = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    rules = re.sub("for: [12]m$", f"for: {hold}", rules, flags=re.M) if hold else rules
+    (folder / "alerts.yml").write_text(rules)
     (port,) = resolve_ports("127.0.0.1", [0])
     url = f"http://127.0.0.1:{port}"
     command = [
