@@ -136,7 +136,7 @@ class ServerProcess:
 
 def find_doors() -> list[RunningDoor]:
     """Returns the front doors that this user can reach; `offpath front` takes no requests."""
-    doors = []
+    doors: dict[tuple[Path, int], RunningDoor] = {}
     for process in psutil.process_iter():
         # A process may have ended, and another user's folder cannot be read.
         with contextlib.suppress(psutil.Error, OSError):
@@ -147,8 +147,9 @@ def find_doors() -> list[RunningDoor]:
                     ports = frozenset(int(port) for _, port in listens)
                     name, address = Path(config[1]).parent, listens[0][0]
                     door = RunningDoor(name, path.parent, address, ports, process.ppid())
-                    doors.append(door)
-    return doors
+                    # A second nginx of this door checks or reloads the configuration.
+                    doors.setdefault((name, door.parent), door)
+    return list(doors.values())
 
 
 def find_servers() -> list[ServerProcess]:

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from offpath.handler.errors import ExpectedError
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
+from offpath.serving.front.reload_requests import SOCKET
+from offpath.serving.servers_here import find_doors
 from offpath.serving.torchserve.management import ManagementClient
 from tests.support.answering_server import answering_server
 
@@ -88,6 +91,17 @@ def test_a_server_with_a_private_temporary_folder_is_checked(
                 assert show_canaries(ready[kind]) == NOTHING
     finally:
         shutil.rmtree(hide)
+
+
+def test_an_nginx_that_checks_the_configuration_is_no_second_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nginx.conf").write_text("listen 127.0.0.1:8080;\n")
+    (tmp_path / SOCKET).touch()
+    command = ["nginx", "-c", f"{tmp_path}/nginx.conf"]
+    nginx = MagicMock(pid=0, **{"cmdline.return_value": command, "ppid.return_value": 1})
+    monkeypatch.setattr("psutil.process_iter", lambda: [nginx, nginx])
+    assert len(find_doors()) == 1
 
 
 def test_an_address_without_a_management_api_is_named() -> None:
