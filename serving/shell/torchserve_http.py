@@ -66,6 +66,8 @@ class ModelPaths:
             for word in ("predictions", "explanations")
             for end in ends
         }
+        # As TorchServe answers it for its only model. A front door opens it only when told to.
+        self._explains["/invocations"] = False
         self.max_body_bytes = max_body_bytes
         self.too_large = Refusal(
             413, "PayloadTooLarge", f"at most {max_body_bytes} bytes are accepted"

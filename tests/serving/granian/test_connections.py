@@ -20,6 +20,7 @@ import httpx
 import psutil
 import pytest
 
+from offpath.serving.client import Client
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import eventually
 from tests.support.pictures import jpeg
@@ -55,6 +56,11 @@ def open_connections(stack: ExitStack, url: str, count: int) -> None:
     parts = urlsplit(url)
     for _ in range(count):
         stack.enter_context(socket.create_connection((parts.hostname, parts.port)))
+
+
+def test_the_client_finds_the_only_model_without_its_name(ready: dict) -> None:
+    with Client(ready["inference"]) as client:
+        assert client.predict(jpeg()).labels
 
 
 def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(
