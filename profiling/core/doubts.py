@@ -33,7 +33,6 @@ def find_doubts(run: Run, few_replies: int = FEW_REPLIES) -> list[str]:
 
 
 def find_cell_doubts(summary: Summary, variant: str, cell: Cell, few_replies: int) -> list[str]:
-    """Lists the doubts about one variant in one cell."""
     where = f"{variant}, {format_cell(cell)}"
     doubts = []
     other = summary.spread(variant, cell, OTHER_CORES)

@@ -38,7 +38,6 @@ class Variant:
     """A thing that the experiment compares with others.
 
     Attributes:
-        name: name on the command line and in reports.
         facts: how it is set up; kept in the run.
         cells: cells in which it is measured; None for all cells of the experiment.
         stays_open: open it once for all rounds, even where the others start again in each.
@@ -52,11 +51,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Turn:
-    """The turn of one variant in a round.
-
-    Attributes:
-        is_first: the variant was opened for this turn and has had no load yet.
-    """
+    """The turn of a variant in a round; `is_first`: it was opened for this and had no load yet."""
 
     round: int
     variant: Variant
@@ -72,18 +67,10 @@ class Experiment(Protocol[Target]):
     cells: Sequence[Cell]
 
     def prepare(self, variant: Variant, folder: Path) -> None:
-        """Builds what the variant needs, once, before the first round.
-
-        Raises:
-            ExpectedError: it cannot be built, and the variant is left out.
-        """
+        """Builds what the variant needs, once; an ExpectedError leaves the variant out."""
 
     def opened(self, turn: Turn) -> AbstractContextManager[tuple[Target, Figures]]:
-        """Starts the variant; yields the target to measure, and the figures of the start itself.
-
-        Raises:
-            ExpectedError: it does not start, and the variant is left out.
-        """
+        """Yields target and figures of its start; an ExpectedError leaves the variant out."""
 
     def measure(self, target: Target, cell: Cell, turn: Turn) -> Figures:
         """Measures one cell.

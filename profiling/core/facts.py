@@ -14,7 +14,6 @@ def format_time(started_at: str) -> str:
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
-    """Describes processor, cores, memory, system and accelerator."""
     parts = [
         host.get("cpu"),
         f"{host['cores']} cores" if "cores" in host else None,
@@ -26,7 +25,6 @@ def describe_host(host: Mapping[str, Any]) -> str:
 
 
 def describe_versions(host: Mapping[str, Any]) -> str:
-    """Describes the versions of Python, Java, offpath and the packages."""
     versions = {
         "Python": host.get("python"),
         "Java": host.get("java"),
@@ -37,7 +35,6 @@ def describe_versions(host: Mapping[str, Any]) -> str:
 
 
 def describe_workload(workload: Mapping[str, Any]) -> str:
-    """Describes the photographs; empty without any."""
     if not workload:
         return ""
     mean = workload.get("mean_bytes")
@@ -47,7 +44,6 @@ def describe_workload(workload: Mapping[str, Any]) -> str:
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Describes everything that was chosen, as `name value`."""
     return ", ".join(
         f"{name.replace('_', ' ')} {value}"
         for name, value in settings.items()

@@ -32,15 +32,12 @@ def format_share(share: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """Formats a ratio as "2.31 x"."""
     return f"{format_figure(ratio)} x" if math.isfinite(ratio) else "-"
 
 
 def format_bytes(count: float) -> str:
-    """Formats bytes in kB or MB."""
     return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
 def format_clients(count: int) -> str:
-    """Formats a number of clients: 1 client, 4 clients."""
     return f"{count} client" if count == 1 else f"{count} clients"

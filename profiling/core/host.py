@@ -31,7 +31,6 @@ PACKAGES = (
 
 
 def describe_host() -> dict[str, Any]:
-    """Returns processor, memory, kernel, GPUs, Python, Java, packages and our own revision."""
     gpus = read_gpus()
     return {
         "cpu": read_cpu_model(),
@@ -56,7 +55,6 @@ def read_gpus() -> str:
 
 
 def read_java() -> str:
-    """Returns version and origin of the Java that TorchServe runs on, "none" without one."""
     try:
         java = find_java()
     except ExpectedError:

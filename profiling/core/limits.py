@@ -29,16 +29,11 @@ class DrawnLimit(NamedTuple):
 
 
 def is_limit(variant: str) -> bool:
-    """Returns whether a variant is a limit of the cores instead of a server."""
     return variant.startswith(LIMIT)
 
 
 class Limits:
-    """The limits of a run in images per second, each the median of its rounds.
-
-    Args:
-        windows: one row per window, one column per metric.
-    """
+    """The limits of a run in images per second, each the median of its rounds."""
 
     def __init__(self, windows: pl.DataFrame) -> None:
         self._rates: dict[tuple[str, str], float] = {}
@@ -49,15 +44,12 @@ class Limits:
             self._rates = {(variant, workload): rate for variant, workload, rate in rates.rows()}
 
     def decode(self, workload: str) -> float | None:
-        """Returns the limit of decoding alone."""
         return self._rates.get((DECODE, workload))
 
     def forward(self) -> float | None:
-        """Returns the limit of the forward alone."""
         return self._rates.get((FORWARD, ""))
 
     def both(self, workload: str) -> float | None:
-        """Returns the limit of decoding and forward together."""
         decode, forward = self.decode(workload), self.forward()
         return 1 / (1 / decode + 1 / forward) if decode and forward else None
 
@@ -78,11 +70,7 @@ class Limits:
 def add_decode_limit(
     windows: pl.DataFrame, variants: Mapping[str, Mapping[str, Any]]
 ) -> pl.DataFrame:
-    """Returns the windows with DECODE_RATE on their workload, null where clients send pixels.
-
-    Args:
-        variants: name -> facts.
-    """
+    """Returns the windows with DECODE_RATE on their workload, null where clients send pixels."""
     limits = Limits(windows)
     rows = [
         (variant, workload, limits.decode(workload))

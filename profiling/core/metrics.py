@@ -25,12 +25,7 @@ RSS, PSS = "^rss_bytes\\..*$", "^pss_bytes\\..*$"
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a window, computed from the raw figures.
-
-    Attributes:
-        expression: expression over columns with the names of the raw metrics.
-        title: heading of a column or an axis.
-    """
+    """A figure of a window; `expression` is over columns with the names of the raw metrics."""
 
     name: str
     unit: str
@@ -45,7 +40,6 @@ def total(pattern: str) -> pl.Expr:
 
 
 def replies() -> pl.Expr:
-    """Returns the number of replies of any status."""
     return total(REPLIES)
 
 
@@ -87,11 +81,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def count_in_time(latencies: pl.DataFrame, bound_ms: float) -> pl.DataFrame:
-    """Returns one row per window: the number of its replies within a bound.
-
-    Args:
-        latencies: rows whose `values` are the milliseconds of each request.
-    """
+    """Returns the replies within a bound per window; `values` are milliseconds of each request."""
     in_time = pl.col("values").list.eval(pl.element() <= bound_ms).list.sum()
     return latencies.with_columns(
         metric=pl.lit(IN_TIME),

@@ -31,11 +31,7 @@ class NoGpu(Exception):
 
 
 class NvmlReader:
-    """All GPUs that NVML shows to this process.
-
-    Raises:
-        NoGpu: nvidia-ml-py is not installed, no driver, or no device.
-    """
+    """All GPUs that NVML shows to this process; raises NoGpu where there are none to read."""
 
     def __init__(self) -> None:
         try:
@@ -65,7 +61,6 @@ class NvmlReader:
         return ", ".join([*names, f"driver {driver}"])
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """Returns index, name and memory_bytes of each device."""
         return [
             {
                 "index": index,
@@ -101,5 +96,4 @@ class NvmlReader:
             return None
 
     def close(self) -> None:
-        """Closes the library."""
         self._nvml.nvmlShutdown()

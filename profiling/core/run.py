@@ -40,11 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A figure.
-
-    Attributes:
-        value: the figure; None where `values` holds one value per request.
-    """
+    """A figure; `value` is None where `values` holds one value per request."""
 
     round: int
     variant: str
@@ -58,7 +54,6 @@ class Row:
 
     @property
     def cell(self) -> Cell:
-        """The cell of the grid that the figure belongs to."""
         return Cell(self.workload, self.clients, self.batch_size)
 
 
@@ -79,14 +74,11 @@ class Run:
     """A measurement with all that is needed to read it.
 
     Attributes:
-        experiment: name of the experiment: `compare`, `sweep`, ...
-        command: the command line.
         settings: everything that was chosen, including the seed.
         variants: name -> its set-up, in the order of a round.
         workloads: name -> identity, mean_bytes, count.
         started_at: RFC 3339, UTC.
         host: facts from `core.host`.
-        failures: variants that were left out.
         not_run: variant -> reason why it cannot run on this machine.
         warnings: doubts that were found during the run.
         details: data beside the rows: functions, lines, stages of a profile.
@@ -113,7 +105,6 @@ class Run:
         return 1 + max((row.round for row in self.rows), default=-1)
 
     def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:
-        """Appends one row per figure."""
         for metric, figure in figures.items():
             values = figure if isinstance(figure, Sequence) else None
             self.rows.append(
@@ -131,7 +122,6 @@ class Run:
             )
 
     def has_failed(self, variant: str) -> bool:
-        """Returns whether a variant was left out."""
         return any(failure.variant == variant for failure in self.failures)
 
     def save(self, path: Path) -> None:
@@ -164,11 +154,7 @@ def format_run(run: Run) -> str:
 
 
 def load_run(path: Path) -> Run:
-    """Reads a saved run.
-
-    Raises:
-        WrongOption: the file is missing or is no run.
-    """
+    """Reads a saved run; raises WrongOption where the file is missing or is no run."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:

@@ -31,22 +31,14 @@ START = Cell()
 
 @dataclass(frozen=True)
 class Schedule:
-    """The number of rounds and the order of turns.
-
-    Attributes:
-        side_by_side: open each variant once and keep all open; they take turns.
-    """
+    """The number of rounds, and whether all variants are opened once and stay open side by side."""
 
     rounds: int = 1
     side_by_side: bool = False
 
 
 class Runner(Generic[Target]):
-    """Appends the figures of an experiment to a run.
-
-    Args:
-        save: called after each cell, while the run goes on.
-    """
+    """Appends the figures of an experiment to a run; calls `save` after each cell."""
 
     def __init__(
         self,
@@ -72,7 +64,6 @@ class Runner(Generic[Target]):
                 self._leave_out(0, variant, error)
 
     def run_rounds(self) -> None:
-        """Takes the turns of all variants in all rounds."""
         with ExitStack() as stack:
             for round_ in range(self._schedule.rounds):
                 for variant in self._experiment.variants:
@@ -122,7 +113,6 @@ class Runner(Generic[Target]):
         return tuple(self._experiment.cells) if own is None else own
 
     def _total(self) -> int:
-        """Counts the cells of the whole run without the variants that were left out."""
         going = [v for v in self._experiment.variants if not self._run.has_failed(v.name)]
         return max(self._done, self._schedule.rounds * sum(len(self._cells(v)) for v in going))
 

@@ -37,8 +37,6 @@ LATENCY = "latency_ms"
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds."""
-
     median: float
     low: float
     high: float
@@ -52,7 +50,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def to_frame(run: Run) -> pl.DataFrame:
-    """Returns the tidy rows as a frame, one figure per row."""
     schema: dict[str, Any] = {
         "round": pl.Int64,
         **KEY_SCHEMA,
@@ -116,12 +113,10 @@ class Summary:
         return self._index.get(key)
 
     def value(self, variant: str, cell: Cell, metric: str) -> float | None:
-        """Returns the median of a figure; None where it was not measured."""
         spread = self.spread(variant, cell, metric)
         return None if spread is None else spread.median
 
     def metrics(self, variant: str, cell: Cell) -> list[str]:
-        """Returns the names of the figures that one variant has in one cell."""
         where = (variant, cell.workload, cell.clients, cell.batch_size)
         return [key[4] for key in self._index if key[:4] == where]
 
@@ -165,7 +160,7 @@ class Summary:
     def _spreads(self) -> pl.DataFrame:
         metrics = [c for c in self._windows.columns if c not in ("round", *KEYS)]
         if not metrics:
-            return empty_summary()
+            return pl.DataFrame(schema=SUMMARY_SCHEMA)
         long = self._windows.unpivot(
             on=metrics, index=KEYS, variable_name="metric", value_name="value"
         ).filter(pl.col("value").is_not_null())
@@ -203,13 +198,7 @@ class Summary:
         )
 
 
-def empty_summary() -> pl.DataFrame:
-    """Returns a summary without figures."""
-    return pl.DataFrame(schema=SUMMARY_SCHEMA)
-
-
 def aggregate(long: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
-    """Returns median, lowest and highest over the rounds."""
     value = pl.col("value")
     return (
         long.group_by([*KEYS, "metric"], maintain_order=True)
@@ -226,7 +215,6 @@ def aggregate(long: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
 
 
 def match(variant: str, cell: Cell) -> pl.Expr:
-    """Selects the rows of one variant in one cell."""
     return (
         (pl.col("variant") == variant)
         & (pl.col("workload") == cell.workload)

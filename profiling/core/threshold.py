@@ -22,12 +22,7 @@ FORM = re.compile(
 
 @dataclass(frozen=True)
 class Threshold:
-    """A metric, a comparison and a number.
-
-    Attributes:
-        text: the threshold as it was written.
-        variant: what stood before a colon; None without one.
-    """
+    """A metric, a comparison and a number; `text` is how the user wrote them."""
 
     text: str
     variant: str | None
@@ -36,19 +31,14 @@ class Threshold:
     bound: float
 
     def is_met(self, value: float) -> bool:
-        """Tells whether the comparison holds for a figure."""
         return COMPARISONS[self.sign](value, self.bound)
 
 
 def parse_threshold(text: str, metrics: Collection[str], example: str) -> Threshold:
-    """Parses `[VARIANT:]METRIC SIGN NUMBER`.
-
-    Args:
-        metrics: the names that METRIC may have.
-        example: a threshold for the message.
+    """Parses `[VARIANT:]METRIC SIGN NUMBER`, where METRIC is one of `metrics`.
 
     Raises:
-        ValueError: the text has another form; the message says what was expected.
+        ValueError: the text has another form; the message shows `example`.
     """
     found = FORM.fullmatch(text)
     if found is None or found["sign"] not in COMPARISONS:

@@ -28,8 +28,7 @@ LIMIT_SECONDS = 3.0
 class CompareChoices(Choices):
     """The choices of `offpath bench compare`.
 
-    Attributes:
-        workers: run each server with each of these numbers; empty for one worker per core.
+    Each server runs with each number of `workers`; without one, it has one worker per core.
     """
 
     workers: tuple[int, ...] = ()
@@ -71,8 +70,6 @@ def name_team(server: str, count: int | None, counts: tuple[int, ...]) -> str:
 
 
 def add_limits(experiment: ServerExperiment, meter: LimitMeter) -> None:
-    """Adds the limits: decoding each workload, and the forward."""
-
     def measure(take: Callable[[Cell], Rate]) -> Measure:
         return lambda cell, _: describe_rate(take(cell), meter)
 
@@ -85,7 +82,6 @@ def add_limits(experiment: ServerExperiment, meter: LimitMeter) -> None:
 
 
 def describe_rate(rate: Rate, meter: LimitMeter) -> Figures:
-    """Returns the figures of what all cores together handled."""
     return {
         "images": rate.images,
         "elapsed_s": round(rate.elapsed_s, 4),

@@ -29,7 +29,6 @@ BASELINE = "torchserve-stock"
 
 
 def find_limit(view: View, cell: Cell) -> tuple[float, str] | None:
-    """Returns the line through the bars of rates; None where no limit was measured."""
     drawn = view.summary.limits.drawn(cell.workload)
     if drawn is None:
         return None
@@ -58,8 +57,6 @@ def list_limits(view: View) -> Iterator[AllowedRates]:
 
 
 def allowed(title: str, place: int) -> Column[AllowedRates]:
-    """Declares a column with one of the limits."""
-
     def show(row: AllowedRates) -> str:
         rate = row.rates[place]
         return "" if rate is None else format_figure(rate)
@@ -153,6 +150,5 @@ WHOLE_RUN: tuple[Part[View], ...] = (
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
-    """Returns all tables and charts of a run."""
     base = baseline or BASELINE
     return make_run_document(run, REPORT, base, find_doubts(run), WHOLE_RUN)

@@ -41,7 +41,6 @@ class Prices:
     """List prices in US dollars.
 
     Attributes:
-        as_of, region, sources: date, region and pages of the figures.
         instances: type -> dollars per hour.
         gpus: type -> its GPU; None where the file does not list GPUs.
         put_per_1000: dollars for 1,000 put requests.
@@ -57,11 +56,7 @@ class Prices:
     gpus: dict[str, str] | None = None
 
     def hourly(self, instance: str) -> float:
-        """Returns the price of one instance in dollars per hour.
-
-        Raises:
-            WrongOption: the file has no such type.
-        """
+        """Returns dollars per hour; raises WrongOption for a type that the file lacks."""
         if instance not in self.instances:
             raise WrongOption(
                 f"no price for instance {instance!r}: expected one of"
@@ -70,7 +65,6 @@ class Prices:
         return self.instances[instance]
 
     def describe(self) -> str:
-        """Returns region, date and pages of the prices."""
         return f"list prices of {self.region}, {self.as_of}: {', '.join(self.sources.values())}"
 
     def find_mixture(self, on_gpu: bool, instance: str | None) -> str | None:
@@ -86,11 +80,7 @@ class Prices:
 
 
 def load_prices(path: Path = PRICES_FILE) -> Prices:
-    """Reads a price file.
-
-    Raises:
-        WrongOption: no such file, a missing key, or a price that is not a number from 0.
-    """
+    """Reads a price file; raises WrongOption where it, a key or a price is missing or wrong."""
     try:
         content = load_yaml(path.read_bytes(), str(path))
         gpus = content.get("gpus")
@@ -178,7 +168,6 @@ class LogCost:
 
     @property
     def usd(self) -> float:
-        """Dollars for requests and storage."""
         return self.requests_usd + self.storage_usd
 
 
@@ -211,11 +200,9 @@ class ServerCost:
     log_batched: LogCost
 
     def total_usd(self, log: LogCost) -> float:
-        """Returns the month's total with the log kept one way."""
         return self.compute_usd + log.usd
 
     def per_million_usd(self, log: LogCost) -> float:
-        """Returns the total per million predictions."""
         return self.total_usd(log) / self.predictions * 1e6
 
 
@@ -231,7 +218,6 @@ def cost_server(
     """Returns the month of one server.
 
     Args:
-        rate_per_s: requests per second that one instance answers.
         paid: instances on the bill; None for as many as are needed.
         puts_per_record: put requests for each record of the naive way.
 

@@ -62,14 +62,11 @@ def read_rates(path: Path, workload: str | None) -> tuple[dict[str, float], bool
 
 @dataclass(frozen=True)
 class Month:
-    """The month of several servers under one demand."""
-
     costs: Sequence[ServerCost]
     demand: Demand
     prices: Prices
 
     def list_ways(self) -> list[tuple[ServerCost, str, LogCost]]:
-        """Lists each server with each way of keeping the log."""
         return [
             (cost, way, log)
             for cost in self.costs
@@ -77,7 +74,6 @@ class Month:
         ]
 
     def conclude(self) -> list[str]:
-        """Returns what follows from the figures, in words."""
         lines = [describe_idle(cost, self.demand) for cost in self.costs if cost.paid > cost.needed]
         if len(self.costs) > 1 and all(cost.needed == 1 for cost in self.costs):
             lines.append(
@@ -88,7 +84,6 @@ class Month:
 
 
 def describe_idle(cost: ServerCost, demand: Demand) -> str:
-    """Describes the instances that are paid for but not needed."""
     few = "a single instance is" if cost.needed == 1 else f"{cost.needed} instances are"
     idle_usd = (cost.paid - cost.needed) * cost.compute_usd / cost.paid
     return (
@@ -172,7 +167,6 @@ PUTS_PER_RECORD = 4 / 3
 
 
 def cost_published(prices: Prices, puts_per_record: float = PUTS_PER_RECORD) -> Month:
-    """Returns both servers of the published bill, with some prices."""
     demand = Demand(peak_per_s=PEAK_PER_MINUTE / 60, mean_per_s=PEAK_PER_MINUTE / 60)
     hourly = prices.hourly(PUBLISHED_INSTANCE)
     costs = [
@@ -237,12 +231,10 @@ PUBLISHED_BILL: Report[Month] = Report(
 
 
 def published_document(prices: Prices) -> Document:
-    """Returns the inputs, computed against published totals, and the costs in full."""
     return make_document(PUBLISHED_BILL, {"": cost_published(prices)})
 
 
 def published_json(prices: Prices) -> dict[str, Any]:
-    """Returns the published bill as plain data."""
     month = cost_published(prices)
     return as_json(month) | {
         "source": SOURCE,

@@ -66,10 +66,7 @@ class ServedModel:
 
 @contextmanager
 def start_server(archive: Path, folder: Path, env: Mapping[str, str]) -> Iterator[ServedModel]:
-    """Serves one archive on free ports with our config.properties until the block ends.
-
-    Args:
-        folder: receives its logs and its metrics configuration.
+    """Serves one archive on free ports with our config.properties; `folder` gets its logs.
 
     Raises:
         ExpectedError: it does not start, or the model does not load; with lines of the log.
@@ -173,13 +170,11 @@ def check_answers(target: ServedModel, image: bytes) -> None:
 
 
 def with_port(url: str, port: int) -> str:
-    """Returns the URL's scheme and host with another port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def find_only_model(management: ManagementClient) -> str:
-    """Returns the name of the only model of a server."""
     with only_torchserve():
         names = sorted(management.list_models())
     if len(names) != 1:

@@ -25,13 +25,9 @@ EXPERIMENTS: dict[str, str] = {
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
-    """Everything that is shown of a run.
+    """Returns everything that is shown of a run; raises WrongOption for an unknown experiment.
 
-    Args:
-        baseline: variant that the others are divided by; None for the experiment's own.
-
-    Raises:
-        WrongOption: no such experiment.
+    `baseline` is the variant that the others are divided by; None for the experiment's own.
     """
     if run.experiment not in EXPERIMENTS:
         raise WrongOption(

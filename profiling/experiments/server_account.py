@@ -132,7 +132,6 @@ class Counters:
 
     @property
     def mean_batch_size(self) -> float | None:
-        """Items per batch; None if batches were not counted."""
         if not self.counted_batches:
             return None
         items = self.items if self.batches else self.replies
@@ -223,7 +222,6 @@ def list_handler_parts(counters: Counters) -> dict[str, float]:
 def find_account_doubts(
     counters: Counters, account: Mapping[str, float], mean_ms: float, clients: int
 ) -> list[str]:
-    """Returns reasons to doubt the account, as sentences."""
     doubts = []
     batches = counters.counted_batches
     if batches and batches < MIN_BATCHES:
@@ -250,17 +248,14 @@ def find_account_doubts(
 
 
 def draw_account(server: Profiled) -> Iterator[Waterfall]:
-    """Draws the parts of the account end to end."""
     yield Waterfall(server.name, "ms", lay_out(server.parts(ACCOUNT)))
 
 
 def draw_latencies(server: Profiled) -> Iterator[Histogram]:
-    """Draws the distribution of the latencies."""
     yield Histogram(server.name, "ms per request", server.values(LATENCY))
 
 
 def explain_account(servers: Handlers) -> str:
-    """Returns the note on the account, which says more about a single client."""
     note = "Means in the order of the path; they add up to the client's mean."
     if servers[0].cell.clients != 1:
         return note
@@ -271,7 +266,6 @@ def explain_account(servers: Handlers) -> str:
 
 
 def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
-    """Yields what client, server and machine counted, as name and text."""
     yield "clients", str(server.cell.clients)
     for metric, title in COUNTED.items():
         if (value := server.value(metric)) is not None:
@@ -296,7 +290,6 @@ def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def explain_gpu(server: Profiled) -> str:
-    """Returns why no GPU was read, if so."""
     absent = server.summary.run.details["gpu"]["absent"]
     return f"GPU: {absent}" if absent else ""
 
@@ -341,7 +334,6 @@ SERVER: Report[Handlers] = Report(
 
 
 def document_of(run: Run, baseline: str | None = None) -> Document:
-    """Makes the document of a server's profile."""
     (name,) = run.variants
     servers = [Profiled(Summary(run), name)]
     report = replace(SERVER, title=f"{TITLE}: {name}")

@@ -59,12 +59,10 @@ class Choices:
 
     @property
     def cells(self) -> list[Cell]:
-        """Workloads by clients."""
         return [Cell(workload, clients) for workload in self.workloads for clients in self.clients]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The choices that a result keeps."""
         return {
             "model": name_model(self.model),
             "clients": list(self.clients),
@@ -88,10 +86,8 @@ class Choices:
 class ServerExperiment:
     """An `Experiment` on servers; what is opened is the function that measures a cell.
 
-    Args:
-        save: called with the run before anything is built (it may refuse to go on), and with what
-            was measured so far after each cell.
-        folder: folder for everything that is built.
+    `save` is called with the run before anything is built (it may refuse to go on), and with what
+    was measured so far after each cell. Everything that is built goes into `folder`.
 
     Raises:
         ExpectedError: no such generator, photographs, model or server.
@@ -129,8 +125,7 @@ class ServerExperiment:
     def find_adapters(self, workers: int | None = None) -> list[Adapter]:
         """Returns the chosen servers and variants that can run here, by default a worker per core.
 
-        Raises:
-            ExpectedError: none of them can run.
+        Raises ExpectedError if none of them can run.
         """
         runnable, not_run = [], self.run.not_run
         count = workers or count_cores()
@@ -155,13 +150,7 @@ class ServerExperiment:
         facts: Mapping[str, Any] = {},
         cells: tuple[Cell, ...] | None = None,
     ) -> None:
-        """Adds a server as a variant.
-
-        Args:
-            name: name of the variant; the adapter's own by default.
-            facts: facts beside its settings and what its clients send.
-            cells: see `Variant`.
-        """
+        """Adds a server as a variant; `facts` come on top of the adapter's own settings."""
         name = name or adapter.name
         own = {**adapter.settings, CONTENT: adapter.call.content}
         self.variants = [*self.variants, Variant(name, {**own, **facts}, cells)]
@@ -174,7 +163,6 @@ class ServerExperiment:
         self._limits[name] = measure
 
     def take_rounds(self) -> Run:
-        """Builds and measures all variants."""
         run, choices = self.run, self.choices
         run.variants.update({v.name: dict(v.facts) for v in self.variants})
         self._save(run)
@@ -187,13 +175,11 @@ class ServerExperiment:
         return run
 
     def prepare(self, variant: Variant, folder: Path) -> None:
-        """Builds the variant's server; a limit needs nothing."""
         if variant.name in self._adapters:
             self._adapters[variant.name].prepare(folder)
 
     @contextmanager
     def opened(self, turn: Turn) -> Iterator[tuple[Measure, Figures]]:
-        """Starts the variant's server and sends the first request."""
         name = turn.variant.name
         if name in self._limits:
             yield self._limits[name], {}
@@ -213,13 +199,11 @@ class ServerExperiment:
             yield measure, {"ready_s": round(time.perf_counter() - begin_s, 2)}
 
     def measure(self, target: Measure, cell: Cell, turn: Turn) -> Figures:
-        """Measures one cell."""
         return target(cell, turn)
 
     def _measure_server(
         self, adapter: Adapter, running: RunningServer, cell: Cell, turn: Turn
     ) -> Figures:
-        """Measures one window of load."""
         checked = self._differences[turn.variant.name]
         warm_up_s = self.choices.load.warm_up_s
         if cell.workload in checked:
@@ -243,7 +227,6 @@ class ServerExperiment:
         }
 
     def _make_checks(self, adapter: Adapter, workload: str) -> list[tuple[bytes, Answer]]:
-        """Returns the bodies to check a server with, and their reference answers."""
         if workload not in self._answers:
             photographs = self.workloads[workload].read()
             self._answers[workload] = make_checks(self.model, photographs)
@@ -260,10 +243,7 @@ def open_experiment(
     observer: Observer,
     save: Callable[[Run], None],
 ) -> Iterator[ServerExperiment]:
-    """Yields an experiment of this name; what it built is kept where something failed.
-
-    Arguments and errors are those of `ServerExperiment`.
-    """
+    """Yields a ServerExperiment; what it built is kept where something failed."""
     run = Run(name, choices.command, choices.settings)
     with work_folder(lambda: bool(run.failures)) as folder:
         yield ServerExperiment(run, choices, observer, save, folder)

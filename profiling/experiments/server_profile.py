@@ -64,14 +64,12 @@ class ServerChoices:
 
     @property
     def name(self) -> str:
-        """The server's name in reports."""
         if self.url is not None:
             return self.url
         return self.mar.stem if self.mar is not None else self.handler
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The choices that a result keeps."""
         return {
             "duration_s": self.load.seconds,
             "clients": self.clients,
@@ -82,7 +80,6 @@ class ServerChoices:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts about the served model that a result keeps."""
         if self.url is not None:
             return {"url": self.url}
         if self.mar is not None:
@@ -93,10 +90,7 @@ class ServerChoices:
 def run_server_profile(
     choices: ServerChoices, observer: Observer, save: Callable[[Run], None]
 ) -> Run:
-    """Profiles a server.
-
-    Args:
-        save: called with the account.
+    """Profiles a server; calls `save` with the account.
 
     Raises:
         ExpectedError: the choices are wrong, or the server cannot be reached, does not start, does

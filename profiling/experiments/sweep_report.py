@@ -46,5 +46,4 @@ REPORT: Report[View] = Report(
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
-    """Returns all tables and charts of a run."""
     return make_run_document(run, REPORT, baseline, find_doubts(run))

@@ -142,9 +142,6 @@ class Proposals:
     """Settings from Optuna's TPE sampler: the preset first, and no setting twice.
 
     It maximises the rate under two constraints: no failures, and a p95 within the bound.
-
-    Raises:
-        MissingPackage: optuna is not installed.
     """
 
     def __init__(self, space: Space, preset: Setting, p95_ms: float, seed: int = 0) -> None:
@@ -180,7 +177,6 @@ class Proposals:
         return self.ask()
 
     def tell(self, outcome: Outcome) -> None:
-        """Takes the outcome of a setting that `ask` returned."""
         trial = self._trials[outcome.setting]
         if outcome.error or not outcome.is_answered:
             self.study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
@@ -190,7 +186,6 @@ class Proposals:
         self.study.tell(trial, outcome.rate)
 
     def _enqueue(self, setting: Setting) -> None:
-        """Makes a setting the next proposal."""
         values = asdict(setting).items()
         self.study.enqueue_trial({name: self._space[name].index(value) for name, value in values})
 
@@ -207,11 +202,7 @@ def import_optuna() -> Any:
 
 @dataclass
 class Search:
-    """Measures candidates and finalists into a run.
-
-    Attributes:
-        save: called with the run after each window.
-    """
+    """Measures candidates and finalists into a run; calls `save` after each window."""
 
     choices: TuneChoices
     workload: Workload
@@ -250,10 +241,9 @@ class Search:
             proposals.tell(read_trials(self.run)[setting])
 
     def measure_finalists(self) -> None:
-        """Measures the preset and the best other setting afresh, in turn, each with new workers.
+        """Measures the preset and the best other setting in turn, each with new workers.
 
-        Raises:
-            ExpectedError: one of them does not serve any more.
+        Raises ExpectedError if one of them does not serve any more.
         """
         trials = read_trials(self.run).values()
         for number in range(ROUNDS):
@@ -295,13 +285,9 @@ class Search:
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
-    """Runs a whole search.
+    """Runs a search; there are no fresh rounds where no candidate is within the bound.
 
-    Args:
-        save: called with everything measured so far.
-
-    Returns:
-        the run, without fresh rounds where no candidate is within the bound.
+    `save` is called with everything measured so far.
 
     Raises:
         ExpectedError: wrong choices, or the server died.

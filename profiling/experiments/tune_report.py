@@ -63,7 +63,6 @@ class Outcome:
 
     @property
     def is_answered(self) -> bool:
-        """True where at least one reply was a 200."""
         return not math.isnan(self.p95_ms)
 
     def is_within(self, p95_ms: float) -> bool:
@@ -72,7 +71,6 @@ class Outcome:
 
 
 def select_rounds(run: Run, rounds: Collection[int]) -> Run:
-    """Returns the run with the rows and failures of some rounds."""
     return replace(
         run,
         rows=[row for row in run.rows if row.round in rounds],
@@ -148,13 +146,11 @@ def choose_finalists(
 
 
 def is_hopeless(outcomes: Collection[Outcome], p95_ms: float) -> bool:
-    """Tells whether enough candidates were measured and all are far beyond the bound."""
     answered = [one.p95_ms for one in outcomes if one.is_answered]
     return len(answered) >= HOPELESS_TRIALS and min(answered) > HOPELESS_FACTOR * p95_ms
 
 
 def describe(one: Outcome) -> str:
-    """Describes a setting with its rate and p95."""
     failed = f", {one.failures} failed" if one.failures else ""
     return f"{one.setting}: {one.rate:.0f} req/s, p95 {one.p95_ms:.0f} ms{failed}"
 
@@ -165,11 +161,9 @@ def read_fresh_rounds(run: Run) -> list[dict[Setting, Outcome]]:
 
 
 class Verdict(NamedTuple):
-    """The conclusion of a search: a setting beats the preset, the preset is confirmed, or neither.
+    """The conclusion: a setting beats the preset, the preset is confirmed, or neither.
 
-    Attributes:
-        winner: None where nothing was within the bound.
-        text: one or two sentences.
+    `winner` is None where nothing was within the bound; `text` is one or two sentences.
     """
 
     winner: Setting | None
@@ -224,7 +218,6 @@ def judge(
 def explain_nothing_within(
     trials: Collection[Outcome], finals: Collection[Outcome], p95_ms: float
 ) -> str:
-    """Explains why no setting is within the bound, and what would help."""
     measured = finals or trials
     answered = [one for one in measured if one.is_answered]
     if not answered:
@@ -240,7 +233,6 @@ def explain_nothing_within(
 
 
 def format_gain(ratio: float) -> str:
-    """Returns a ratio as `+12.0 %`."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 
@@ -249,9 +241,7 @@ class Result:
     """A finished search.
 
     Attributes:
-        reference: the preset's setting.
         bound_ms: the p95 that the search was judged by.
-        ranked: the candidates, best first.
         finals: outcomes of the fresh rounds; empty where no candidate was within the bound.
     """
 
@@ -263,7 +253,6 @@ class Result:
     verdict: Verdict
 
     def note(self, one: Outcome) -> str:
-        """Returns what sets a candidate apart."""
         notes = {
             "preset": one.setting == self.reference,
             "no start": bool(one.error),
@@ -274,7 +263,6 @@ class Result:
 
 
 def read_result(run: Run) -> Result:
-    """Reads a search from its run."""
     reference, trials = Setting(**run.details["reference"]), read_trials(run).values()
     bound_ms, fresh = run.details["p95_ms"], read_fresh_rounds(run)
     finals = read_outcomes(run, range(run.settings["repeats"], run.rounds))
@@ -283,14 +271,11 @@ def read_result(run: Run) -> Result:
 
 
 class Row(NamedTuple):
-    """One line of a table of settings."""
-
     note: str
     outcome: Outcome
 
 
 def format_latency(ms: float) -> str:
-    """Returns whole milliseconds; empty without a reply."""
     return "" if math.isnan(ms) else f"{ms:.0f}"
 
 
@@ -353,7 +338,6 @@ REPORT: Report[Result] = Report(
 
 
 def document_of(run: Run, _: str | None = None) -> Document:
-    """Returns everything that is shown of a search."""
     # The fresh rounds decide; of the candidates, only failures are doubts.
     fresh = select_rounds(run, range(run.settings["repeats"], run.rounds))
     doubts = find_doubts(replace(fresh, failures=run.failures), MIN_REPLIES)
@@ -361,11 +345,7 @@ def document_of(run: Run, _: str | None = None) -> Document:
 
 
 def write_preset(path: Path, result: Result) -> None:
-    """Writes the winner as a preset file for `offpath archive`, with its origin in comments.
-
-    Raises:
-        ValueError: no setting won.
-    """
+    """Writes the winner as a preset, its origin in comments; raises ValueError if nothing won."""
     run, winner = result.run, result.verdict.winner
     if winner is None:
         raise ValueError("no setting won")

@@ -34,13 +34,10 @@ def make_checks(model: ModelUnderTest, photographs: Sequence[bytes]) -> list[tup
 def check_answers(
     server: str, url: str, call: Call, checks: Sequence[tuple[bytes, Answer]]
 ) -> float:
-    """Compares labels and probabilities with the reference.
+    """Returns the largest difference of a probability from the reference.
 
     Args:
         checks: bodies as the load sends them, with their answers.
-
-    Returns:
-        The largest difference of a probability.
 
     Raises:
         ExpectedError: another label, or a probability too far from the reference.

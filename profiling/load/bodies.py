@@ -20,17 +20,13 @@ class Bodies:
         self._made: dict[tuple[str, str, Callable[[bytes], bytes] | None], tuple[Path, ...]] = {}
 
     def make(self, photograph: bytes, call: Call) -> bytes:
-        """Returns the body for one photograph."""
         content = photograph
         if call.content == NPY:
             content = make_npy(photograph, self._config.input_geometry)
         return call.wrap(content) if call.wrap else content
 
     def paths(self, workload: Workload, call: Call) -> tuple[Path, ...]:
-        """Returns files with the bodies of a workload, in its order.
-
-        For a plain call these are the photographs themselves.
-        """
+        """Returns the bodies as files, in order; for a plain call these are the photographs."""
         if call.content != NPY and call.wrap is None:
             return workload.paths
         key = (workload.name, call.content, call.wrap)

@@ -11,11 +11,7 @@ JPEG, NPY = "jpeg", "npy"
 
 
 def read_labels(reply: bytes) -> dict[str, float]:
-    """Reads TorchServe's answer: a JSON object, label -> probability.
-
-    Raises:
-        ValueError: the reply is something else.
-    """
+    """Reads TorchServe's answer, label -> probability; raises ValueError on anything else."""
     content = json.loads(reply)
     if not isinstance(content, dict):
         raise ValueError("expected a JSON object of labels and probabilities")
@@ -42,7 +38,6 @@ class Call:
 
     @property
     def all_headers(self) -> dict[str, str]:
-        """The request's headers with `Content-Type`."""
         # Imported here: programs of servers under test import this module and must stay small.
         from offpath.serving.client import IMAGE_CONTENT_TYPE, NPY_CONTENT_TYPE
 

@@ -36,17 +36,11 @@ class GpuSamples:
     absent: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for a result file."""
         return asdict(self)
 
 
 class GpuSampler:
-    """Samples the GPUs on a thread of its own while the `with` block runs.
-
-    Args:
-        interval_s: time between two readings.
-        open_reader: returns the reader; raises NoGpu where there is nothing to read.
-    """
+    """Samples the GPUs on a thread of its own while the `with` block runs."""
 
     def __init__(
         self,

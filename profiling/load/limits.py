@@ -36,7 +36,6 @@ class Rate:
 
     @property
     def per_s(self) -> float:
-        """Images per second."""
         return self.images / self.elapsed_s
 
 
@@ -62,7 +61,6 @@ class LimitMeter:
         self._pool.shutdown(cancel_futures=True)
 
     def measure_decode(self, paths: Sequence[Path]) -> Rate:
-        """Measures how many images the cores can decode and resize."""
         return self._measure(decode_for, self._model, list(paths))
 
     def measure_forward(self) -> Rate:

@@ -51,7 +51,6 @@ class ModelUnderTest:
 
     @property
     def config(self) -> HandlerConfig:
-        """The model's preprocessing."""
         return HandlerConfig.from_mapping(self.source.handler, environ={})
 
     @property
@@ -68,7 +67,7 @@ class ModelUnderTest:
 
     @property
     def model_file(self) -> Path:
-        """The file with the model's class."""
+        """The file with the model's class; raises WrongOption for TorchScript."""
         if self.source.model_file is None:
             raise WrongOption(f"model {self.name!r} is TorchScript: the benchmark needs a class")
         return self.source.model_file
@@ -106,15 +105,13 @@ class ModelUnderTest:
 
 
 def read_picture(photograph: bytes) -> Image.Image:
-    """Decodes a photograph with Pillow."""
     return Image.open(io.BytesIO(photograph)).convert("RGB")
 
 
 def load_model(reference: str) -> ModelUnderTest:
-    """Loads a model for a benchmark; ResNet-50 has seeded weights, so that nothing is downloaded.
+    """Loads an embedded model by name, or the model of a .mar by path.
 
-    Args:
-        reference: name of an embedded model, or path of a .mar.
+    ResNet-50 gets seeded weights, so that nothing is downloaded.
     """
     if is_archive(reference):
         source = load_archived_model(Path(reference))
@@ -125,12 +122,10 @@ def load_model(reference: str) -> ModelUnderTest:
 
 
 def name_model(reference: str) -> str:
-    """Returns the name of a model in results."""
     return identify_archive(Path(reference)) if is_archive(reference) else reference
 
 
 def is_archive(reference: str) -> bool:
-    """Returns whether a reference is the path of a .mar."""
     return reference.endswith(".mar")
 
 
@@ -154,7 +149,6 @@ def classify_reference(model: ModelUnderTest, photograph: bytes) -> Answer:
 
 
 def identify_archive(path: Path) -> str:
-    """Returns an archive's name and the first digits of its SHA-256, for results."""
     return f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]}"
 
 
@@ -187,8 +181,7 @@ def is_models_own(name: str) -> bool:
 def extract_model(archive: MarFile) -> tuple[Path, Path, Path]:
     """Unpacks a model's files and own modules into the cache, once for each archive.
 
-    Returns:
-        The files with the model's class, its state dict and its labels.
+    Returns the files with the model's class, its state dict and its labels.
     """
     path, model = archive.path, archive.manifest["model"]
     files = (model.get("modelFile"), model.get("serializedFile"))

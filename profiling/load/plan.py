@@ -59,11 +59,9 @@ class LoadPlan(Load):
     """One window of load.
 
     Attributes:
-        url: address that each request is posted to.
         paths: files with the bodies, sent in turn; shuffled once by `seed`.
         clients: number of clients that wait for a reply at the same time. In the open loop, number
             of connections; a due request takes a free one.
-        headers: headers of each request.
         timeout_s: a request without a reply after this time counts as failed.
         longest_s: longest window that `min_replies` may lead to.
     """
@@ -95,12 +93,10 @@ class LoadSample:
 
     @property
     def ok(self) -> int:
-        """The number of 200s."""
         return self.statuses.get("200", 0)
 
     @property
     def failures(self) -> int:
-        """The number of requests that were not answered with 200."""
         return sum(self.statuses.values()) - self.ok
 
 
@@ -125,14 +121,12 @@ class Generator(Protocol):
     def run(self, plan: LoadPlan, watcher: Watcher) -> LoadSample:
         """Sends the load; returns when the window is over.
 
-        Raises:
-            WrongOption: `check` refuses the plan.
-            ExpectedError: the program died.
+        Raises what `check` raises, and ExpectedError if the program died.
         """
 
 
 def find_generator(name: str) -> Generator:
-    """Returns a generator by name."""
+    """Returns a generator by name; raises WrongOption for an unknown one."""
     # Imported here: they import this module.
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator

@@ -29,17 +29,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All lines of the page at one moment.
-
-    Attributes:
-        at_s: `time.monotonic()` half way between request and reply.
-    """
+    """All lines of the page; `at_s` is `time.monotonic()` half way between request and reply."""
 
     at_s: float
     series: tuple[Series, ...]
 
     def has(self, name: str) -> bool:
-        """Returns whether any line has this name."""
         return any(line.name == name for line in self.series)
 
     def total(self, name: str, **labels: str) -> float:
@@ -60,11 +55,7 @@ class Snapshot:
 
 
 def parse_metrics(text: str, at_s: float) -> Snapshot:
-    """Parses the Prometheus text format (version 0.0.4).
-
-    Raises:
-        ExpectedError: the text has another format.
-    """
+    """Parses the Prometheus text format (version 0.0.4); raises ExpectedError for any other."""
     try:
         series = tuple(
             Series(sample.name, dict(sample.labels), float(sample.value))
@@ -80,11 +71,7 @@ def parse_metrics(text: str, at_s: float) -> Snapshot:
 
 
 def read_metrics(url: str, token: str | None = None) -> Snapshot:
-    """Fetches and parses a page.
-
-    Raises:
-        ExpectedError: nothing answers, or with an error status or another format.
-    """
+    """Fetches and parses a page; raises ExpectedError where nothing usable answers."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     begin_s = time.monotonic()
     try:

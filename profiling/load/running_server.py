@@ -27,6 +27,5 @@ class RunningServer(Protocol):
 
 
 def list_own_groups(running: RunningServer) -> Groups:
-    """Returns the groups of the server's own processes."""
     groups = running.groups()
     return {name: pids for name, pids in groups.items() if name != BESIDE}

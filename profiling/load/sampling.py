@@ -39,7 +39,6 @@ def sample_pss_bytes(groups: Groups) -> dict[str, int]:
 
 
 def add_up(groups: Groups, of_process: Callable[[int], Figure]) -> dict[str, Figure]:
-    """Sums up a figure of each process by group."""
     return {name: sum(map(of_process, pids)) for name, pids in groups.items()}
 
 
@@ -54,7 +53,6 @@ def process_cpu_s(pid: int) -> float:
 
 
 def process_rss_bytes(pid: int) -> int:
-    """Returns the resident memory of a process."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.NoSuchProcess:
@@ -62,7 +60,6 @@ def process_rss_bytes(pid: int) -> int:
 
 
 def process_pss_bytes(pid: int) -> int:
-    """Returns the proportional memory of a process, 0 where it may not be read."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -79,10 +76,9 @@ def subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[st
 
 
 class Ticker:
-    """Calls `sample` every `interval_s` on a thread of its own while the `with` block runs."""
+    """Calls `sample` with the seconds since the block began, every `interval_s`, on a thread."""
 
     def __init__(self, interval_s: float, sample: Callable[[float], None]) -> None:
-        """`sample` receives the seconds since the block began."""
         self._interval_s = interval_s
         self._sample = sample
         self._ended = threading.Event()

@@ -38,18 +38,12 @@ class WindowWatcher:
         self._opened_s = 0.0
 
     def on_window(self) -> None:
-        """Takes the samples of the window's beginning."""
         self._opened_s = time.monotonic() - self._begin_s
         self._groups = self._running.groups()
         self._before = sample_cpu_s(self._groups)
         self._busy_before_s = machine_busy_s()
 
     def on_progress(self, replies: int, elapsed_s: float) -> None:
-        """Passes the count on.
-
-        Raises:
-            ExpectedError: the server is gone.
-        """
         self.check_running()
         self._observer.on_replies(replies, elapsed_s)
 
@@ -97,10 +91,9 @@ def measure_load(
     generator: Generator,
     observer: Observer,
 ) -> dict[str, float | Sequence[float]]:
-    """Runs a plan on a server and returns the figures of its window, named as in `core.run`.
+    """Runs a plan on a server; returns the figures of its window, named as in `core.run`.
 
-    Raises:
-        ExpectedError: the server died, or the generator did.
+    Raises ExpectedError if the server or the generator died.
     """
     watcher = WindowWatcher(name, running, observer)
     with GpuSampler() as gpu:

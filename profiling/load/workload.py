@@ -61,7 +61,6 @@ class Workload:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that a result keeps of the photographs."""
         return {
             "identity": self.identity,
             "mean_bytes": self.mean_bytes,
@@ -69,7 +68,6 @@ class Workload:
         }
 
     def read(self) -> list[bytes]:
-        """Returns all files' bytes, in order."""
         return [path.read_bytes() for path in self.paths]
 
 
@@ -109,7 +107,6 @@ def find_spec(name: str) -> WorkloadSpec | None:
 
 
 def load_folder(folder: Path) -> Workload:
-    """Loads all images of a folder, sorted by name."""
     if not folder.is_dir():
         known = ", ".join(SPECS)
         raise WrongOption(
@@ -151,14 +148,12 @@ def load_verified(name: str, folder: Path) -> Workload:
 
 
 def describe(name: str, paths: Sequence[Path], checksums: Sequence[str]) -> Workload:
-    """Returns a Workload of files and their checksums."""
     mean_bytes = round(sum(path.stat().st_size for path in paths) / len(paths))
     identity = checksum("\n".join(checksums).encode())[:16]
     return Workload(name, tuple(paths), identity, mean_bytes)
 
 
 def checksum(data: bytes) -> str:
-    """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -222,5 +217,4 @@ def render_pictures(spec: WorkloadSpec, seed: int) -> list[Image.Image]:
 
 
 def mean_size(files: Sequence[bytes]) -> float:
-    """Returns the mean size in bytes."""
     return sum(map(len, files)) / len(files)

@@ -36,11 +36,7 @@ IN_C = re.compile(r"<built-in method (?P<function>\w+)\.| of '(?P<type>\w+)\.")
 
 
 class CallCollector(Collector):
-    """A cProfile of `handle`.
-
-    Args:
-        profile: by default, one with cProfile's own clock.
-    """
+    """A cProfile of `handle`."""
 
     def __init__(self, profile: cProfile.Profile | None = None) -> None:
         self._profile = profile or cProfile.Profile()

@@ -26,11 +26,7 @@ SAMPLES = re.compile(r"(?<=const sessionData = ).*")
 
 
 class FlameCollector(Collector):
-    """A sampler of stacks.
-
-    Args:
-        title: the page's title.
-    """
+    """A sampler of stacks."""
 
     def __init__(self, title: str) -> None:
         self._title = title

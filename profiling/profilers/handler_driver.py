@@ -39,9 +39,7 @@ class LoadedHandler:
 
     Attributes:
         entry: the function that the worker calls, `entry(rows, context)`.
-        context: TorchServe's context.
         instance: the object that has `entry` as a method; None if `entry` is a function.
-        module: the module that defines the handler.
     """
 
     entry: Callable[[list[dict[str, Any]], Any], Any]
@@ -172,14 +170,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 class Driver:
-    """A sender of batches to one handler.
-
-    Args:
-        handler: loaded and initialised.
-        images: contents of the image files.
-        batch_size: requests per batch.
-        clock: seconds.
-    """
+    """A sender of batches to one handler."""
 
     def __init__(
         self,
@@ -195,10 +186,9 @@ class Driver:
         self.refused = 0
 
     def run(self, batches: int, collector: Collector) -> Iterator[BatchSample]:
-        """Handles `batches` batches one after the other. Errors of the handler pass through.
+        """Handles batches one after the other. Errors of the handler pass through.
 
-        Raises:
-            ExpectedError: the handler does not return one reply per request.
+        Raises ExpectedError if the handler does not return one reply per request.
         """
         for _ in range(batches):
             yield self._handle(collector)

@@ -51,7 +51,6 @@ class Job:
 
     Attributes:
         kind: STAGES, CPROFILE, LINES or FLAME.
-        images: paths of the images to send.
         warm_up, batches: number of batches before and while the handler is watched.
         functions: for LINES, each as `module:qualified.name`. If empty, the handler's stages.
         file: path of the file to write beside the result; None for none.
@@ -84,9 +83,6 @@ class Profile:
 
 def profile_handler(job: Job, folder: Path) -> Profile:
     """Runs a job in a process of its own, which ends with this call and with this process.
-
-    Args:
-        folder: receives the result and the log.
 
     Raises:
         ExpectedError: the handler cannot be loaded, raises or refuses the images, or the process
@@ -141,7 +137,6 @@ def try_job(job: Job) -> Profile:
 
 
 def run_job(job: Job, handler: LoadedHandler) -> Profile:
-    """Warms a handler up, watches it, and saves the job's file."""
     driver = Driver(handler, [Path(path).read_bytes() for path in job.images], job.spec.batch_size)
     list(driver.run(job.warm_up, Collector()))
     if driver.refused:
@@ -159,7 +154,6 @@ def run_job(job: Job, handler: LoadedHandler) -> Profile:
 
 
 def make_collector(job: Job, handler: LoadedHandler) -> Collector:
-    """Returns the collector for a kind of profile."""
     if job.kind == CPROFILE:
         return CallCollector()
     if job.kind == LINES:

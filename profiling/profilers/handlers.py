@@ -28,7 +28,6 @@ class HandlerChoice:
     Attributes:
         name: its name in reports, unique in a run.
         source: one of BUILT_IN, the path of an archive, or `FILE:CLASS`.
-        is_archive: true if `source` is the path of a .mar file.
     """
 
     name: str
@@ -44,10 +43,8 @@ class HandlerSpec:
         folder: the unzipped archive.
         entry: the manifest's handler, in the form that `ts.model_loader` takes.
         class_file, class_name: a class to load from its own file, instead of `entry`.
-        batch_size: images per batch; the context has the same number.
         threads: intra-op threads of torch, and decode threads of our handler.
         gpu_id: the GPU that TorchServe would give to the worker; None for the CPU.
-        environ: environment variables for the process.
     """
 
     name: str
@@ -139,7 +136,6 @@ def batch_size_of(choice: HandlerChoice, shared: SharedSettings) -> int:
 
 
 def describe_handler(choice: HandlerChoice, shared: SharedSettings) -> dict[str, Any]:
-    """Returns the facts about a handler that a result keeps."""
     facts: dict[str, Any] = {
         "model": "its archive's model" if choice.is_archive else shared.model,
         "batch_size": batch_size_of(choice, shared),
@@ -201,9 +197,7 @@ def build_handler(
 ) -> Path:
     """Builds the archive of a handler of BUILT_IN; any other gets the stock weights and labels.
 
-    Args:
-        handler: further settings of our handler.
-        server: further settings of TorchServe.
+    `handler` and `server` are further settings of our handler and of TorchServe.
     """
     # Imported here: torch takes seconds to import, and a wrong name is reported before that.
     from offpath.profiling.load.model_under_test import load_model
@@ -220,7 +214,6 @@ def build_handler(
 
 
 def make_environ(choice: HandlerChoice, shared: SharedSettings) -> dict[str, str]:
-    """Returns environment variables for the handler's process."""
     environ = {"OMP_NUM_THREADS": str(shared.threads), **shared.s3_environ}
     if choice.source != OFFPATH or shared.prediction_log is None:
         # A user's archive may name the user's bucket, and a profile must not write there.

@@ -27,11 +27,7 @@ OURS = "offpath.handler."
 
 
 class LineCollector(Collector):
-    """A line profiler.
-
-    Args:
-        functions: the functions to watch.
-    """
+    """A line profiler of some functions."""
 
     def __init__(self, functions: Sequence[FunctionType]) -> None:
         from line_profiler import LineProfiler
@@ -81,11 +77,7 @@ class LineCollector(Collector):
 def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[FunctionType]:
     """Returns the functions to watch: the named ones, else the handler's stages.
 
-    Args:
-        named: each as `module:qualified.name`.
-
-    Raises:
-        WrongOption: a name does not lead to a Python function.
+    Names are `module:qualified.name`. Raises WrongOption if one leads to no Python function.
     """
     if named:
         return [find_function(name) for name in named]
@@ -99,7 +91,6 @@ def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[Funct
 
 
 def find_function(name: str) -> FunctionType:
-    """Returns the function that `module:qualified.name` names."""
     module_name, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)

@@ -72,7 +72,6 @@ class ProfileChoices:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Returns the choices that a result keeps."""
         kept = "model requests batch_size threads warm_up device".split()
         settings = {name: getattr(self, name) for name in kept}
         if NAIVE in self.handlers:
@@ -80,7 +79,6 @@ class ProfileChoices:
         return settings
 
     def name_file(self, handler: str) -> Path | None:
-        """Returns the path of the file that is written for one handler, if any."""
         if self.kind in FILE_SUFFIXES:
             return self.output / f"{handler}{FILE_SUFFIXES[self.kind]}"
         if self.kind == STAGES and self.trace is not None:
@@ -93,8 +91,7 @@ class ProfileChoices:
 def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
     """Profiles handlers one after the other. A handler that fails is left out.
 
-    Args:
-        save: called with everything measured so far, after each handler.
+    `save` is called with everything measured so far, after each handler.
 
     Raises:
         ExpectedError: the choices are wrong, or no handler could be profiled.
@@ -137,7 +134,6 @@ def add_handler(
     folder: Path,
     observer: Observer,
 ) -> None:
-    """Builds a handler, profiles it and adds what was found to the run."""
     name, size = handler.name, batch_size_of(handler, shared)
     observer.on_step(f"{name}: build")
     spec = prepare_handler(handler, shared, folder / name)
@@ -189,8 +185,7 @@ def preparing(
 def find_gpu(device: str) -> int | None:
     """Returns the GPU's id as TorchServe would give it to a worker, or None for the CPU.
 
-    Raises:
-        ExpectedError: CUDA was chosen, and no device is there.
+    Raises ExpectedError if CUDA was chosen and no device is there.
     """
     if device == "cpu":
         return None

@@ -44,7 +44,6 @@ def list_batches(samples: Sequence[BatchSample]) -> Figures:
 
 
 def sum_kinds(functions: Sequence[FunctionSample]) -> Figures:
-    """Returns own milliseconds by package."""
     own_ms: dict[str, float] = defaultdict(float)
     for sample in functions:
         own_ms[sample.kind] += 1e3 * sample.own_s
@@ -53,11 +52,7 @@ def sum_kinds(functions: Sequence[FunctionSample]) -> Figures:
 
 @dataclass(frozen=True)
 class Profiled:
-    """The figures of one handler or server.
-
-    Attributes:
-        baseline: the handler that its time is compared with; "" for none.
-    """
+    """The figures of one handler or server; `baseline` is what it is compared with, "" for none."""
 
     summary: Summary
     name: str
@@ -72,16 +67,13 @@ class Profiled:
 
     @property
     def batches(self) -> int:
-        """Number of batches that were measured."""
         return len(self.values(BATCH))
 
     @property
     def images(self) -> int:
-        """Number of images in all batches."""
         return self.batches * self.cell.batch_size
 
     def value(self, metric: str) -> float | None:
-        """Returns a figure over all rounds, or None if it was not measured."""
         return self.summary.value(self.name, self.cell, metric)
 
     def values(self, metric: str) -> list[float]:
@@ -111,7 +103,6 @@ class Profiled:
         return {**found, **other}
 
     def total(self, kind: str) -> float:
-        """Returns the sum of the parts of a kind."""
         if kind == ACCOUNT:
             return self.value(LATENCY + MEAN) or 0.0
         if kind == KIND:

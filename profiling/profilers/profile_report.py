@@ -71,12 +71,10 @@ class PartRow(NamedTuple):
     ms: float
 
     def format_share(self) -> str:
-        """Returns the part's share of the total."""
         whole = self.of.total(self.kind)
         return format_share(self.ms / whole if whole else 0.0)
 
     def format_ms(self) -> str:
-        """Returns the part's milliseconds."""
         return format_ms(self.ms / 1e3)
 
     def show(self, metric: str) -> str:
@@ -87,7 +85,6 @@ class PartRow(NamedTuple):
 
 
 def show_ms(ms: float | None) -> str:
-    """Returns milliseconds as text; empty if they were not measured."""
     return "" if ms is None else format_ms(ms / 1e3)
 
 
@@ -135,7 +132,6 @@ def format_ratio(handler: Profiled) -> str:
 
 
 def explain_ratio(handlers: Handlers) -> str:
-    """Returns the note on the column x."""
     base = handlers[0].baseline
     return f"x: speed per image relative to {base}." if base else ""
 
@@ -150,18 +146,15 @@ def draw_typical_batch(handler: Profiled) -> Iterator[Waterfall]:
 
 
 def draw_batches(handler: Profiled) -> Iterator[Histogram]:
-    """Draws the distribution of the batches' times."""
     if values := handler.values(BATCH):
         yield Histogram(f"{handler.name}, batches", "ms per batch", values)
 
 
 def read_functions(one: Profiled) -> list[FunctionSample]:
-    """Returns the functions of a handler or server."""
     return read_samples(one.summary.run, FUNCTIONS, one.name, FunctionSample)
 
 
 def count_calls(row: PartRow) -> str:
-    """Returns the number of calls of the functions in a package."""
     functions = read_functions(row.of)
     return f"{sum(f.calls for f in functions if f.kind == row.part):,}"
 
@@ -181,12 +174,10 @@ class LineGroup(NamedTuple):
     total_s: float
 
     def list_hot(self) -> list[LineSample]:
-        """Lists the lines that took time, in the order of the source."""
         least_s = COLD_SHARE * self.total_s
         return [line for line in self.lines if line.hits and line.time_s >= least_s]
 
     def name(self) -> str:
-        """Returns handler, function, file and total."""
         first = self.lines[0]
         place = f"{first.function} ({Path(first.file).name})"
         return f"{self.handler}, {place}: {format_ms(self.total_s)} ms"
@@ -207,7 +198,6 @@ def list_line_groups(handlers: Handlers) -> Iterator[LineGroup]:
 
 
 def make_line_table(group: LineGroup) -> list[Table]:
-    """Makes the table of one function's lines."""
     columns: Sequence[Column[LineSample]] = (
         Column("line", lambda line: str(line.line)),
         Column("hits", lambda line: f"{line.hits:,}"),
@@ -219,12 +209,10 @@ def make_line_table(group: LineGroup) -> list[Table]:
 
 
 def list_written(profiled: Sequence[Profiled]) -> list[tuple[str, str]]:
-    """Lists name and path of each written file."""
     return [(one.name, path) for one in profiled for path in list_files(one.summary.run, one.name)]
 
 
 def list_stage_rows(handler: Profiled) -> list[PartRow]:
-    """Lists the stages and their total; nothing if no stages were measured."""
     return list_rows(handler, STAGE) if handler.parts(STAGE) else []
 
 
@@ -273,7 +261,6 @@ KIND_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
 def function_table(
     count: int, order: Callable[[FunctionSample], float]
 ) -> TableSpec[Profiled, FunctionSample]:
-    """Declares a table of the functions with the largest `order`."""
     return TableSpec(
         lambda one: one.name,
         lambda one: sorted(read_functions(one), key=order, reverse=True)[:count],

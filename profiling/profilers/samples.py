@@ -66,22 +66,18 @@ class LineSample:
 
 
 def read_samples(run: Run, kind: str, variant: str, sample: type[Sample]) -> list[Sample]:
-    """Returns a variant's functions or lines."""
     rows = run.details.get(kind, {}).get(variant, [])
     return [msgspec.convert(row, sample) for row in rows]
 
 
 def list_files(run: Run, variant: str) -> list[str]:
-    """Returns the files that were written for a variant beside the JSON."""
     return list(run.details.get(FILES, {}).get(variant, []))
 
 
 def make_shortener(folder: str) -> Callable[[str], str]:
     """Returns a function that shortens source paths: reports name no folder of this machine.
 
-    Args:
-        folder: the unzipped archive. `<folder>/offpath/handler/pipeline.py` becomes
-            `handler/pipeline.py`.
+    In the unzipped archive `<folder>/offpath/handler/pipeline.py` becomes `handler/pipeline.py`.
     """
     paths = sysconfig.get_paths()
     # Site-packages lies inside the standard library's folder, and the archive may lie anywhere.

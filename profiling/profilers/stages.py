@@ -39,8 +39,6 @@ Enter = Callable[[str], AbstractContextManager[object]]
 
 
 class StageCollector(Collector):
-    """A collector of stages."""
-
     @abstractmethod
     def marked_by(self, enter_range: Enter) -> AbstractContextManager[None]:
         """Returns a context in which each stage also enters `enter_range(stage)`."""
@@ -64,11 +62,7 @@ def is_offpath(instance: object) -> bool:
 
 
 class ClockedStages(StageCollector):
-    """A clock for nested stages. It counts on the thread that made it.
-
-    Args:
-        clock: seconds.
-    """
+    """A clock for nested stages. It counts on the thread that made it."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -237,8 +231,6 @@ def is_stage(name: str, function: object) -> bool:
 
 
 def clocked(function: Callable[..., Any], clock: ClockedStages, stage: str) -> Callable[..., Any]:
-    """Returns the function with a clock around it."""
-
     @functools.wraps(function)
     def run_stage(*args: Any, **kwargs: Any) -> Any:
         with clock.stage(stage):

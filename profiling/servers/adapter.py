@@ -44,11 +44,8 @@ MAX_BATCH_DELAY_MS = 1
 class Adapter(ABC):
     """A server under test: how it is built and started, and how a client calls it.
 
-    Attributes:
-        name: name in the registry and in reports.
-        call: form of a client's requests.
-        batch_size: largest batch. A sweep sets it before `prepare`; a server that cannot batch
-            ignores it.
+    `batch_size` is the largest batch. A sweep sets it before `prepare`; a server that cannot batch
+    ignores it.
     """
 
     name: str
@@ -68,11 +65,7 @@ class Adapter(ABC):
         return None
 
     def prepare(self, folder: Path) -> None:
-        """Builds what a start needs, once, into a folder of its own.
-
-        Raises:
-            ExpectedError: it cannot be built.
-        """
+        """Builds what a start needs, once, into a folder of its own; may raise ExpectedError."""
 
     @abstractmethod
     def running(self) -> AbstractContextManager[RunningServer]:
@@ -88,7 +81,6 @@ class Start:
     """One start of a packaged server: where it may write and listen.
 
     Attributes:
-        python: Python of its environment.
         folder: folder that `prepare` filled.
         scratch: temporary folder of this start; a short path, as sockets have room for 107 bytes.
         ports: free ports on loopback; requests come to the first.
@@ -101,12 +93,10 @@ class Start:
 
     @property
     def log(self) -> Path:
-        """The file with the server's output."""
         return self.folder / "server.log"
 
     @property
     def port(self) -> int:
-        """The port for requests."""
         return self.ports[0]
 
     def url(self, path: str = "", port: int = 0) -> str:
@@ -122,12 +112,10 @@ class PackagedAdapter(Adapter):
     """A server from PyPI, run in an environment of its own.
 
     Attributes:
-        environment: environment that the server is installed in.
         predict_path: path that takes a photograph.
         ready_path: path that answers 200 when the server is ready.
         ready_line: line in the log that each worker has printed by then; empty where none does.
         worker_mark: part of the command line of each process that runs the model.
-        port_count: number of ports that it binds.
         kind: what a worker does with a photograph, see `classifiers`.
     """
 
@@ -194,7 +182,6 @@ class PackagedAdapter(Adapter):
                 yield RunningPackage(self, process, start.url(self.predict_path))
 
     def find_python(self) -> Path:
-        """Returns the Python of the server's environment."""
         python = self.environment.find()
         if python is None:
             raise RuntimeError(f"server {self.name!r} was prepared without setup")
@@ -212,7 +199,6 @@ class PackagedAdapter(Adapter):
         """Writes what a start needs; nothing by default."""
 
     def choose_ports(self) -> list[int]:
-        """Returns free ports."""
         return resolve_ports(LOOPBACK, [0] * self.port_count)
 
     def make_environment(self, start: Start) -> dict[str, str]:

@@ -50,7 +50,6 @@ STOCK_FIXED = {
 
 
 def host_preset() -> str:
-    """Returns the preset for this host's accelerator."""
     return "t4" if torch.cuda.is_available() else "cpu"
 
 
@@ -100,11 +99,7 @@ def build_naive(model: ModelUnderTest, folder: Path) -> Path:
 
 
 def read_preprocessing(model: ModelUnderTest) -> dict[str, Any]:
-    """Returns the model's values for the settings that the stock handler has fixed.
-
-    Raises:
-        ExpectedError: the model needs values that the stock handler cannot have.
-    """
+    """Returns the model's values of STOCK_SETTINGS; raises ExpectedError if STOCK_FIXED differ."""
     for key, fixed in STOCK_FIXED.items():
         value = getattr(model.config, key)
         if value != fixed:
@@ -124,16 +119,12 @@ def run_archiver(
     config: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, str] = {},
 ) -> Path:
-    """Builds an archive with another handler, by torch-model-archiver.
+    """Builds an archive with another handler; raises ExpectedError if torch-model-archiver fails.
 
     Args:
         handler: name of a built-in handler, or a file.
-        folder: folder for `classifier.mar`.
         config: content of model-config.yaml; None for no such file.
         extra_files: name -> content of files beside weights and labels.
-
-    Raises:
-        ExpectedError: the archiver failed.
     """
     with tempfile.TemporaryDirectory(prefix="offpath-archive-") as name:
         scratch = Path(name)
@@ -171,7 +162,6 @@ def run_archiver(
 
 
 def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
-    """Copies a model's own modules, laid out as in its archive."""
     for name, path in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)
@@ -179,7 +169,6 @@ def copy_files(files: Mapping[str, Path], folder: Path) -> Path:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Writes files and returns their paths."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [str(folder / name) for name in texts]

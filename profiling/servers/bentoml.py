@@ -86,7 +86,6 @@ if is_service():
             max_latency_ms=SETTINGS.timeout_s * 1000,
         )
         def classify(self, pictures: list[bytes]) -> list[dict[str, float]]:
-            """Answers a batch that BentoML's dispatcher gathered."""
             return self.classify_batch(pictures)
 
     @bentoml.service(traffic=TRAFFIC, logging=QUIET)

@@ -30,19 +30,11 @@ Classify = Callable[[Sequence[bytes]], list[Labels]]
 
 
 def find_device() -> torch.device:
-    """Returns the GPU where there is one, as our own server uses it."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load_classifier(kind: str, model: str, threads: int, max_batch: int) -> Classify:
-    """Loads the model under test into this process.
-
-    Args:
-        kind: one of CLASSIFIERS.
-        model: reference of the model, as in `load_model`.
-        threads: torch's intra-op threads.
-        max_batch: largest batch that will come.
-    """
+    """Loads the model under test into this process; `kind` is one of CLASSIFIERS."""
     set_threads(threads)
     return CLASSIFIERS[kind](load_model(model), max_batch)
 

@@ -116,7 +116,6 @@ def relay(source: socket.socket, sink: socket.socket) -> None:
 
 
 def hang_up(*ends: socket.socket) -> None:
-    """Ends both directions."""
     for end in ends:
         try:
             end.shutdown(socket.SHUT_RDWR)
@@ -126,7 +125,6 @@ def hang_up(*ends: socket.socket) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the part outside of the namespace, or with INSIDE the part inside."""
     if arguments[0] != INSIDE:
         enter_namespace(int(arguments[0]), arguments[1:])
     return serve_confined(int(arguments[1]), int(arguments[2]), arguments[3:])

@@ -78,28 +78,22 @@ class Environment:
             shared_pins(self.requirements),
         ]
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
-        return environments_folder() / f"{self.name}-{digest[:12]}"
+        return cache_folder() / "environments" / f"{self.name}-{digest[:12]}"
 
     @property
     def packages(self) -> Path:
-        """The environment's own package folder."""
         return site_packages(self.folder)
 
     @property
     def log(self) -> Path:
-        """The file with pip's output."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def find(self) -> Path | None:
-        """Returns the environment's Python; None where it is not installed."""
         folder = self.folder
         return folder / "bin" / "python" if (folder / WHOLE_FILE).exists() else None
 
     def ensure(self, progress: Progress) -> Path:
         """Installs the environment where that was not done, and returns its Python.
-
-        Args:
-            progress: called with a line for each step and package.
 
         Raises:
             ExpectedError: there is no venv module, or pip failed; its log is named and kept.
@@ -157,17 +151,8 @@ class Environment:
             )
 
 
-def environments_folder() -> Path:
-    """Returns the folder of all environments."""
-    return cache_folder() / "environments"
-
-
 def shared_folders() -> list[str]:
-    """Lists the folders that SHARED and our own code are imported from, each once.
-
-    Raises:
-        ExpectedError: one of them is not installed here.
-    """
+    """Lists the folders of SHARED and our code, each once; ExpectedError if one is missing."""
     found = {module: package_folder(module) for module in (*SHARED, OWN_PACKAGE)}
     for module, folder in found.items():
         if folder is None:
@@ -179,7 +164,6 @@ def shared_folders() -> list[str]:
 
 
 def package_folder(module: str) -> Path | None:
-    """Returns the folder that a package is imported from; None where it is not installed."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return None
@@ -229,6 +213,5 @@ def create(folder: Path, requirements: Sequence[str]) -> None:
 
 
 def site_packages(environment: Path) -> Path:
-    """Returns an environment's own package folder."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return environment / "lib" / version / "site-packages"

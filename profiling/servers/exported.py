@@ -19,7 +19,6 @@ RAY_PORT = 8000
 
 
 def build_archive(server: PackagedAdapter, folder: Path) -> Path:
-    """Builds the archive that `offpath` serves."""
     config = {
         **offpath_config(server.model, server.workers),
         "batchSize": server.batch_size,

@@ -79,17 +79,12 @@ class RunningHosts(RunningBehindDoor):
 
 
 def find_nginx_pids(door: Door) -> list[int]:
-    """Returns the processes of a door's nginx."""
     return [door.nginx.pid, *door.nginx.worker_pids()]
 
 
 @dataclass
 class FrontDoorAdapter(TorchServeAdapter):
-    """Our archive behind the front door.
-
-    Attributes:
-        front: keys of FRONT_KEYS that differ from `DOOR`.
-    """
+    """Our archive behind the front door; `front` has keys of FRONT_KEYS that differ from `DOOR`."""
 
     front: Mapping[str, Any] = field(default_factory=dict)
 
@@ -124,7 +119,6 @@ class FrontDoorAdapter(TorchServeAdapter):
 
     @contextmanager
     def _run(self, door: DoorSettings, number: int = 0) -> Iterator[RunningBehindDoor]:
-        """Starts one host: its server and its door."""
         began_s = time.perf_counter()
         settings = self._make_settings(Beside())
         logs = settings.model_store / f"logs-{number}"

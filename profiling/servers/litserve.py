@@ -49,11 +49,9 @@ if is_service():
         """The steps as LitServe names them; all run in the worker process."""
 
         def setup(self, device: str) -> None:
-            """Loads the model, once per worker."""
             self.classify = SETTINGS.load_classifier()
 
         def decode_request(self, request: Annotated[bytes, Depends(read_body)]) -> bytes:
-            """Returns one photograph."""
             return request
 
         def batch(self, inputs: list[bytes]) -> list[bytes]:
@@ -61,11 +59,9 @@ if is_service():
             return inputs
 
         def predict(self, x: list[bytes]) -> list[dict[str, float]]:
-            """Answers a batch."""
             return self.classify(x)
 
         def unbatch(self, output: list[dict[str, float]]) -> list[dict[str, float]]:
-            """Returns one answer per photograph."""
             return output
 
 

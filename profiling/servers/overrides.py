@@ -55,13 +55,7 @@ MODEL_KEYS = {
 
 @dataclass(frozen=True)
 class Override:
-    """A variant as it was asked for.
-
-    Attributes:
-        name: name of the variant.
-        server: name of the server that it changes.
-        settings: key -> value, as typed.
-    """
+    """A variant as it was asked for: its name, the server that it changes, values as typed."""
 
     name: str
     server: str
@@ -77,11 +71,7 @@ class Override:
 
 
 def parse_override(text: str) -> Override:
-    """Reads NAME=SERVER:KEY=VALUE;...
-
-    Raises:
-        WrongOption: the text has another form, an unknown key, or a key twice.
-    """
+    """Reads NAME=SERVER:KEY=VALUE;...; raises WrongOption for any other form or unknown key."""
     name, _, rest = text.partition("=")
     server, _, listed = rest.partition(":")
     name, server = name.strip(), server.strip()
@@ -139,7 +129,6 @@ def apply_override(server: object, override: Override) -> TorchServeAdapter:
 
 
 def change_config(server: TorchServeAdapter, override: Override) -> dict[str, str]:
-    """Returns the changed keys of config.properties."""
     config = {k: v for k, v in override.settings.items() if k in CONFIG_KEYS}
     more = config.pop(MORE_VMARGS, None)
     if more is not None:

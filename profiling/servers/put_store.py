@@ -58,8 +58,7 @@ class Beside:
 def run_put_store(put_latency_ms: float = PUT_LATENCY_MS) -> Iterator[Beside]:
     """Runs the stand-in with an empty spool; yields the variables of both handlers.
 
-    Raises:
-        ExpectedError: it does not start.
+    Raises ExpectedError if it does not start.
     """
     with TemporaryDirectory(prefix="offpath-puts-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)

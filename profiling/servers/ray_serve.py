@@ -39,7 +39,6 @@ ALLOW_VARIABLE = "OFFPATH_RAY_ALL_ADDRESSES"
 
 
 def may_listen_everywhere() -> bool:
-    """Returns whether the user allows Ray without a namespace."""
     return os.environ.get(ALLOW_VARIABLE) == "1"
 
 
@@ -112,8 +111,6 @@ if is_service():
         max_ongoing_requests=4 * SETTINGS.batch_size,
     )
     class Classifier:
-        """A replica."""
-
         def __init__(self) -> None:
             self.classify_batch = SETTINGS.load_classifier()
 
@@ -126,7 +123,6 @@ if is_service():
             return await asyncio.to_thread(self.classify_batch, pictures)
 
         async def __call__(self, request: Request) -> dict[str, float]:
-            """Answers one request."""
             labels: dict[str, float] = await self.classify(await request.body())
             return labels
 

@@ -43,11 +43,7 @@ class ServerDied(ExpectedError):
 
 @dataclass(frozen=True)
 class Setting:
-    """The arguments that a model is registered with.
-
-    Attributes:
-        threads: threads per worker; 0 for another handler than ours, which decides itself.
-    """
+    """The arguments that a model is registered with; `threads` is 0 if the handler is not ours."""
 
     batch_size: int
     max_batch_delay_ms: int
@@ -80,8 +76,7 @@ def prepare_archive(
 ) -> tuple[MarFile, dict[str, Any]]:
     """Builds the archive of an embedded model, or copies the user's, into a store of its own.
 
-    Args:
-        preset: name or file; None for the host's preset, or for a .mar's own settings.
+    Without a preset, the host's is taken, or a .mar's own settings.
 
     Returns:
         the archive in the store, and the settings that others are compared with, as a preset.
@@ -192,7 +187,6 @@ class RegisteringServer:
         return target.name
 
     def _remove_all(self, management: ManagementClient) -> None:
-        """Unregisters all models and waits until their workers have ended."""
         for name in management.list_models():
             management.unregister(name)
         deadline_s = time.monotonic() + REGISTER_TIMEOUT_S

@@ -64,10 +64,8 @@ def make_servers(
 ) -> list[Adapter]:
     """Makes the named servers in order, then variants of servers, see `overrides`.
 
-    All have the same largest batch, except variants that set their own.
-
-    Raises:
-        WrongOption: a name is unknown or repeated, or a variant cannot be made.
+    All have the same largest batch, except variants that set their own. Raises WrongOption for a
+    name that is unknown or repeated.
     """
     check_names(names)
     made = [SERVERS[name](model, cores) for name in names]
@@ -83,11 +81,7 @@ def make_servers(
 def make_override_variant(
     text: str, model: ModelUnderTest, cores: int, batch_size: int = BATCH_SIZE
 ) -> Adapter:
-    """Makes a server with other settings, from NAME=SERVER:KEY=VALUE;...
-
-    Raises:
-        WrongOption: the text has another form, or a server, setting or value is refused.
-    """
+    """Makes a server from NAME=SERVER:KEY=VALUE;...; raises WrongOption if a part is refused."""
     override = parse_override(text)
     check_names([override.server])
     server = SERVERS[override.server](model, cores)
@@ -96,7 +90,6 @@ def make_override_variant(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuses an unknown server name."""
     for name in names:
         if name not in SERVERS:
             raise WrongOption(f"no server {name!r}: expected some of {', '.join(SERVERS)}")

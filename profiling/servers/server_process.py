@@ -71,19 +71,13 @@ class ServerProcess:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Returns whether the leading process still runs."""
         return self._process.poll() is None
 
     def members(self) -> list[psutil.Process]:
-        """Returns all processes of the server, ordered by process id."""
         return find_members(self._mark, self.pid)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Waits for the server to answer.
-
-        Raises:
-            ExpectedError: the server ended, or was not ready in time; the message quotes its log.
-        """
+        """Waits until the server answers; raises ExpectedError, with lines of its log, if not."""
         deadline = time.monotonic() + timeout_s
         while not answers(is_ready):
             if not self.is_running():
@@ -128,13 +122,9 @@ def start_process(
     """Starts a server and waits until it is ready; ends all of it when the block ends.
 
     Args:
-        name: name of the server in messages.
-        command: command of its leading process.
-        log: file for its output.
         env: variables added to `server_environment`.
         cwd: its working folder; the log's by default.
         scratch: temporary folder that is removed when this process is killed.
-        timeout_s: longest time until it is ready.
         stop_timeout_s: time that it gets to end by itself.
 
     Raises:
@@ -244,7 +234,6 @@ def has_mark(process: psutil.Process, mark: str) -> bool:
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Returns all processes below a process; none when it has just ended."""
     try:
         return process.children(recursive=True)
     except psutil.Error:
@@ -252,7 +241,6 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Returns a process's command line; empty when it has just ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -30,10 +30,7 @@ class ServiceSettings:
 
     Attributes:
         model: reference of the model under test.
-        port: port on loopback.
-        batch_size: largest batch.
         max_batch_delay_ms: longest wait of a batch's first request for others.
-        workers: number of processes with the model.
         threads: torch's intra-op threads in each worker.
         kind: what happens to a photograph, see `classifiers`.
         timeout_s: time after which a server gives a request up. It is the load's own, so that a
@@ -50,12 +47,10 @@ class ServiceSettings:
     timeout_s: int = 120
 
     def to_environment(self) -> dict[str, str]:
-        """Returns the variable for the program's process."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls) -> ServiceSettings:
-        """Reads the settings inside the program."""
         return cls(**json.loads(os.environ[VARIABLE]))
 
     def load_classifier(self) -> Classify:

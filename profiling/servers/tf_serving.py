@@ -28,7 +28,6 @@ URL_VARIABLE = "OFFPATH_TF_SERVING_URL"
 
 
 def wrap_file(content: bytes) -> bytes:
-    """Returns a predict request with one encoded image."""
     picture = {"b64": base64.b64encode(content).decode()}
     return json.dumps({"instances": [picture]}).encode()
 

@@ -94,7 +94,6 @@ class TorchServeAdapter(Adapter):
         stock: run without our config.properties and log settings.
         fork_workers: fork workers from one process that has imported torch; not with `stock`.
         overrides: keys of config.properties.
-        env: variables of the server and its workers.
         batch_size: see `Adapter`; wins over `archive_settings`.
         beside: starts what runs beside the server.
         beside_settings: what the result says of `beside`.
@@ -206,7 +205,6 @@ def make_offpath_granian_direct(model: ModelUnderTest, cores: int) -> TorchServe
 
 
 def why_no_granian() -> str | None:
-    """Returns why Granian cannot run here, with the cure; None when it can."""
     return why_missing(("granian", "uvloop"), "granian")
 
 
@@ -223,7 +221,6 @@ def make_offpath_s3(model: ModelUnderTest, cores: int) -> TorchServeAdapter:
 
 
 def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
-    """Returns the server with a stand-in for S3 beside it."""
     return replace(
         server,
         name=name,

@@ -127,12 +127,10 @@ class Triton(PackagedAdapter):
 
     @property
     def bundled(self) -> Path:
-        """The wheel's folder with Triton."""
         return self.environment.packages / "pytriton" / "tritonserver"
 
     @property
     def bundled_stub(self) -> Path:
-        """The wheel's stub for this Python."""
         return self.bundled / "python_backend_stubs" / PYTHON_VERSION / "triton_python_backend_stub"
 
     def build(self, folder: Path) -> None:
@@ -143,14 +141,12 @@ class Triton(PackagedAdapter):
         shutil.copy(self.bundled_stub, backend)
 
     def write_models(self, folder: Path) -> None:
-        """Writes the model repository."""
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copy(__file__, version / "model.py")
         (version.parent / "config.pbtxt").write_text(self.make_config())
 
     def make_config(self) -> str:
-        """Returns the model's config.pbtxt."""
         return CONFIG.format(
             name=MODEL,
             batch_size=self.batch_size,
@@ -226,7 +222,6 @@ if is_service():
         """Classifies photographs, or a thin client's pixels, inside Triton."""
 
         def initialize(self, args: dict[str, str]) -> None:
-            """Loads the model, once for each instance."""
             self._classify = ServiceSettings.from_environment().load_classifier()
 
         def execute(self, requests: list[Any]) -> list[Any]:
@@ -243,7 +238,6 @@ def read_image(array: Any) -> bytes:
 
 
 def make_response(answer: Labels) -> Any:
-    """Returns labels and probabilities, best first."""
     labels = np.array([[label.encode() for label in answer]], dtype=np.object_)
     probabilities = np.array([list(answer.values())], dtype=np.float32)
     return pb_utils.InferenceResponse(

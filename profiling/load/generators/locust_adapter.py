@@ -48,7 +48,6 @@ class LocustGenerator:
 
 
 def follow(child: subprocess.Popen[str], plan: LoadPlan, watcher: Watcher) -> LoadSample:
-    """Sends the plan to the child, passes its events on and returns its result."""
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("the load generator was started without pipes")
     content = dataclasses.asdict(plan) | {"paths": [str(path) for path in plan.paths]}

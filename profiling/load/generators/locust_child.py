@@ -148,7 +148,6 @@ def make_user(plan: dict[str, Any], arrivals: Arrivals | None) -> type[FastHttpU
 
 
 def emit(**event: Any) -> None:
-    """Writes one event line."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -212,7 +211,6 @@ def watch_open_loop(recorder: Recorder, arrivals: Arrivals, plan: dict[str, Any]
 
 
 def main() -> None:
-    """Runs the plan on stdin."""
     plan = json.load(sys.stdin)
     arrivals = None if plan["rate"] is None else Arrivals(plan["rate"], plan["seed"])
     # In open loop the number of arrivals is limited, and all of them are awaited.

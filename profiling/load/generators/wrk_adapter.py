@@ -119,7 +119,6 @@ def wait_until_drained(plan: LoadPlan) -> None:
 
 
 def write_script(plan: LoadPlan, folder: Path) -> None:
-    """Writes wrk's script and its list of photographs."""
     paths = [str(path.resolve()) for path in plan.paths]
     random.Random(plan.seed).shuffle(paths)
     (folder / "list.txt").write_text("\n".join(paths) + "\n")
@@ -138,11 +137,6 @@ def format_headers(headers: Mapping[str, str]) -> str:
 
 
 def run_wrk(plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | None) -> LoadSample:
-    """Runs wrk with the script of a folder.
-
-    Raises:
-        ExpectedError: wrk failed; the message quotes it.
-    """
     command = [
         *("wrk", "-t1", f"-c{plan.clients}", f"-d{round(seconds)}s"),
         *("--timeout", f"{round(plan.timeout_s)}s", "-s", str(folder / "load.lua")),
@@ -153,13 +147,9 @@ def run_wrk(plan: LoadPlan, folder: Path, seconds: float, watcher: Watcher | Non
 
 
 def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
-    """Runs a generator's process and calls the watcher meanwhile.
+    """Runs a generator's process, calling the watcher meanwhile; returns its CPU seconds.
 
-    Returns:
-        The CPU seconds that the process took.
-
-    Raises:
-        ExpectedError: the process failed; the message quotes it.
+    Raises ExpectedError, which quotes the process, if it failed.
     """
     # Into a file, because a full pipe that nobody reads would stop the process.
     with tempfile.TemporaryFile("w+") as words:
@@ -187,7 +177,6 @@ def run_child(command: Sequence[str], watcher: Watcher | None) -> float:
 
 
 def read_sample(path: Path, cpu_s: float) -> LoadSample:
-    """Reads wrk's own summary as a LoadSample."""
     summary = json.loads(path.read_text())
     latencies = [us / 1000 for us, count in summary["latencies_us"] for _ in range(count)]
     statuses = {"200": summary["requests"] - summary["bad_status"]}
