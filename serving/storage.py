@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+import stat
+import sys
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -95,28 +98,32 @@ class Storage:
             keys = (entry["Key"] for entry in page.get("Contents", []))
             yield from (f"{S3}{bucket}/{key}" for key in keys if not key.endswith("/"))
 
-    def read(self, name: str, check_size: Callable[[int], None] = lambda _: None) -> bytes:
+    def read(self, name: str, most_bytes: int = sys.maxsize) -> bytes:
         """Returns the content of a file or object.
 
         Args:
             name: path of the file, or s3://BUCKET/KEY.
-            check_size: raises for a size in bytes that must not be read.
+            most_bytes: size of the largest that is read.
 
         Raises:
-            OSError: this file or object cannot be read; others may be.
+            OSError: this file or object cannot be read, or has more bytes; others may be readable.
+            ValueError: no file or object can have this name.
         """
         if not name.startswith(S3):
-            check_size(os.stat(name).st_size)
-            return Path(name).read_bytes()
-        from botocore.exceptions import BotoCoreError, ClientError
+            return read_regular_file(Path(name), most_bytes)
+        from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         bucket, key = split_name(name)
         for attempt in range(1, STREAM_ATTEMPTS + 1):
             try:
                 answer = self._client.get_object(Bucket=bucket, Key=key)
-                check_size(answer["ContentLength"])
+                if answer["ContentLength"] > most_bytes:
+                    answer["Body"].close()
+                    raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", name)
                 content: bytes = answer["Body"].read()
                 return content
+            except ParamValidationError as error:
+                raise ValueError("not s3://BUCKET/KEY") from error
             except ClientError as error:
                 if error.response["Error"]["Code"] in GONE:
                     raise FileNotFoundError(str(error)) from error
@@ -167,6 +174,22 @@ class Storage:
         )
         arguments["ContentType"] = "application/octet-stream"
         check_answer(self._client.put_object(**arguments), content)
+
+
+def read_regular_file(path: Path, most_bytes: int) -> bytes:
+    """Reads a file, also through a link.
+
+    Raises:
+        OSError: it cannot be read, has more bytes, or is a FIFO or a device, which may never end.
+    """
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", str(path))
+        return file.read()
 
 
 def _raise(error: OSError) -> None:

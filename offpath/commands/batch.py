@@ -115,7 +115,10 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     workers = options["workers"] or len(gpus) * archive.workers or cores
     threads = 1 if options["is_on_ray"] else max(1, cores // workers)
     s3 = S3Options(options["region"], options["endpoint_url"])
-    job, storage = Job(output, archive.batch_size, threads, gpus, s3), Storage(s3)
+    # Base64 takes a third more bytes than the image in it.
+    most_bytes = 2 * archive.handler.max_payload_bytes
+    job = Job(output, archive.batch_size, threads, gpus, s3, most_bytes)
+    storage = Storage(s3)
     wanted = {
         # Of a relative path, another folder of the next start would make another place.
         "input": place if place.startswith(S3) else str(Path(place).absolute()),

@@ -42,9 +42,12 @@ class LogStore:
         """Returns an object as it is stored.
 
         Raises:
-            DamagedObject: it is larger than `MOST_OBJECT_BYTES`.
+            DamagedObject: it is larger than `MOST_OBJECT_BYTES`, or cannot be read.
         """
-        return self.storage.read(f"{self.place}/{key}", check_size)
+        try:
+            return self.storage.read(f"{self.place}/{key}", MOST_OBJECT_BYTES)
+        except OSError as error:
+            raise DamagedObject(f"it cannot be read: {error.strerror or error}") from error
 
 
 def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
@@ -81,12 +84,6 @@ def compression_of(key: str) -> str:
     """Returns the compression of an object, by its name."""
     by_suffix = {suffix: name for name, suffix in SUFFIX_BY_COMPRESSION.items()}
     return by_suffix.get(Path(key).suffix, "none")
-
-
-def check_size(stored_bytes: int) -> None:
-    """Raises DamagedObject for an object that would take too much memory."""
-    if stored_bytes > MOST_OBJECT_BYTES:
-        raise DamagedObject(f"it has more than {MOST_OBJECT_BYTES} bytes")
 
 
 def get_lines(store: LogStore, key: str) -> Iterator[bytes]:

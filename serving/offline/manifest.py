@@ -6,6 +6,7 @@ Parts follow from it, so a run that was killed continues with the same parts.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections import Counter
@@ -14,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from offpath.handler.errors import WrongOption
+from offpath.archive.mar_file import MAX_RATIO, SMALL_BYTES
+from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image import SUFFIXES
 from offpath.serving.offline.part_runner import count_rows
 from offpath.serving.storage import READERS, S3, Storage
@@ -42,6 +44,12 @@ class Manifest:
     format: str
     part_size: int
     pictures: list[str]
+
+    def __post_init__(self) -> None:
+        names, size = self.pictures, self.part_size
+        is_list = type(names) is list and {*map(type, names)} == {str}
+        if not is_list or len(set(names)) < len(names) or type(size) is not int or size < 1:
+            raise ValueError("it is no list of pictures, each once, in parts of one or more")
 
     def parts(self) -> dict[str, list[str]]:
         """Returns the name of each part's file with the part's pictures."""
@@ -117,7 +125,13 @@ def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers
         content = gzip.compress(json.dumps(asdict(made)).encode(), 1, mtime=0)
         storage.write(f"{output}/{MANIFEST}", content)
         return made
-    found = Manifest(**json.loads(gzip.decompress(content)))
+    try:
+        found = parse_manifest(content)
+    except Exception as error:  # gzip, zlib and json raise a dozen kinds
+        raise WrongOption(
+            f"OUTPUT {output!r} holds a {MANIFEST} that this command did not write "
+            f"({str(error):.99}); choose another OUTPUT"
+        ) from error
     for key, value in wanted.items():
         if getattr(found, key) != value:
             raise WrongOption(
@@ -127,11 +141,27 @@ def find_manifest(storage: Storage, output: str, wanted: dict[str, str], workers
     return found
 
 
+def parse_manifest(content: bytes) -> Manifest:
+    """Reads a manifest as it is stored; raises errors of any kind for other files."""
+    most_bytes = MAX_RATIO * len(content) + SMALL_BYTES
+    with gzip.open(io.BytesIO(content)) as file:
+        text = file.read(most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+    return Manifest(**json.loads(text))
+
+
 def count_results(storage: Storage, output: str, parts: Iterable[str]) -> Counter[str | None]:
     """Counts the rows of all parts by the type of the error; None stands for an answer."""
 
     def count(part: str) -> Counter[str | None]:
-        return count_rows(part, storage.read(f"{output}/{part}"))
+        content = storage.read(f"{output}/{part}")
+        try:
+            return count_rows(part, content)
+        except Exception as error:  # of orjson and duckdb
+            raise ExpectedError(
+                f"{output}/{part} is damaged; delete it, and the same command makes it again"
+            ) from error
 
     counts: Counter[str | None] = Counter()
     with ThreadPoolExecutor(READERS) as pool:

@@ -46,6 +46,7 @@ class Job:
         batch_size: pictures per batch.
         threads: threads per worker.
         gpus: indexes of the GPUs that the workers take in turn; none for the CPU. Ray ignores them.
+        most_bytes: size of the largest file that is read, because it stays in memory.
     """
 
     output: str
@@ -53,6 +54,7 @@ class Job:
     threads: int
     gpus: Sequence[int]
     s3: S3Options
+    most_bytes: int
 
 
 class PartRunner:
@@ -95,9 +97,9 @@ class PartRunner:
         contents: list[bytes | str] = []
         for name in names:
             try:
-                contents.append(self._storage.read(name))
-            except OSError as error:
-                contents.append(f"cannot be read: {error.strerror or error}")
+                contents.append(self._storage.read(name, self._job.most_bytes))
+            except (OSError, ValueError) as error:
+                contents.append(f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return contents
 
     def _answer(self, batch: Sequence[tuple[str, bytes | str]]) -> Iterator[bytes]:

@@ -98,6 +98,18 @@ def test_bomb_is_named_and_the_rest_is_read(
     assert json.loads(report.out)["sets"]["a"]["records"] == 1
 
 
+def test_objects_that_are_no_files_are_named_and_the_rest_is_read(run: Run, tmp_path: Path) -> None:
+    uri = write_log(tmp_path / "out", [record("a")])
+    (path,) = (tmp_path / "out").glob("dt=*/*/*")
+    os.mkfifo(path.with_name(f"0{path.name}"))
+    path.with_name(f"1{path.name}").symlink_to("/dev/zero")
+
+    done = run("logs", "read", uri, "--json")
+
+    assert done.code == 1 and '"event_id":"a"' in done.out
+    assert done.err.count("not a regular file") == 2
+
+
 def test_segment_that_is_too_large_is_set_aside_and_the_rest_is_shipped(
     logs: Logs,  # noqa: F811
     tmp_path: Path,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -15,13 +18,20 @@ import pytest
 from offpath.deploy.exportable import Exportable
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.log_settings import S3Options
-from offpath.serving.offline.manifest import list_pictures
+from offpath.serving.offline.manifest import (
+    MANIFEST,
+    count_results,
+    find_manifest,
+    list_pictures,
+)
 from offpath.serving.offline.part_runner import count_rows, make_parquet, make_row
 from offpath.serving.storage import Storage, split_name
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.pictures import accepted, jpeg, rejected
 
 FILES = Storage(S3Options())
+WANTED = {"input": "in", "archive": "0" * 64, "format": "jsonl"}
+STORED = {**WANTED, "part_size": 16, "pictures": ["in/a.jpg"]}
 
 
 def batch(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -103,6 +113,67 @@ def test_a_listing_is_limited_to_names_that_begin_so(
         FILES.write(str(tmp_path / name), b"")
     found = sorted(FILES.list(str(tmp_path), below))
     assert [name[-1] for name in found] == sorted(names, key="adx".index)
+
+
+@pytest.mark.server
+def test_names_that_hold_no_picture_cost_their_own_row(model_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.jpg").write_bytes(jpeg())
+    os.mkfifo(tmp_path / "fifo.jpg")
+    (tmp_path / "device.jpg").symlink_to("/dev/zero")
+    (tmp_path / "huge.jpg").touch()
+    os.truncate(tmp_path / "huge.jpg", 1 << 40)
+    paths = [f"{tmp_path}/{name}.jpg" for name in ("fifo", "device", "huge", "no\0path", "good")]
+    names = ["s3://", "s3://bucket/", "s3://no bucket/a.jpg", *paths]
+    (tmp_path / "list.txt").write_text("\n".join(names))
+
+    done = batch(model_store / "near-free.mar", tmp_path / "list.txt", tmp_path / "out")
+
+    rows = read_rows(tmp_path / "out")
+    assert done.returncode == 1 and "7 of 8 pictures have no answer" in done.stderr
+    assert rows.pop(paths[-1])["status"] == 200
+    assert [row["error"] for row in rows.values()] == ["Unreadable"] * 7
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"none", id="no-gzip"),
+        pytest.param(gzip.compress(bytes(99))[:-9], id="cut-off"),
+        pytest.param(gzip.compress(b"[" * 100_000), id="deep"),
+        pytest.param(gzip.compress(bytes(8 << 20)) * 50, id="bomb"),
+        *(
+            pytest.param(gzip.compress(json.dumps(stored).encode()), id=name)
+            for name, stored in {
+                "list": [],
+                "key-missing": WANTED,
+                "key-unknown": {**STORED, "\x1b[2J": 1},
+                "size-zero": {**STORED, "part_size": 0},
+                "size-negative": {**STORED, "part_size": -1},
+                "size-text": {**STORED, "part_size": "16"},
+                "pictures-text": {**STORED, "pictures": "in/a.jpg"},
+                "pictures-numbers": {**STORED, "pictures": [1]},
+                "pictures-none": {**STORED, "pictures": []},
+                "pictures-twice": {**STORED, "pictures": ["in/a.jpg"] * 2},
+            }.items()
+        ),
+    ],
+)
+def test_a_manifest_that_no_run_wrote_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(WrongOption, match="did not write .*; choose another OUTPUT"):
+        find_manifest(FILES, str(tmp_path), WANTED, 1)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 300 << 20
+
+
+@pytest.mark.parametrize("content", [b"{\n", b"{}\n", b"[]\n"])
+def test_a_damaged_part_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "part-00000.jsonl").write_bytes(content)
+    with pytest.raises(ExpectedError, match="part-00000.jsonl is damaged; delete it"):
+        count_results(FILES, str(tmp_path), ["part-00000.jsonl"])
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
