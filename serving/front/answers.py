@@ -76,7 +76,7 @@ class Answers:
             True if nginx must open another log, because this one was large.
         """
         whole, _, self._rest = (self._rest + self._read_new()).rpartition(b"\n")
-        new: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        new: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
         for line, count in Counter(whole.decode("ascii", "replace").splitlines()).items():
             match = LINE.fullmatch(line)
             if match is None:
@@ -89,7 +89,7 @@ class Answers:
             self._counts[f"{status} {kind}"] += count
             self._times.add(name_class(int(status)), float(seconds), count)
             if canary:
-                new[canary][status] += count
+                new[canary][status, kind] += count
         self._note_failures(new)
         page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
         for number, name in enumerate(("ready", "wanted")):
@@ -132,16 +132,20 @@ class Answers:
         """Forgets the canaries' failures so far."""
         self._failing.clear()
 
-    def _note_failures(self, new: dict[str, Counter[str]]) -> None:
-        """Adds new answers of canaries, by MODEL/VERSION and status."""
+    def _note_failures(self, new: Mapping[str, Counter[tuple[str, str]]]) -> None:
+        """Adds new answers of canaries, by MODEL/VERSION, and by status and error type."""
         now = time.monotonic()
         for canary, statuses in new.items():
-            for status, count in statuses.items():
+            failed = answered = 0
+            for (status, kind), count in statuses.items():
                 self._of_canaries[canary, status] += count
-            failed = sum(count for status, count in statuses.items() if status >= "500")
-            if statuses["200"]:
+                answered += count * (status == "200")
+                # Other statuses are the client's fault and say nothing. So is a 504 without the
+                # door's error type: a client's header has set its deadline.
+                failed += count * (status >= "500" and (status, kind) != ("504", ""))
+            if answered:
                 self._failing.pop(canary, None)
-            elif failed:  # other statuses are the client's fault and say nothing
+            elif failed:
                 first, _, before = self._failing.get(canary, (now, now, 0))
                 self._failing[canary] = first, now, before + failed
 

@@ -98,6 +98,8 @@ def test_a_bad_item_gets_the_handlers_own_error(http: httpx.Client, name: str) -
         pytest.param("POST", f"{PATH}/../../metrics", b"", 404, id="parent"),
         pytest.param("POST", "/named/predictions/classifier", b"", 404, id="internal"),
         pytest.param("POST", "/_offpath/503", b"", 404, id="error-page"),
+        pytest.param("POST", "/_offpath/shadow", b"", 404, id="shadow"),
+        pytest.param("POST", f"{PATH}%0A", b"x", 404, id="line-break"),
         pytest.param("POST", "/explanations/classifier", b"", 403, id="explanations"),
         pytest.param("POST", f"{PATH}?x=%zz", b"x", 400, id="escape"),
         pytest.param("POST", PATH, bytes(33 << 20), 413, id="too-large"),
@@ -110,6 +112,7 @@ def test_the_doors_own_errors_look_like_the_handlers(
     assert response.status_code == status, response.text
     answer = response.json()
     assert set(answer) == {"code", "type", "message"}
+    assert status != 404 or answer["message"].startswith("not found; the paths are")
     assert answer["code"] == status
     allowed = {PATH: "POST, PUT", "/ping": "GET, HEAD", "/live": "GET, HEAD"}
     expected = allowed[path] if status == 405 else None
