@@ -41,10 +41,11 @@ from offpath.handler.process.sick_worker import (
     ModelHealth,
     describe_error,
     end_after_reply,
+    is_sticky,
 )
 from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
 from offpath.handler.request.body_from_front_door import FrontDoor
-from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_json
+from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.stages import (
     BatchTimings,
     Stage,
@@ -355,7 +356,15 @@ class OffpathClassifier(ImageClassifier):
                 item.error = None  # a missing image is no error in this kind of request
                 reply = encode_json(self.describe_handle())
             elif is_explanation(headers) and item.error is None:
-                reply = self._explainer.explain_item(item, row)
+                try:
+                    reply = self._explainer.explain_item(item, row)
+                except Exception as error:
+                    if is_sticky(error):
+                        raise
+                    # The batch's other items have their answers already.
+                    item.error = self.health.fail_batch(error, is_model=False)
+                    reply = encode_error(item.error)
+                    logger.warning("an explanation failed: %s", describe_error(error))
             answered.append(reply)
         return answered
 

@@ -412,8 +412,8 @@ def test_a_description_or_a_failed_explanation_counts_neither_way(
 
     monkeypatch.setattr(classifier._explainer, "explain_item", explain)
     for _ in range(2 * MOST_OUT_OF_MEMORY_IN_A_ROW):
-        classifier.handle([{"body": JPEG}], request(context, {"explain": "True"}))
-        assert status(context, 0) == 503
+        classifier.handle([{"body": JPEG}] * 2, request(context, {"explain": "True"}, {}))
+        assert [status(context, idx) for idx in range(2)] == [503, 200]
     assert classifier.health.diagnosis is None
 
 
