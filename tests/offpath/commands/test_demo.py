@@ -123,10 +123,14 @@ def test_the_page_fits_a_phone_in_the_dark_and_a_bad_picture_is_explained(
     browser.wait_for(f"{COUNT} === 200")
     assert browser.evaluate("document.documentElement.scrollWidth") == 360
     keep(browser, "phone")
-    (bad := tmp_path / "bad.jpg").write_bytes((BUNDLED / "espresso.jpg").read_bytes()[:9000])
+    (bad := tmp_path / "<img id=planted>.jpg").write_bytes(
+        (BUNDLED / "espresso.jpg").read_bytes()[:9000]
+    )
     browser.drop_file(bad, "#drop")
     browser.wait_for(f"{STATUS}.startsWith('422 UndecodableImage: ')")
     assert browser.evaluate("document.getElementById('load').hidden")
+    assert browser.evaluate("document.getElementById('hint').textContent").startswith(bad.name)
+    assert browser.evaluate("document.getElementById('planted')") is None
 
 
 @pytest.mark.slow
