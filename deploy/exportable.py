@@ -45,8 +45,6 @@ class Exportable:
     """An archive of `offpath archive`, with its settings.
 
     Attributes:
-        path: the .mar.
-        name: the model's name.
         server: TorchServe's settings of its model-config.yaml.
         handler: the checked `handler:` section.
     """

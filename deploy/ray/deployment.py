@@ -45,7 +45,6 @@ class Classifier:
         )
 
     async def __call__(self, http: HttpRequest) -> Response:
-        """Answers one HTTP request."""
         began_s = time.monotonic()
         request = await read_request(http)
         if isinstance(request, Response):

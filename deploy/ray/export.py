@@ -65,10 +65,7 @@ class RayChoices:
 
 
 def export_ray(choices: RayChoices) -> list[str]:
-    """Writes the application.
-
-    Returns:
-        What the user can do with the application, one line each.
+    """Writes the application and returns what the user can do with it, one line each.
 
     Raises:
         WrongOption: the archive is not ours, the replicas are out of order, or the folder is not
@@ -104,7 +101,6 @@ def export_ray(choices: RayChoices) -> list[str]:
 
 
 def make_settings(archive: Exportable, choices: RayChoices) -> dict[str, Any]:
-    """Collects the settings that the program reads from settings.json."""
     return {
         "name": archive.name,
         "batch_size": archive.batch_size,
@@ -116,7 +112,6 @@ def make_settings(archive: Exportable, choices: RayChoices) -> dict[str, Any]:
 
 
 def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: str = "") -> str:
-    """Fills a template with the values of the archive and the user."""
     low, high = choices.replicas or (archive.workers, archive.workers)
     return (
         (TEMPLATES / template)
@@ -145,7 +140,6 @@ def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: 
 
 
 def indent(text: str, columns: int) -> str:
-    """Indents the lines of a text."""
     return textwrap.indent(text, " " * columns).rstrip()
 
 

@@ -56,9 +56,7 @@ def run_parts_on_ray(
 ) -> None:
     """Runs all parts on the cluster that RAY_ADDRESS names; Ray repeats those of a lost node.
 
-    Args:
-        mar: the archive.
-        most_actors: None for as many as the cluster has room for.
+    `most_actors` is None for as many as the cluster has room for.
 
     Raises:
         WrongOption: Ray is not installed, or there is no cluster.

@@ -65,10 +65,8 @@ async def read_body(http: HttpRequest, max_bytes: int) -> bytes | None:
 
 
 def make_response(answer: Answer) -> Response:
-    """Converts an answer of the archive."""
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
 def make_refusal(refusal: Refusal) -> Response:
-    """Converts a refusal."""
     return Response(refusal.body, refusal.status, media_type=JSON_TYPE)

@@ -11,8 +11,6 @@ from ray.serve.metrics import Counter, Gauge
 
 
 class RayMetric:
-    """One metric on Ray's metrics page."""
-
     def __init__(self, name: str, labels: Sequence[str], is_counter: bool) -> None:
         # Ray appends `_total` to the name of a counter, and prepends `ray_`.
         make = Counter if is_counter else Gauge
@@ -24,7 +22,6 @@ class RayMetric:
         self._is_counter = is_counter
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
-        """Adds to a counter, or sets a gauge."""
         if self._is_counter:
             # Ray refuses the 0 that makes a counter visible from the start elsewhere.
             if value > 0:

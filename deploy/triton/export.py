@@ -66,10 +66,7 @@ class TritonChoices:
 
 
 def export_triton(choices: TritonChoices) -> list[str]:
-    """Writes the repository.
-
-    Returns:
-        What the user can do with the repository, one line each.
+    """Writes the repository and returns what the user can do with it, one line each.
 
     Raises:
         WrongOption: the archive is not ours, the name is bad, or the folder is not empty.
@@ -103,7 +100,6 @@ def export_triton(choices: TritonChoices) -> list[str]:
 
 
 def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
-    """Writes the text of the model's config.pbtxt."""
     shape = ", ".join(map(str, archive.handler.input_geometry.shape))
     if choices.is_thin:
         image = f"data_type: TYPE_UINT8, dims: [ {shape} ]"

@@ -142,7 +142,6 @@ class TritonMetric:
         self._metrics: dict[tuple[tuple[str, str], ...], Any] = {}
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
-        """Adds to a counter, or sets a gauge."""
         key = tuple(labels.items())
         if key not in self._metrics:
             self._metrics[key] = self._family.Metric(labels=dict(labels))

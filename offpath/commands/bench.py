@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from offpath.commands import bench_compare, bench_setup, bench_show, bench_sweep
+from offpath.commands import bench_options as options
+from offpath.commands import bench_setup, run_outputs
+from offpath.commands.load_options import CLIENTS_HELP, load_options
+
+if TYPE_CHECKING:
+    from offpath.profiling.core.conditions import Condition
+
+# 20 batches of 8: a slow model's window goes on until it has them, for a minute at most.
+MIN_REPLIES = 160
 
 
 @click.group()
@@ -12,10 +24,125 @@ def command() -> None:
     """Measure servers side by side, in one run, beside the limits of the cores."""
 
 
-for subcommand in (
-    bench_compare.command,
-    bench_show.command,
-    bench_sweep.command,
-    bench_setup.setup,
-):
-    command.add_command(subcommand)
+@command.command("compare")
+@options.workloads_option("photos-1200k", "photos-55k")
+@options.model_option
+@options.servers_option
+@options.variants_option
+@click.option(
+    "--workers",
+    default="",
+    metavar="N,...",
+    help="Run each server with each of these numbers of workers.  [default: one per core]",
+)
+@options.batch_size_option
+@options.baseline_option
+@options.rounds_option(3)
+@load_options(
+    clients="32",
+    clients_help=f"{CLIENTS_HELP} With --rate: connections.",
+    seconds=10.0,
+    seconds_help=f"Length of a window.  [default: 10, and until there are {MIN_REPLIES} replies,"
+    " a minute at most]",
+    least_s=0.5,
+    warm_up_s=20,
+    warm_up_help="Seconds of load before each window; Java compiles for tens of seconds.",
+    min_replies=MIN_REPLIES,
+    is_full=True,
+)
+@click.option(
+    "--side-by-side",
+    is_flag=True,
+    help="Start each server once, keep all running and let them take turns. On cores whose speed"
+    " changes, take short windows in many rounds. Needs the memory of all servers together.",
+)
+@options.bound_option
+@options.fail_if_option
+@run_outputs.output_options
+def compare(
+    servers: str,
+    workers: str,
+    baseline: str | None,
+    bound_ms: float | None,
+    conditions: tuple[Condition, ...],
+    outputs: run_outputs.Outputs,
+    **asked: Any,
+) -> None:
+    """Compare servers: requests per second, latencies, CPU, memory, on the same photographs.
+
+    Rounds are interleaved. Each server is started again in each round (or once, with
+    --side-by-side), and its answers are checked before it is measured. A server that fails is left
+    out with a message, and the others go on. Ctrl-C keeps what --json has.
+    """
+    # Imported here: `offpath bench --help` needs neither torch nor polars.
+    from offpath.profiling.experiments.compare import CompareChoices, run_compare
+
+    choices = CompareChoices(
+        servers=run_outputs.split_names(servers),
+        command=run_outputs.command_line(),
+        workers=run_outputs.read_numbers("--workers", workers, "1,2") if workers else (),
+        **asked,
+    )
+    reading = options.Reading(baseline, bound_ms, conditions)
+    options.measure_and_show(run_compare, choices, outputs, reading)
+
+
+@command.command("show")
+@click.argument("path", metavar="JSON_PATH", type=click.Path(path_type=Path, dir_okay=False))
+@options.baseline_option
+@options.bound_option
+@options.fail_if_option
+@run_outputs.output_options
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print Markdown tables for a README or an issue.",
+)
+def show(
+    path: Path,
+    baseline: str | None,
+    bound_ms: float | None,
+    conditions: tuple[Condition, ...],
+    outputs: run_outputs.Outputs,
+    markdown: bool,
+) -> None:
+    """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
+    from offpath.profiling.core.run import load_run
+
+    run = load_run(path)
+    outputs.save(run)
+    options.Reading(baseline, bound_ms, conditions).show(run, replace(outputs, markdown=markdown))
+
+
+@command.command("sweep")
+@options.workloads_option("photos-55k")
+@options.model_option
+@options.servers_option
+@options.batch_size_option
+@options.rounds_option(1)
+@load_options(
+    clients="1,2,4,8,16,32,64,128,256",
+    seconds=10,
+    least_s=0.5,
+    seconds_help="Length of a step.",
+    warm_up_s=10,
+    warm_up_help="Seconds of load after each start of a server; 2 before a further step.",
+)
+@run_outputs.output_options
+def sweep(servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
+    """Measure rate, p50/p95 latency and failures of each server against the number of clients.
+
+    Finished steps are kept in --json, also after Ctrl-C.
+    """
+    from offpath.profiling.experiments.server_experiment import Choices
+    from offpath.profiling.experiments.sweep import run_sweep
+
+    choices = Choices(
+        servers=run_outputs.split_names(servers),
+        command=run_outputs.command_line(),
+        **asked,
+    )
+    options.measure_and_show(run_sweep, choices, outputs)
+
+
+command.add_command(bench_setup.setup)

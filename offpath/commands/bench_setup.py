@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
@@ -64,11 +63,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def set_up(name: str) -> None:
-    """Installs one server and prints the time and space that it took.
-
-    Raises:
-        ExpectedError: the installation failed.
-    """
+    """Installs one server, or raises ExpectedError; prints the time and space that it took."""
     from offpath.profiling.servers.registry import ENVIRONMENTS
 
     environment = ENVIRONMENTS.get(name)
@@ -81,18 +76,12 @@ def set_up(name: str) -> None:
     begin = time.perf_counter()
     environment.ensure(lambda line: click.echo(line, err=True))
     folder, took_s = environment.folder, time.perf_counter() - begin
-    click.echo(
-        f"{name}: set up in {took_s:.0f} s, {measure_bytes(folder) / MEGABYTE:.0f} MB in {folder}"
-    )
-
-
-def measure_bytes(folder: Path) -> int:
-    """Returns the size of a folder's files, without following links."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+    # lstat, because the links lead to packages that the servers share.
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+    click.echo(f"{name}: set up in {took_s:.0f} s, {size / MEGABYTE:.0f} MB in {folder}")
 
 
 def print_list() -> None:
-    """Prints each server and whether it can run here."""
     from rich.console import Console
     from rich.table import Table
 

@@ -34,9 +34,8 @@ def load_options(
 
     Args:
         clients: default number or numbers of clients.
-        seconds: default length of a window.
+        seconds: default length of a window, which is at least `least_s`.
         warm_up_s: default seconds of load before a window.
-        least_s: shortest window.
         min_replies: replies that a window of the default length goes on for.
         is_full: adds --requests and --rate.
     """

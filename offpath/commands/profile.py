@@ -110,7 +110,6 @@ def flame(**chosen: Any) -> None:
 
 
 def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
-    """Profiles handlers, then shows the result."""
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.profilers.profile_experiment import (

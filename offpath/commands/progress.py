@@ -38,22 +38,18 @@ class LiveProgress:
         self._progress.stop()
 
     def on_step(self, text: str) -> None:
-        """Shows that a step begins."""
         self._progress.update(self._task, description=escape(text), rate="")
         if not self._console.is_terminal:
             self._console.print(escape(text), highlight=False)
 
     def on_replies(self, replies: int, elapsed_s: float) -> None:
-        """Shows the rate of this window so far."""
         if replies:
             self._progress.update(self._task, rate=f"{replies / elapsed_s:.0f} req/s")
 
     def on_progress(self, done: int, total: int) -> None:
-        """Shows how many cells were measured, of all."""
         self._progress.update(self._task, completed=done, total=total)
 
     def on_failure(self, variant: str, reason: str) -> None:
-        """Prints why a variant is left out from now on."""
         self._console.print(
             f"[yellow]without {escape(variant)}:[/] {escape(reason)}", highlight=False
         )

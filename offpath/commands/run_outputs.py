@@ -39,7 +39,6 @@ class Outputs:
     markdown: bool = False
 
     def save(self, run: Run) -> None:
-        """Saves the run so far, where a file for it was asked for."""
         if self.json_path is not None:
             run.save(self.json_path)
 
@@ -77,8 +76,7 @@ def check_output(
     """Refuses an output that could not be written at the end.
 
     Args:
-        file: the file; None for no output.
-        package: the package that writes it, and `extra`, which installs that.
+        package: the package that writes the file, and `extra`, which installs that.
         with_folder: the file's folder can be created.
 
     Raises:
@@ -93,7 +91,6 @@ def check_output(
 
 
 def can_be_made(file: Path, with_folder: bool) -> bool:
-    """Returns whether the file's folder exists, or (`with_folder`) can be created."""
     try:
         folder = file.absolute().parent
         while with_folder and not folder.exists():
@@ -167,7 +164,6 @@ def keeping(outputs: Outputs, what: str) -> Iterator[None]:
 
 
 def say_estimate(seconds: float) -> None:
-    """Prints before a run how long it takes."""
     minutes = max(1, round(seconds / 60))
     click.echo(f"takes about {minutes} min, plus the time to build what is missing", err=True)
 

@@ -28,11 +28,7 @@ POLL_S = 0.01
 
 
 def main(path: str, argv: list[str]) -> int:
-    """Starts a worker, or any other script that TorchServe runs with Python.
-
-    Returns:
-        exit status of the worker.
-    """
+    """Starts a worker, or any other script that TorchServe runs, and returns its exit status."""
     if argv and argv[0].endswith(WORKER_SCRIPT):
         status = run_forked(path, argv)
         if status is not None:
@@ -42,11 +38,7 @@ def main(path: str, argv: list[str]) -> int:
 
 
 def run_forked(path: str, argv: list[str]) -> int | None:
-    """Has a worker forked and waits until it ends.
-
-    Returns:
-        exit status of the worker; None if none was forked.
-    """
+    """Has a worker forked and returns its exit status; None if none was forked."""
     try:
         with connect(path) as server:
             ForkRequest(argv, dict(os.environ), os.getcwd()).send(server)

@@ -18,12 +18,9 @@ STREAMS = 3
 
 @dataclass(frozen=True)
 class ForkRequest:
-    """A worker to start.
+    """A worker to start, in the environment and the folder that TorchServe set for it.
 
-    Attributes:
-        argv: the script and its arguments.
-        environment: environment that TorchServe set for this worker.
-        folder: working folder that TorchServe set for this worker.
+    `argv` is the script with its arguments.
     """
 
     argv: list[str]

@@ -43,7 +43,6 @@ class Worker:
     """A forked worker.
 
     Attributes:
-        pid: its process id.
         launcher: connection to its launcher; the launcher's end means that the worker must end.
         pidfd: becomes readable when the worker has ended.
     """
@@ -54,11 +53,9 @@ class Worker:
 
 
 class ForkServer:
-    """Forks one worker per request until its owner ends.
+    """Forks one worker per request until the process `owner` ends.
 
-    Args:
-        listener: socket that must listen before `run`.
-        owner: process id of the owner.
+    `listener` must listen before `run`.
     """
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
@@ -113,13 +110,11 @@ class ForkServer:
             os.close(stream)
         with contextlib.suppress(OSError):  # the launcher is gone, which `_attend` handles
             connection.sendall(LENGTH.pack(pid))
-        self._watch(Worker(pid, connection, os.pidfd_open(pid)))
-        return None
-
-    def _watch(self, worker: Worker) -> None:
+        worker = Worker(pid, connection, os.pidfd_open(pid))
         for fd in (worker.launcher.fileno(), worker.pidfd):
             self._workers[fd] = worker
             self._selector.register(fd, selectors.EVENT_READ, worker)
+        return None
 
     def _attend(self, worker: Worker, fd: int) -> None:
         """Ends a launcher whose worker has ended, or a worker whose launcher was killed."""
@@ -190,7 +185,6 @@ def run_worker(request: ForkRequest, streams: list[int], base_path: list[str]) -
 
 
 def python_path() -> list[str]:
-    """Returns the folders of PYTHONPATH."""
     return [f for f in os.environ.get("PYTHONPATH", "").split(os.pathsep) if f]
 
 

@@ -58,7 +58,6 @@ class Balance:
         return self._surplus >= 0
 
     async def run(self) -> None:
-        """Compares until it is cancelled."""
         while self._peers:
             self.compare()
             await asyncio.sleep(TICK_S)

@@ -1,14 +1,25 @@
-"""The state of a Granian server, from the reports of its supervisor and workers."""
+"""The state of a Granian server, from the reports of its supervisor and workers, as HTTP answers.
+
+It answers /metrics and TorchServe's read-only management calls for all workers. It runs in
+`offpath serve`, on the standard library's HTTP server: a few requests per minute, on a private
+socket or from Prometheus.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import BaseServer, ThreadingTCPServer, ThreadingUnixStreamServer
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from offpath.serving.granian.series import Key
 from offpath.serving.granian.slots import ServedModel
@@ -16,15 +27,12 @@ from offpath.serving.granian.slots import ServedModel
 MOST_REPORT_BYTES = 1 << 18
 # A worker reports once per second. One that has been silent for longer takes no requests.
 SILENT_S = 5.0
+# Idle clients then take neither the descriptors nor the threads of `offpath serve`.
+MOST_CONNECTIONS = 32
 
 
 class Reports:
     """Collects reports in a thread.
-
-    Args:
-        models: the models of the server.
-        host_name: for the metrics' labels.
-        clock: tells how long a worker has been silent.
 
     Attributes:
         failure: `NAME_VERSION` of a model that could not load, and why; None while none failed.
@@ -78,7 +86,6 @@ class Reports:
         return [one for one in self._models if slot in one.slots]
 
     def _read_status(self, slot: int) -> str:
-        """Returns the status of a slot's worker, in the words of TorchServe where it has one."""
         is_silent = self._clock() > self._heard_s[slot] + SILENT_S
         return "SILENT" if is_silent else "READY"
 
@@ -89,12 +96,10 @@ class Reports:
         self.failure = self.failure or (who, [why])
 
     def are_all_ready(self) -> bool:
-        """Tells whether every slot has a READY worker."""
         with self._lock:
             return len(self._ready) == sum(len(model.slots) for model in self._models)
 
     def list_pids(self) -> list[int]:
-        """Returns the process ids of the READY workers."""
         with self._lock:
             return [pid for _, (pid, _) in sorted(self._ready.items())]
 
@@ -133,7 +138,6 @@ class Reports:
         }
 
     def format_metrics(self) -> str:
-        """Returns the metrics as Prometheus reads them."""
         with self._lock:
             series = sorted([*self._series.items(), *self._count_workers()])
         lines = []
@@ -156,3 +160,98 @@ class Reports:
         for (name, version, how), count in self._ends.items():
             end = ("model", name), ("version", version), ("how", how)
             yield ("offpath_worker_ends_total", end, True), count
+
+
+class StatusPages:
+    """Listens on Unix sockets and TCP ports until it is closed."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._servers: list[BaseServer] = []
+
+    def open_socket(self, path: Path) -> None:
+        """Answers everything on a Unix socket, which only this user can reach."""
+        self._start(_UnixServer(str(path), partial(_Answer, self._reports, True)))
+        path.chmod(0o600)
+
+    def open_port(self, host: str, port: int) -> None:
+        """Answers /metrics on a TCP port."""
+        self._start(_TCPServer((host, port), partial(_Answer, self._reports, False)))
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        self._servers = []
+
+    def _start(self, server: BaseServer) -> None:
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def find_page(reports: Reports, path: str) -> object:
+    """Returns what a management call is answered with; nothing for an unknown one."""
+    match [unquote(part) for part in path.split("/")[1:]]:
+        case ["models"]:
+            return reports.list_models()
+        case ["models", name]:
+            return reports.describe(name, None)[:1]
+        case ["models", name, version]:
+            return reports.describe(name, None if version == "all" else version)
+    return None
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One connection, which ends after its answer."""
+
+    timeout = 10.0
+
+    def __init__(self, reports: Reports, has_management: bool, *args: Any) -> None:
+        self._reports, self._has_management = reports, has_management
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        text, status = json.dumps({"code": 404, "message": "no such page"}), 404
+        if path == "/metrics":
+            text, status = self._reports.format_metrics(), 200
+        elif self._has_management:
+            page = find_page(self._reports, path)
+            text, status = (json.dumps(page), 200) if page else (text, status)
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Writes no line per request."""
+
+
+class _Quiet(BaseServer):
+    """Serves few connections at a time: a new one takes the place of the oldest."""
+
+    daemon_threads = allow_reuse_address = True
+    request_queue_size = 4 * MOST_CONNECTIONS
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._open: deque[socket.socket] = deque()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.append(request)
+        if len(self._open) > MOST_CONNECTIONS:
+            with contextlib.suppress(OSError):  # its thread has closed it
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def handle_error(self, *_: object) -> None:
+        """Prints no traceback for a client that has left."""
+
+
+class _UnixServer(_Quiet, ThreadingUnixStreamServer):
+    pass
+
+
+class _TCPServer(_Quiet, ThreadingTCPServer):
+    pass

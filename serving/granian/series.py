@@ -37,5 +37,4 @@ class Metric:
         self._series, self._name, self._is_counter = series, name, is_counter
 
     def add(self, labels: Mapping[str, str], value: float) -> None:
-        """Adds to a counter, or sets a gauge."""
         self._series.add(self._name, value, self._is_counter, **labels)

@@ -17,9 +17,8 @@ from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.serving.granian.reports import Reports
+from offpath.serving.granian.reports import Reports, StatusPages
 from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
-from offpath.serving.granian.status_pages import StatusPages
 from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
@@ -74,19 +73,10 @@ class GranianServer(TorchServe):
         return self._reports.list_pids()
 
     def wait_until_ready(self, timeout_s: float = 300.0) -> None:
-        """Waits until every worker is READY.
-
-        Raises:
-            ExpectedError: a model failed to load, or the time is up.
-        """
         self._wait_until(self._reports.are_all_ready, timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
-        """Stops accepting, and waits until the requests in flight are answered.
-
-        Returns:
-            False if the time was up first.
-        """
+        """Stops accepting and waits for the answers in flight; False if the time was up first."""
         if self._process is not None:
             self._process.terminate()
             try:

@@ -34,12 +34,8 @@ class ServedModel:
     """One version of a model.
 
     Attributes:
-        name: name under which it is served.
-        version: its version.
         archive: path of the .mar.
         settings: the settings in force, with the keys of `DEFAULTS`.
-        device: `deviceType` of the archive.
-        device_ids: its `deviceIds`.
         first_slot: number of its first worker; all workers of a server are numbered.
         is_default: paths without a version lead to it.
     """
@@ -55,7 +51,6 @@ class ServedModel:
 
     @property
     def slots(self) -> range:
-        """Numbers of its workers."""
         return range(self.first_slot, self.first_slot + self.settings["maxWorkers"])
 
     def share_queue(self, requests: int) -> int:
@@ -64,7 +59,6 @@ class ServedModel:
 
 
 def name_socket(slot: int) -> str:
-    """Returns the name of a worker's socket."""
     return f"{WORKER}{slot}.sock"
 
 

@@ -49,15 +49,14 @@ OWN = ".own"
 
 @dataclass
 class Slot:
-    """The place of one worker.
+    """The place of one worker; times are by `time.monotonic`.
 
     Attributes:
         plan: what the worker serves (`GranianServer`).
         listener: its socket, which outlives it; None for a port of a worker that ended too often.
         target: the slot whose worker its path leads to; None while the path leads nowhere.
-        pid: process id; 0 while none runs.
-        began_s: time of its last start, by `time.monotonic`.
-        start_s: time of its next start.
+        pid: 0 while no worker runs.
+        began_s, start_s: times of its last and of its next start.
         quick_ends: times in a row that it ended soon after its start.
     """
 
@@ -123,7 +122,6 @@ class Supervisor:
         self.deadlines[number] = time.monotonic() + SILENT_S
 
     def _kill_late(self) -> None:
-        """Kills the workers whose deadline has passed."""
         now_s = time.monotonic()
         slept_s, self._looked_s = now_s - self._looked_s, now_s
         for slot in self._slots:

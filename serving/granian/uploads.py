@@ -25,19 +25,15 @@ MOST_S = 120.0
 
 @dataclass(eq=False)
 class Body:
-    """The memory of one request's body."""
-
     began_s: float
     size: int = 0
     refusal: Refusal = BUSY
 
 
 class BodyMemory:
-    """Holds memory for bodies; its methods run in the event loop.
+    """Holds memory for bodies, `most_bytes` for all together; a single body always fits.
 
-    Args:
-        most_bytes: for all bodies together. A single body always fits.
-        clock: tells the age of uploads.
+    Its methods run in the event loop.
     """
 
     def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +44,7 @@ class BodyMemory:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Body]:
-        """Holds `size` bytes, to which `grow` can add.
-
-        Raises:
-            Refused: there is no room.
-        """
+        """Holds `size` bytes, to which `grow` can add; raises Refused if there is no room."""
         body = Body(self._clock())
         self.grow(body, size)
         try:
@@ -61,11 +53,7 @@ class BodyMemory:
             self._bytes -= body.size
 
     def grow(self, body: Body, size: int) -> None:
-        """Holds `size` more bytes.
-
-        Raises:
-            Refused: there is no room.
-        """
+        """Holds `size` more bytes; raises Refused if there is no room."""
         if self._lacks(body, size):
             self._make_room(body, size)
         body.size += size
@@ -75,8 +63,7 @@ class BodyMemory:
     def receive(self, body: Body) -> Iterator[None]:
         """Ends what runs inside when the upload takes too long, or others need its memory.
 
-        Raises:
-            Refused: the upload was ended.
+        It then raises Refused.
         """
         self._uploads[body] = asyncio.current_task()
         try:
@@ -87,7 +74,6 @@ class BodyMemory:
             self._uploads.pop(body, None)
 
     def end_late_uploads(self) -> None:
-        """Ends the uploads that have reached a time limit."""
         for body in list(self._uploads):
             if self._clock() - body.began_s >= (MOST_S if body.size else FIRST_S):
                 self._end(body, TOO_SLOW)

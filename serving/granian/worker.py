@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import resource
 import signal
@@ -37,7 +38,6 @@ from offpath.serving.granian.balance import Balance
 from offpath.serving.granian.series import Metric, Series
 from offpath.serving.granian.supervisor import BACKLOG, Supervisor, open_listener, send
 from offpath.serving.granian.uploads import Body, BodyMemory
-from offpath.serving.granian.worker_log import pace_logging, start_logging
 from offpath.serving.process.gpus import list_gpus
 from offpath.serving.shell.archived_handler import Answer, ArchivedHandler, Request
 from offpath.serving.shell.batch_queue import BatchQueue
@@ -59,6 +59,8 @@ EXIT_STATUS = 1
 # For the prediction log, bodies handed over by the door, and libraries.
 KEPT_DESCRIPTORS = 100
 WARM_UP_BATCHES = 3
+# Least seconds between two messages of one line of code.
+LOG_PAUSE_S = 1.0
 # Memory for a body of at most this size is held before its bytes arrive.
 SMALL_BYTES = 1 << 16
 # HTTP names are in lower case here; the handler knows these four as nginx spells them.
@@ -93,14 +95,8 @@ class InheritedServer(Server):
 class App:
     """Answers HTTP requests: Granian's RSGI application.
 
-    Args:
-        plan: the server's plan (`GranianServer`).
-        slot: this worker's part of it.
-        handler: the archive's handler.
-        series: takes the metrics.
-        report: sends them to `offpath serve`.
-        balance: counts the requests.
-        beat: moves the time at which the supervisor kills this process.
+    `slot` is this worker's part of `plan`, the server's plan (`GranianServer`). `report` sends the
+    metrics to `offpath serve`. `beat` moves the time at which the supervisor kills this process.
     """
 
     def __init__(
@@ -131,7 +127,6 @@ class App:
         self.server: Server | None = None
 
     async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        """Answers one HTTP request."""
         request_id, began_s = "", time.monotonic()
         try:
             headers = {SPELLED.get(k, k): v for k, v in scope.headers.items()}
@@ -207,12 +202,7 @@ class App:
     async def _read(self, proto: Any, held: Body, length: int) -> bytes:
         """Reads a body and holds memory as its bytes arrive.
 
-        A client could otherwise take all memory with a declared length alone.
-
-        Args:
-            proto: Granian's request.
-            held: the memory.
-            length: the declared length; -1 if it is unknown.
+        A client could otherwise take all memory with a declared `length` alone (-1 if unknown).
 
         Raises:
             Refused: the body is too large, or there is no room.
@@ -373,3 +363,37 @@ def warm_up(handler: ArchivedHandler, plan: dict[str, Any], batch_size: int) -> 
     headers = {WARM_UP_HEADER: plan["warm_up_key"]}
     for _ in range(WARM_UP_BATCHES):
         handler.handle([Request(photograph, "warm-up", headers)] * batch_size)
+
+
+class Pacer(logging.Filter):
+    """Lets a line of code log once per second, because clients or a sick model could cause many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        # Not by the text, which may contain what a client sent.
+        self._logged_s: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place, now_s = (record.pathname, record.lineno), self._clock()
+        is_due = now_s - self._logged_s.get(place, -math.inf) >= LOG_PAUSE_S
+        if is_due:
+            self._logged_s[place] = now_s
+        return is_due
+
+
+def start_logging(worker: str) -> None:
+    """Writes warnings and errors to standard error, in the layout that server_log.py reads."""
+    logging.basicConfig(
+        format=f"%(asctime)s [%(levelname)s] {worker} %(name)s - %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    # It only says that packages are missing which no archive of ours needs, and would be the last
+    # line before the end of a worker that was killed.
+    logging.getLogger("ts.torch_handler.base_handler").setLevel(logging.ERROR)
+
+
+def pace_logging() -> None:
+    """Limits the lines from now on. While a model loads, one line of code may have much to say."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Pacer())

@@ -34,7 +34,6 @@ class Guard:
 
     @property
     def pid(self) -> int:
-        """Process id of the guard."""
         return self._process.pid
 
     def release(self) -> None:

@@ -34,11 +34,7 @@ INFO = struct.Struct("=44xL4xL72xQ")
 
 
 def wait_until_answered(port: int, timeout_s: float) -> bool:
-    """Waits until every request to a TCP port of this machine is answered.
-
-    Returns:
-        False if the time was up first.
-    """
+    """Waits until all requests to a TCP port of this machine are answered; False if time is up."""
     deadline = time.monotonic() + timeout_s
     quiet = 0
     while quiet < QUIET_POLLS:

@@ -52,7 +52,6 @@ class Hangup:
         return has_come
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Handles the signal."""
         closed = [number for number in self._terminals if not os.isatty(number)]
         if not closed:
             self._has_come = True

@@ -18,7 +18,6 @@ LAUNCHER_SCRIPT = "fork_launcher.py"
 
 
 def find_session_members(session_id: int) -> list[psutil.Process]:
-    """Returns the running processes of a session."""
     members = []
     for process in psutil.process_iter():
         try:
@@ -75,12 +74,7 @@ def _runs(process: psutil.Process, script: str) -> bool:
 
 
 def end_session(session_id: int, timeout_s: float) -> None:
-    """Asks a session's leader to end, waits, and kills the rest of the session.
-
-    Args:
-        session_id: process id of the leader (Java, nginx).
-        timeout_s: seconds that the leader may take to end by itself.
-    """
+    """Asks a session's leader (Java, nginx) to end, waits, and kills the rest of the session."""
     members = find_session_members(session_id)
     leader = [process for process in members if process.pid == session_id]
     for process in leader:

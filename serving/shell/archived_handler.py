@@ -80,7 +80,6 @@ class ArchivedHandler:
     """The handler of an unpacked archive.
 
     Args:
-        folder: the unpacked archive.
         batch_size: the largest batch that will come; None for the archive's own setting.
         gpu: index of the CUDA device; None for the CPU.
         threads: threads of this process; None for the archive's own setting.
@@ -226,7 +225,6 @@ class MetricsCache:
         return self._metrics.get(name, Metric((), None))
 
     def add_metric_to_cache(self, name: str, unit: str, labels: Sequence[str], kind: Any) -> Metric:
-        """Adds a metric and returns it."""
         published = None
         if self._make_metric is not None:
             published = self._make_metric(name, labels, kind.value == "counter")
@@ -242,6 +240,5 @@ class Metric:
     published: ServerMetric | None
 
     def add_or_update(self, value: float, label_values: Sequence[str]) -> None:
-        """Adds to a counter, or sets a gauge."""
         if self.published is not None:
             self.published.add(dict(zip(self.labels, label_values)), value)

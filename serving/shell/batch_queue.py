@@ -26,7 +26,6 @@ class BatchQueue:
         most: the most requests in a batch.
         delay_s: how long the first request of a batch waits at most for as many others as were in
             flight when the last batch ended.
-        clock: times that wait and the running batch.
     """
 
     def __init__(

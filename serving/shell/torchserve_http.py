@@ -23,20 +23,16 @@ class Refusal:
 
     @property
     def body(self) -> bytes:
-        """The encoded JSON."""
         fields = {"code": self.status, "type": self.type, "message": self.message}
         return json.dumps(fields).encode()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """The response's headers."""
         again = [("Retry-After", "1")] if self.status == 503 else []
         return [("content-type", JSON_TYPE), *again]
 
 
 class Refused(Exception):
-    """A request that gets a refusal."""
-
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
@@ -50,13 +46,7 @@ MODEL_GONE = Refusal(503, "ModelGone", "the process of the model ended; send the
 
 
 class ModelPaths:
-    """The paths that lead to one version of a model.
-
-    Args:
-        name: name under which the model is served.
-        version: its version; None if paths name none.
-        max_body_bytes: size of the largest accepted body.
-    """
+    """The paths that lead to one version of a model; `version` is None if paths name none."""
 
     def __init__(self, name: str, version: str | None, max_body_bytes: int) -> None:
         ends = [name] if version is None else [name, f"{name}/{version}"]
@@ -76,10 +66,7 @@ class ModelPaths:
     def refuse(self, method: str, path: str, length: str | None) -> Refusal | None:
         """Returns the response to a request that is none of these paths; None for the others.
 
-        Args:
-            method: the request's method.
-            path: its path, without escapes.
-            length: value of its content-length header; None without one.
+        `path` has no escapes. `length` is the content-length header.
         """
         if path not in self._explains:
             return NO_PATH

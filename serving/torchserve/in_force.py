@@ -1,9 +1,7 @@
-"""The settings in force for each model of a running TorchServe, compared with its archive.
+"""Compares the settings in force for each model of a running TorchServe with its archive.
 
 TorchServe takes batch size, delay, workers and time-outs from several places and says nothing
-when it ignores one. Only the management API shows the values in force. This module says which
-settings matter, where the API shows each of them, and what a difference means; `offpath serve`
-refuses to announce a server that differs, and `offpath check` lists the differences.
+when it ignores one. Only the management API shows the values in force.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def is_ignored(value: object) -> bool:
 
 
 def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]:
-    """Compares an archive with its model in force; a `wrong` finding for each difference.
+    """Yields a `wrong` finding for each setting that is not in force as the archive asks.
 
     An archive without model-config.yaml asks for nothing and never differs.
     """
@@ -62,7 +60,6 @@ def check_in_force(
 
     Args:
         archives: each archive with the name that its model is served under.
-        management: client of the server.
         allow_cpu: accept an archive that asks for a GPU and runs without one.
 
     Raises:
@@ -70,14 +67,14 @@ def check_in_force(
     """
     statuses, differences = [], []
     for name, archive in archives:
-        status = _find_version(management.describe(name), archive.model_version)
+        found, version = management.describe(name), archive.model_version
+        status = next((one for one in found if one.model_version == version), None)
         if status is None:
             raise ExpectedError(
-                f"TorchServe did not load {archive.path}: {name} {archive.model_version} is not "
-                "registered"
+                f"TorchServe did not load {archive.path}: {name} {version} is not registered"
             )
         if archive.has_our_handler:
-            status = management.describe_worker(name, archive.model_version)
+            status = management.describe_worker(name, version)
         statuses.append(status)
         differences += [
             one
@@ -92,16 +89,11 @@ def check_in_force(
     return statuses
 
 
-def _find_version(statuses: Iterable[ModelStatus], version: str) -> ModelStatus | None:
-    return next((one for one in statuses if one.model_version == version), None)
-
-
 def _differ(area: str, setting: str, effective: object, wanted: object, cause: str) -> Finding:
     return wrong(area, setting, f"{effective}, the archive asks for {wanted!r}", cause)
 
 
 def _explain(setting: str, config: Mapping[str, Any]) -> str:
-    """Returns the likely cause of a difference."""
     wanted = config[setting]
     if setting == "maxBatchDelay" and wanted == 0:
         return "TorchServe reads 0 as unset; use 1 ms for the shortest delay"
@@ -130,7 +122,5 @@ def _explain_cpu() -> str:
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         why = "this host (or container) has no NVIDIA device"
     else:
-        why = (
-            "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the " "driver"
-        )
+        why = "TorchServe or torch found no device; check number_of_gpu, nvidia-smi and the driver"
     return f"{why}; {CPU_INSTEAD}; `offpath check` shows the host's state"

@@ -25,23 +25,17 @@ VERSION_PATTERN = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True)
 class Java:
-    """A Java found on this machine."""
-
     executable: Path
     major: int
     source: str
 
     @property
     def home(self) -> Path:
-        """The JAVA_HOME of this Java."""
         return self.executable.resolve().parent.parent
 
 
 def find_java(env: Mapping[str, str] | None = None) -> Java:
-    """Returns the first Java of at least version 11.
-
-    Args:
-        env: environment with JAVA_HOME and PATH; by default this process's.
+    """Returns the first Java of at least version 11 in `env`, by default this process's.
 
     Raises:
         ExpectedError: no such Java; the message lists the candidates.

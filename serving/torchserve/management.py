@@ -60,7 +60,6 @@ class ModelStatus:
 
     @property
     def ready_workers(self) -> int:
-        """Number of workers that take requests."""
         return self.worker_states.count("READY")
 
 
@@ -77,12 +76,10 @@ def open_http(base_url: str, **options: Any) -> httpx.Client:
 
 
 class ManagementClient:
-    """A client of the management API. Use it as a context manager, or call `close()`.
+    """A client of the management API at `http://HOST:PORT`, or `unix:PATH` for a Unix socket.
 
-    Args:
-        base_url: `http://HOST:PORT`, or `unix:PATH` for a Unix socket.
-        token: management key, where the server asks for one.
-        timeout_s: time-out of each call.
+    Use it as a context manager, or call `close()`. `token` is the management key of a server that
+    asks for one.
     """
 
     def __init__(self, base_url: str, token: str | None = None, timeout_s: float = 30.0) -> None:
@@ -97,7 +94,6 @@ class ManagementClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
         self._http.close()
 
     def list_models(self) -> dict[str, str]:
@@ -137,7 +133,6 @@ class ManagementClient:
         self._call("PUT", path, params=params)
 
     def unregister(self, model_name: str, version: str | None = None) -> None:
-        """Removes a model, or one version of it."""
         self._call("DELETE", f"/models/{model_name}" + (f"/{version}" if version else ""))
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
@@ -160,7 +155,7 @@ class ManagementClient:
 
 def parse_status(entry: dict[str, Any]) -> ModelStatus:
     """Turns one entry of a describe reply into a ModelStatus."""
-    workers = entry.get("workers", [])
+    workers, described = entry.get("workers", []), entry.get("customizedMetadata")
     return ModelStatus(
         model_name=entry["modelName"],
         model_version=entry["modelVersion"],
@@ -175,10 +170,6 @@ def parse_status(entry: dict[str, Any]) -> ModelStatus:
         worker_pids=tuple(worker["pid"] for worker in workers),
         on_gpu=bool(workers) and all(worker.get("gpu") for worker in workers),
         queue_left=entry.get("jobQueueStatus", {}).get("remainingCapacity"),
-        described=_described(entry.get("customizedMetadata")),
+        # Other handlers may answer anything.
+        described=described if isinstance(described, dict) else {},
     )
-
-
-def _described(metadata: object) -> Mapping[str, Any]:
-    """Returns a handler's description; other handlers may answer anything."""
-    return metadata if isinstance(metadata, dict) else {}

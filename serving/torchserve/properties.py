@@ -56,7 +56,6 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Formats properties, one `key=value` line each, sorted."""
     # java.util.Properties unescapes backslashes.
     lines = (f"{key}={value}".replace("\\", "\\\\") for key, value in properties.items())
     return "".join(line + "\n" for line in sorted(lines))

@@ -62,11 +62,7 @@ NEXT_ATTEMPT_S = 6.0
 
 
 class LoadFailure(ExpectedError):
-    """One archive cannot be loaded.
-
-    Attributes:
-        entry: the archive in `ServerSettings.models`.
-    """
+    """One archive cannot be loaded; `entry` names it as `ServerSettings.models` does."""
 
     def __init__(self, entry: str, message: str) -> None:
         super().__init__(message)
@@ -74,7 +70,6 @@ class LoadFailure(ExpectedError):
 
 
 def _once_started(value: T | None) -> T:
-    """Returns a value that exists only after the start."""
     if value is None:
         raise RuntimeError("the server is not started")
     return value
@@ -117,16 +112,11 @@ class TorchServe:
 
     @property
     def ports(self) -> Ports:
-        """The ports in use.
-
-        Raises:
-            RuntimeError: the server is not started.
-        """
+        """The ports in use; RuntimeError before the start."""
         return _once_started(self._ports)
 
     @property
     def inference_url(self) -> str:
-        """Base URL of the inference API."""
         return f"http://{self.settings.host}:{self.ports.inference}"
 
     @property
@@ -160,7 +150,6 @@ class TorchServe:
 
     @property
     def log_dir(self) -> Path:
-        """Folder of the log files."""
         return _once_started(self._log_dir)
 
     @property
@@ -180,7 +169,6 @@ class TorchServe:
         return find_server_failure(self._log_lines()[-MAX_LINES:])
 
     def describe_end(self) -> str:
-        """Says how the server ended by itself, and what its log says of the reason."""
         status = None if self._process is None else self._process.poll()
         how = f"with exit status {status}"
         if status is not None and status < 0:
@@ -189,7 +177,6 @@ class TorchServe:
         return f"{self.product} ended by itself {how}. Its log {self.log_path} says:\n  {words}"
 
     def is_running(self) -> bool:
-        """Tells whether Java runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -231,13 +218,10 @@ class TorchServe:
             time.sleep(POLL_S)
 
     def drain(self, timeout_s: float) -> bool:
-        """Waits until the requests in flight are answered.
+        """Waits until the requests in flight are answered; False if the time was up first.
 
         TorchServe resets them when it ends, and keeps accepting new ones until then. Only the front
         door can stop new requests.
-
-        Returns:
-            False if the time was up first.
 
         Raises:
             OSError: the requests cannot be counted.
@@ -256,16 +240,13 @@ class TorchServe:
             remove_folder(self._tmp_dir, keep="logs" if keep_logs else None)
 
     def management(self) -> ManagementClient:
-        """Returns a client of this server's management API."""
         return ManagementClient(self.management_url)
 
     def model_names(self) -> list[str]:
-        """Returns the names under which the models are served."""
         # A name may have several versions.
         return list(dict.fromkeys(name for name, _ in self.archives))
 
     def _make_folders(self) -> tuple[Path, Path]:
-        """Makes the folders of this run and of its logs."""
         self._tmp_dir = make_short_tmp_dir()
         self._log_dir = (self.settings.log_dir or self._tmp_dir / "logs").resolve()
         # Logs may name clients and files: other users of the machine cannot read them.

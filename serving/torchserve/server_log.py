@@ -122,7 +122,6 @@ def find_load_failure(lines: list[LogLine]) -> tuple[str, list[str]] | None:
 
 
 def has_exception(lines: list[str]) -> bool:
-    """Tells whether a failure's lines include an exception."""
     return any(map(EXCEPTION.match, lines))
 
 

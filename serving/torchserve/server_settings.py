@@ -32,7 +32,6 @@ class ServerSettings:
     """Settings of one TorchServe.
 
     Attributes:
-        model_store: folder with the archives.
         models: archive file names in the store (`classifier.mar`), or `name=file.mar`.
         config: a config.properties to use instead of offpath's.
         server: `torchserve`, or `granian` without Java.
@@ -40,11 +39,9 @@ class ServerSettings:
             config.properties with nothing but the addresses.
         host: IPv4 address or name that inference and metrics listen on. Management and gRPC stay
             on loopback.
-        inference_port: port of the inference API; 0 takes a free one.
-        management_port: port of the management API; 0 takes a free one, None uses a Unix socket in
-            the run folder instead.
-        metrics_port: port of the metrics API; 0 takes a free one.
-        grpc_port: port of gRPC's inference API, on loopback; 0 takes a free one, None closes gRPC.
+        inference_port: 0 takes a free one, as for `metrics_port` and `grpc_port`.
+        management_port: 0 takes a free one, None uses a Unix socket in the run folder instead.
+        grpc_port: on loopback; None closes gRPC.
         unix_sockets: inference and metrics listen on Unix sockets too, for the front door.
         allow_cpu: an archive that asks for a GPU may be served without one.
         fork_workers: workers are forked from one process that has imported torch (Linux; never
@@ -80,8 +77,6 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of one running server."""
-
     inference: int
     management: int
     metrics: int
@@ -153,19 +148,13 @@ def socket_kinds(settings: ServerSettings) -> tuple[str, ...]:
 
 
 def socket_path(folder: Path, kind: str) -> Path:
-    """Returns the path of the socket for one of `socket_kinds`."""
     return folder / f"{kind}.sock"
 
 
 def build_properties(
     settings: ServerSettings, ports: Ports, folder: Path = Path("/tmp")
 ) -> dict[str, str]:
-    """Returns the effective config.properties of a server.
-
-    Args:
-        settings: the server to start.
-        ports: result of `choose_ports`.
-        folder: folder of its Unix sockets.
+    """Returns the effective config.properties of a server with its Unix sockets in `folder`.
 
     Raises:
         WrongOption: the properties file cannot be read, or names a file that does not exist.

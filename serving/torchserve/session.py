@@ -79,8 +79,6 @@ def serve(
     """Serves until interrupted.
 
     Args:
-        settings: the server to start.
-        view: shows the events.
         drain_s: seconds that requests in flight may take at the end.
         sample: send the bundled photograph to the first model and show the answer.
         once: stop as soon as the server is READY and the sample is answered.
@@ -99,7 +97,8 @@ def serve(
         ready_s, left_out = time.monotonic() - started, list(server.settings.left_out)
         view.show_ready(_urls(server), statuses, ready_s, left_out)
         if sample:
-            _show_sample(server, view)
+            with Client(server.inference_url, model=server.model_names()[0]) as client:
+                view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
         if not once:
             view.show_usage(server.inference_url, server.model_names()[0])
             try:
@@ -109,17 +108,13 @@ def serve(
 
 
 def make_server(settings: ServerSettings) -> TorchServe:
-    """Returns the server that the settings ask for."""
     if settings.server == "granian":
         return GranianServer(settings)
     return TorchServe(settings)
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, waits until it is READY, checks its settings and warms it up.
-
-    Returns:
-        the settings in force for each model.
+    """Starts a server, checks and returns each model's settings in force, and warms it up.
 
     Raises:
         ExpectedError: the start or the check fails.
@@ -182,14 +177,9 @@ def warm_up(
         )
 
 
-def list_unchecked(server: TorchServe) -> list[str]:
-    """Returns the archives that have no settings to compare with those in force."""
-    return [a.path.name for _, a in server.archives if not a.model_config]
-
-
 def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -> None:
     """Shows which archives are not served, or without their engine, settings or labels."""
-    view.show_unchecked(list_unchecked(server))
+    view.show_unchecked([a.path.name for _, a in server.archives if not a.model_config])
     for _, archive in server.archives:
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
@@ -203,18 +193,8 @@ def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -
             )
 
 
-def _show_sample(server: TorchServe, view: View) -> None:
-    name = server.model_names()[0]
-    with Client(server.inference_url, model=name) as client:
-        view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
-
-
 def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
-    """Shows the errors that the server logs, until the server ends by itself.
-
-    Raises:
-        ExpectedError: the server ended.
-    """
+    """Shows the errors that the server logs; raises ExpectedError when the server has ended."""
     follower = LogFollower(server.log_path)
     while server.is_running():
         for line in follower.read_new():
@@ -231,7 +211,6 @@ def _watch(server: TorchServe, view: View, hangup: Hangup) -> None:
 
 
 def _drain(server: TorchServe, view: View, drain_s: float) -> None:
-    """Waits until the requests in flight are answered."""
     try:
         with view.waiting("answering requests in flight ..."):
             is_done = server.drain(drain_s)
