@@ -13,7 +13,7 @@ WIDTH_IN = 4.4
 LABEL_LENGTH = 32
 # Estimated widths in points: of a letter of a tick label, of a letter in a legend, and of what a
 # legend needs beside each name. A number on an axis takes NUMBERS_PT with its label.
-TICK_LETTER_PT, LEGEND_LETTER_PT, LEGEND_KEY_PT, NUMBERS_PT = 5.1, 4.8, 26.0, 40.0
+TICK_LETTER_PT, LEGEND_LETTER_PT, LEGEND_KEY_PT, NUMBERS_PT = 5.1, 4.4, 26.0, 40.0
 LEGEND_ROW_PT = 12.0
 MOST_COLUMNS = 4
 # Up to FEW x values become the ticks, if each is at least APART times the one before.
@@ -48,10 +48,18 @@ def shorten(label: str) -> str:
 
 
 def count_legend_columns(names: Sequence[str]) -> int:
-    """Returns the columns of a legend that fit the width."""
-    longest = max((len(shorten(name)) for name in names), default=0)
-    column_pt = LEGEND_KEY_PT + LEGEND_LETTER_PT * longest
-    return max(1, min(MOST_COLUMNS, math.floor(72 * WIDTH_IN / column_pt)))
+    """Returns the largest number of columns with which a legend fits the width."""
+    for columns in range(min(MOST_COLUMNS, len(names)), 1, -1):
+        # Matplotlib fills column by column, and the first ones take what is left over.
+        rows, longer = divmod(len(names), columns)
+        ends = [rows * (1 + index) + min(longer, 1 + index) for index in range(columns)]
+        letters = sum(
+            max(len(shorten(name)) for name in names[start:end])
+            for start, end in zip([0, *ends], ends)
+        )
+        if LEGEND_KEY_PT * columns + LEGEND_LETTER_PT * letters <= 72 * WIDTH_IN:
+            return columns
+    return 1
 
 
 def measure_legend_in(names: Sequence[str]) -> float:

@@ -13,32 +13,35 @@ from typing import Any
 PALETTE = {
     **{"s0": "#0072b2", "s1": "#e69f00", "s2": "#009e73", "s3": "#d55e00"},
     **{"s4": "#56b4e9", "s5": "#cc79a7", "s6": "#d9c400", "s7": "#7f5539"},
+    **{"s8": "#a58ac9", "s9": "#882255"},
     **{"grey": "#b4bac1", "text": "#1f2328", "soft": "#59636e", "line": "#d1d9e0"},
     # Letters on a colour: dark, and white on the dark colours of PALE_ON.
     **{"on": "#16191d", "on-s0": "#fffffe"},
 }
 
 
-PALE_ON = (PALETTE["s0"], PALETTE["s7"])
+PALE_ON = (PALETTE["s0"], PALETTE["s7"], PALETTE["s9"])
 
 
-SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
+SERIES = ("s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9")
 
 
 OURS, OTHERS, LIMIT = "s0", "grey", "s3"
 
 
-# The same work has the same colour in every chart, under the name of a stage.
+# The same work has the same colour in every chart, under the name of a stage. Two names share one
+# only if no page has both.
 COLOUR_OF = {
     **dict.fromkeys(("inference", "workers", "worker and handler"), "s0"),
-    **dict.fromkeys(("read", "config", "front end"), "s1"),
-    **dict.fromkeys(("client, socket and front end",), "s1"),
-    **dict.fromkeys(("transform", "preprocess"), "s2"),
+    **dict.fromkeys(("read", "front end"), "s1"),
+    **dict.fromkeys(("transform",), "s2"),
     **dict.fromkeys(("s3", "queue"), "s3"),
     **dict.fromkeys(("decode",), "s4"),
     **dict.fromkeys(("postprocess",), "s5"),
-    **dict.fromkeys(("transfer", "worker protocol"), "s6"),
+    **dict.fromkeys(("transfer",), "s6"),
     **dict.fromkeys(("log",), "s7"),
+    **dict.fromkeys(("preprocess", "worker protocol"), "s8"),
+    **dict.fromkeys(("config", "client, socket and front end"), "s9"),
     **dict.fromkeys(("other", "load", "handler, other", "not accounted for"), "grey"),
 }
 

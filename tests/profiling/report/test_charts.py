@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.report.axes import WIDTH_IN
+from offpath.handler.stages import Stage
+from offpath.profiling.report.axes import LEGEND_ROW_PT, WIDTH_IN, measure_legend_in
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
@@ -18,6 +19,9 @@ from offpath.profiling.report.charts import (
 from offpath.profiling.report.pictures import draw_charts, inline_svg, plotting
 from offpath.profiling.report.style import PALETTE, assign_colours
 from tests.support.documents import make_charts
+
+NAIVE = ["preprocess", "config", "s3"]
+SERVER = ["client, socket and front end", "queue", "worker protocol"]
 
 
 def texts_of(svg: str) -> list[str]:
@@ -61,11 +65,29 @@ def test_known_work_keeps_its_colour_and_others_take_what_is_left() -> None:
 
 
 def test_parts_of_one_colour_are_told_apart_as_long_as_there_are_free_ones() -> None:
-    names = ["config", "read", "preprocess", "transform", "other", "load"]
+    names = ["queue", "s3", "preprocess", "worker protocol", "other", "load"]
     colours = assign_colours(names)
-    assert colours["config"] == PALETTE["s1"]
+    assert colours["queue"] == PALETTE["s3"]
     assert colours["other"] == colours["load"] == PALETTE["grey"]
     assert len(set(colours.values())) == len(names) - 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([stage.value for stage in Stage] + NAIVE, id="stages-of-three-handlers"),
+        pytest.param([*SERVER, *(stage.value for stage in Stage)], id="server"),
+    ],
+)
+def test_a_stage_has_its_own_colour_beside_any_others(names: list[str]) -> None:
+    colours = assign_colours(names)
+    assert colours == {name: assign_colours([name])[name] for name in names}
+    assert len(set(colours.values())) == len(names)
+
+
+def test_one_long_name_does_not_make_a_legend_of_one_column() -> None:
+    names = [*SERVER, *(stage.value for stage in Stage)]
+    assert measure_legend_in(names) * 72 == 4 * LEGEND_ROW_PT
 
 
 @pytest.mark.parametrize(
