@@ -113,9 +113,8 @@ def _check_batches(area: str, status: ModelStatus, archive: MarFile | None) -> I
 def _check_engine(area: str, status: ModelStatus) -> Iterator[Finding]:
     described = status.described
     yield ok(area, "device", f"{status.device}, {status.engine}")
-    for reason in described.get("engines_refused", []):
-        loss = reason if reason in described.get("engines_lost", []) else None
-        yield grade(area, "engine not used", reason, loss, ENGINE_CURE)
+    for reason in described.get("engines_lost", []):
+        yield lost(area, "engine not used", reason, ENGINE_CURE)
     found = f"{described.get('threads')} per worker, decode {described.get('decode')}"
     yield ok(area, "threads", found)
     settings = [f"{key} {described[key]}" for key in SETTINGS if key in described]

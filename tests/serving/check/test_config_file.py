@@ -80,6 +80,11 @@ def test_losses_and_errors_are_found(
     assert states(properties)[subject] == state
 
 
+def test_bodies_behind_the_front_door_do_not_fill_the_heap() -> None:
+    file = {"vmargs": "-Xmx100m", "job_queue_size": "200"}
+    assert "queue and heap" not in states(file | {"inference_address": "unix:/run/o/door.sock"})
+
+
 def test_running_java_wins_over_the_file() -> None:
     file = {"vmargs": "-XX:+UseG1GC -Xmx1g"}
     assert states(file, "java -XX:+UseSerialGC")["collector"] == State.OK

@@ -107,7 +107,7 @@ def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None
     assert found.cure == f"offpath logs status --spool {tmp_path}"
 
 
-def test_an_engine_of_the_archive_that_does_not_serve_is_lost() -> None:
+def test_an_engine_that_does_not_serve_is_lost_if_the_archive_has_it() -> None:
     described = {"handler": "offpath", "engines_refused": ["no file", "moved by 0.3"]}
     described["engines_lost"] = ["moved by 0.3"]
     status = replace(STATUS, described=described)
@@ -116,7 +116,7 @@ def test_an_engine_of_the_archive_that_does_not_serve_is_lost() -> None:
         for one in check_model(status, None)
         if one.subject == "engine not used"
     ]
-    assert found == [(State.OK, "no file"), (State.LOST, "moved by 0.3")]
+    assert found == [(State.LOST, "moved by 0.3")]
 
 
 def test_server_that_does_not_answer_is_wrong() -> None:
