@@ -313,11 +313,12 @@ class OneHostSession:
         self._follower = LogFollower(server.log_path)
 
     def _show_errors(self) -> None:
-        shadows = [f"{s.model}_{s.version}" for s in self.door.settings.shadow]
+        # Those of shadows answer nobody, and a canary that fails is suspended.
+        tried = [f"{s.model}_{s.version}" for s in self.door.settings.splits]
         for line in self._follower.read_new() if self._follower else []:
             if line.is_shown:
                 self._view.show_log_line(line)
-            if line.is_of_sick_worker and line.model not in shadows:
+            if line.is_of_sick_worker and line.model not in tried:
                 self._sick_ends.append(time.monotonic())
                 if self._is_sick():
                     self._view.show_problem(

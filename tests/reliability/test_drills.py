@@ -285,3 +285,4 @@ def test_a_worker_that_only_fails_is_replaced(
     # One batch may reach the worker while it ends; TorchServe answers that one with 500.
     assert 0 < row["sick"]["503"] <= (most_batches + 1) * BATCH
     assert row["sick"].get("500", 0) <= BATCH and "OffpathModelDown" not in row["alerts"]
+    assert not row["ping"]  # the ends of the canary's workers, just before, do not count
