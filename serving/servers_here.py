@@ -160,7 +160,7 @@ def find_servers() -> list[ServerProcess]:
         try:
             command = process.cmdline()
             if MAIN_CLASS in command or _is_supervisor(process, command):
-                door, ports = doors.get(process.ppid(), ""), _list_ports(process)
+                door, ports = doors.get(process.ppid(), ""), _list_ports(process, command)
                 folder = Path(process.cwd())
                 found.append(ServerProcess(command, folder, door, process.pid, ports))
         except psutil.Error:
@@ -176,14 +176,15 @@ def _is_supervisor(process: psutil.Process, command: list[str]) -> bool:
     return parent is None or parent.cmdline() != command
 
 
-def _list_ports(server: psutil.Process) -> frozenset[int]:
+def _list_ports(server: psutil.Process, command: list[str]) -> frozenset[int]:
     """Returns the TCP ports at which a server, its door or its `offpath serve` listen."""
     family = [server, *server.children(recursive=True)]
     parent = server.parent()
     # A shell or systemd has other children too.
     if parent is not None and IS_OURS.search(" ".join(parent.cmdline())):
         family += [parent, *parent.children()]
-    ports = set()
+    # Granian's workers listen themselves, and all of them may have ended.
+    ports = {int(port) for option, port in zip(command, command[1:]) if option == "--port"}
     for one in family:
         with contextlib.suppress(psutil.Error):
             for connection in one.net_connections("tcp"):

@@ -105,7 +105,9 @@ class GranianServer(TorchServe):
         with open(self.log_path, "ab") as log, theirs:
             program = [sys.executable, str(Path(__file__).with_name("supervisor.py"))]
             store = ["--model-store", str(self.settings.model_store.resolve())]
-            run = ["--run", str(folder), "--reports", str(theirs.fileno())]
+            # Only workers listen at the port, and `check` must find the server without one too.
+            port = [] if self.settings.unix_sockets else ["--port", str(self.ports.inference)]
+            run = ["--run", str(folder), *port, "--reports", str(theirs.fileno())]
             # OMP_WAIT_POLICY: see torchserve/launch.py
             environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
             environment |= self.settings.env

@@ -4,8 +4,9 @@ This process has no threads, so that it can fork at any time. It keeps each work
 a worker is replaced, the path of its Unix socket leads to another worker of its model for the front
 door. Without another one, or without the door, requests wait in the kernel.
 
-usage: python supervisor.py --model-store STORE --run FOLDER --reports DESCRIPTOR
-STORE and FOLDER are for `offpath check`, which finds this process. The plan comes as a message.
+usage: python supervisor.py --model-store STORE --run FOLDER [--port PORT] --reports FD
+STORE, FOLDER and PORT are for `offpath check`, which finds this process. The plan comes as a
+message.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import httpx
 import psutil
 import pytest
 
+from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import eventually
@@ -176,5 +177,7 @@ def test_while_no_worker_can_load_connections_are_refused(ready: dict) -> None:
     eventually(lambda: ask() == "ConnectError")
     none = r'^offpath_workers_ready{model="near-free",version="1.0",.*} 0$'
     eventually(lambda: re.search(none, httpx.get(ready["metrics"]).text, re.MULTILINE))
+    workers = f"0 of {len(ready['models'][0]['worker_pids'])} are READY"
+    assert workers in [finding.found for finding in check_server(ready["inference"])]
     away.rename(model)
     eventually(lambda: ask() == 200)
