@@ -91,36 +91,7 @@ class Answers:
             if canary:
                 new[canary][status, kind] += count
         self._note_failures(new)
-        page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
-        for number, name in enumerate(("ready", "wanted")):
-            for (model, version), counts in (workers or {}).items():
-                labels = f'model="{model}",version="{version}"'
-                page.append(f"offpath_workers_{name}{{{labels}}} {counts[number]}")
-        page.append("# TYPE offpath_door_responses_total counter")
-        for answer, count in sorted(self._counts.items()):
-            status, _, kind = answer.partition(" ")
-            labels = f'status="{status}",type="{kind}"'
-            page.append(f"offpath_door_responses_total{{{labels}}} {count}")
-        page.append("# TYPE offpath_door_copies_total counter")
-        for status, count in sorted(self._copies.items()):
-            page.append(f'offpath_door_copies_total{{status="{status}"}} {count}')
-        page.append("# TYPE offpath_door_canary_suspended gauge")
-        for one in canaries:
-            labels = LABELS.format(one.model, one.version)
-            page.append(f"offpath_door_canary_suspended{{{labels}}} {bool(one.suspended):d}")
-            self._of_canaries.update({(f"{one.model}/{one.version}", s): 0 for s in OF_CANARIES})
-        page.append("# TYPE offpath_door_canary_responses_total counter")
-        for (canary, status), count in sorted(self._of_canaries.items()):
-            labels = LABELS.format(*canary.split("/")) + f',status="{status}"'
-            page.append(f"offpath_door_canary_responses_total{{{labels}}} {count}")
-        page.append(f"# TYPE {REQUEST_BUCKETS} counter")
-        for key, le, count in self._times.read():
-            page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
-        new_page = self._page.with_suffix(".new")
-        # On a full disk the old page stays, and the next count tries again.
-        with contextlib.suppress(OSError):
-            new_page.write_text("\n".join([*page, ""]), encoding="ascii")
-            new_page.replace(self._page)
+        self._write_page(is_ready, workers or {}, canaries)
         return not self._log.exists()
 
     def only_fails(self, canary: Split) -> bool:
@@ -148,6 +119,43 @@ class Answers:
             elif failed:
                 first, _, before = self._failing.get(canary, (now, now, 0))
                 self._failing[canary] = first, now, before + failed
+
+    def _write_page(
+        self,
+        is_ready: bool,
+        workers: Mapping[tuple[str, str], tuple[int, int]],
+        canaries: Iterable[Split],
+    ) -> None:
+        page = ["# TYPE offpath_door_ready gauge", f"offpath_door_ready {is_ready:d}"]
+        for number, name in enumerate(("ready", "wanted")):
+            for (model, version), counts in workers.items():
+                labels = LABELS.format(model, version)
+                page.append(f"offpath_workers_{name}{{{labels}}} {counts[number]}")
+        page.append("# TYPE offpath_door_responses_total counter")
+        for answer, count in sorted(self._counts.items()):
+            status, _, kind = answer.partition(" ")
+            labels = f'status="{status}",type="{kind}"'
+            page.append(f"offpath_door_responses_total{{{labels}}} {count}")
+        page.append("# TYPE offpath_door_copies_total counter")
+        for status, count in sorted(self._copies.items()):
+            page.append(f'offpath_door_copies_total{{status="{status}"}} {count}')
+        page.append("# TYPE offpath_door_canary_suspended gauge")
+        for one in canaries:
+            labels = LABELS.format(one.model, one.version)
+            page.append(f"offpath_door_canary_suspended{{{labels}}} {bool(one.suspended):d}")
+            self._of_canaries.update({(f"{one.model}/{one.version}", s): 0 for s in OF_CANARIES})
+        page.append("# TYPE offpath_door_canary_responses_total counter")
+        for (canary, status), count in sorted(self._of_canaries.items()):
+            labels = LABELS.format(*canary.split("/")) + f',status="{status}"'
+            page.append(f"offpath_door_canary_responses_total{{{labels}}} {count}")
+        page.append(f"# TYPE {REQUEST_BUCKETS} counter")
+        for key, le, count in self._times.read():
+            page.append(f'{REQUEST_BUCKETS}{{status="{key}",le="{le}"}} {count}')
+        new = self._page.with_suffix(".new")
+        # On a full disk the old page stays, and the next count tries again.
+        with contextlib.suppress(OSError):
+            new.write_text("\n".join([*page, ""]), encoding="ascii")
+            new.replace(self._page)
 
     def close(self) -> None:
         """Closes the log."""

@@ -93,8 +93,8 @@ class OneHostSession:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
         settings = make_settings(None)
-        # The kinds of the server that runs and of the next one.
-        self._kind = self._next_kind = settings.server
+        # TorchServe or Granian; differs from the one that runs only during a reload to the other.
+        self._next_kind = settings.server
         behind = look_behind(settings, front)
         self.door = Door(settle_ports(front), behind, find_nginx(), settings.log_dir)
         self.rotation = Rotation(
@@ -191,7 +191,7 @@ class OneHostSession:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
         if self._may_begin_reload() and (self._reloads.are_waiting() | hangup.take()):
             self._is_reload = True
-            self._next_kind = self._reloads.begin() or self._kind
+            self._next_kind = self._reloads.begin() or self._next_kind
             try:
                 self.rotation.begin()
             except ExpectedError as error:
@@ -242,10 +242,9 @@ class OneHostSession:
         self._is_reload = False
         self._reloads.end(failure)
         if failure is None:
-            self._kind = self._next_kind
             self._view.show_problem(f"reloaded; a new {self.rotation.current.product} serves")
         else:
-            self._next_kind = self._kind
+            self._next_kind = self.rotation.current.settings.server
             self._view.show_problem(f"not reloaded; the old server continues: {failure}")
 
     def _replace_where_dead(self) -> None:

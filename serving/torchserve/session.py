@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from offpath.archive.mar_file import LABELS_CURE, NO_LABELS
 from offpath.archive.photographs import BUNDLED
 from offpath.handler.errors import ExpectedError
@@ -19,7 +17,7 @@ from offpath.serving.client import Client, Prediction
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
-from offpath.serving.torchserve.management import ModelStatus
+from offpath.serving.torchserve.management import UNIX, ModelStatus, open_http
 from offpath.serving.torchserve.server import LoadFailure, TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
 from offpath.serving.torchserve.server_settings import (
@@ -161,14 +159,10 @@ def warm_up(
     headers = {WARM_UP_HEADER: key} if key else {}
     body = PHOTOGRAPH.read_bytes()
     path = f"/predictions/{model_name}"
-    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
-    with httpx.Client(
-        base_url=inference_url,
-        headers=headers,
-        timeout=WARM_UP_TIMEOUT_S,
-        trust_env=False,
-        transport=transport,
-    ) as client, ThreadPoolExecutor(WARM_UP_CLIENTS) as pool:
+    url = f"{UNIX}{socket}" if socket else inference_url
+    with open_http(url, headers=headers, timeout=WARM_UP_TIMEOUT_S) as client, ThreadPoolExecutor(
+        WARM_UP_CLIENTS
+    ) as pool:
         list(
             pool.map(
                 lambda _: client.post(path, content=body),

@@ -258,14 +258,19 @@ class SplitDoor:
         eventually(lambda: not list(self.door.bodies.iterdir()))
 
 
+def build_versions(folder: Path) -> None:
+    """Builds an archive per version, each with its own number of labels."""
+    for version, top_k in LABELS.items():
+        made = build(folder, "near-free", "defects", version, top_k=top_k)
+        made.rename(folder / f"v{version}.mar")
+
+
 @pytest.fixture(scope="module", params=FRONTS)
 def split(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SplitDoor]:
     folder = tmp_path_factory.mktemp("splits")
-    for version, top_k in LABELS.items():
-        made = build(folder, "near-free", "defects", version, top_k=top_k)
-        made.rename(folder / f"v{version}.mar")
+    build_versions(folder)
     options = ["v1.0", "v2.0", "--canary", "defects=2.0:40%"]
     options += ["--canary-by", "x-user-id"]
     run = FRONTS[request.param]
@@ -380,9 +385,7 @@ def judged(
 ) -> Iterator[SplitDoor]:
     """A door with a version that answers beside the first one, and one that only fails."""
     folder = tmp_path_factory.mktemp("judged")
-    for version, top_k in LABELS.items():
-        made = build(folder, "near-free", "defects", version, top_k=top_k)
-        made.rename(folder / f"v{version}.mar")
+    build_versions(folder)
     (folder / "failing.py").write_text(FAILING)
     source = load_model_source("near-free", None)
     config = make_model_config(load_preset("cpu"), {}, source.handler)
