@@ -25,7 +25,6 @@ from offpath.profiling.servers.server_process import (
     ServerProcess,
     command_line,
     is_ok,
-    on_free_ports,
     start_process,
 )
 from offpath.profiling.servers.service_settings import ServiceSettings
@@ -160,15 +159,12 @@ class PackagedAdapter(Adapter):
         self.build(folder)
         self._folder = folder
 
-    def running(self) -> AbstractContextManager[RunningServer]:
-        return on_free_ports(self._start)
-
     @contextmanager
-    def _start(self) -> Iterator[RunningServer]:
+    def running(self) -> Iterator[RunningServer]:
         if self._folder is None:
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         with tempfile.TemporaryDirectory(prefix="offpath-", ignore_cleanup_errors=True) as scratch:
-            ports = tuple(self.choose_ports())
+            ports = tuple(resolve_ports(LOOPBACK, [0] * self.port_count))
             start = Start(self.find_python(), self._folder, Path(scratch), ports)
             with start_process(
                 self.name,
@@ -197,9 +193,6 @@ class PackagedAdapter(Adapter):
 
     def build(self, folder: Path) -> None:
         """Writes what a start needs; nothing by default."""
-
-    def choose_ports(self) -> list[int]:
-        return resolve_ports(LOOPBACK, [0] * self.port_count)
 
     def make_environment(self, start: Start) -> dict[str, str]:
         """Returns the server's variables: its program's settings, and `scratch` as TMPDIR."""

@@ -20,7 +20,6 @@ from offpath.profiling.servers.adapter import (
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import (
     ServerProcess,
-    choose_low_ports,
     server_environment,
 )
 from offpath.profiling.servers.service_settings import ServiceSettings
@@ -84,10 +83,6 @@ class Mms(PackagedAdapter):
         done = subprocess.run(command, capture_output=True, text=True, env=environ)
         if done.returncode:
             raise ExpectedError(f"model-archiver failed:\n{done.stderr.strip()}")
-
-    def choose_ports(self) -> list[int]:
-        # Connector.java: a port is at most Short.MAX_VALUE; the kernel's own lie above.
-        return choose_low_ports(self.port_count)
 
     def make_command(self, start: Start) -> list[str]:
         addresses = {

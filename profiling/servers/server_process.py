@@ -9,8 +9,6 @@ process nor a temporary folder: `python -m offpath.profiling.servers.server_proc
 
 from __future__ import annotations
 
-import contextlib
-import random
 import re
 import shutil
 import subprocess
@@ -18,9 +16,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
@@ -28,7 +25,6 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.workplace import child_environment
 from offpath.serving.process.guard import STOP_TIMEOUT_S as KILL_TIMEOUT_S
 from offpath.serving.process.guard import Guard, await_end
-from offpath.serving.process.ports import check_port_free
 from offpath.serving.process.processes import (
     end_session,
     find_session_members,
@@ -45,17 +41,8 @@ LOG_LINES_SHOWN = 8
 LOG_LINE_CHARACTERS = 400
 # Tells a cause from the tables and farewells that servers end with.
 CAUSE = re.compile(r"error|exception|failed|cannot|no module|in use", re.IGNORECASE)
-# The words of servers in C++, Java, Python and Rust.
-PORT_TAKEN = re.compile(
-    r"address (is )?already in use|port is already (in use|taken)|EADDRINUSE|BindException"
-    r"|unavailable socket",
-    re.IGNORECASE,
-)
-# Below the ports that the kernel chooses itself, for outgoing connections too.
-LOW_PORTS = range(20_000, 32_000)
 # Variables that would let another Python's packages into a server's environment.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-Running = TypeVar("Running")
 
 
 class ServerProcess:
@@ -179,37 +166,6 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Returns our environment without proxies and Python's own variables, and with `env`."""
     kept = {key: value for key, value in child_environment().items() if key not in HIDDEN_VARIABLES}
     return {**kept, **env}
-
-
-@contextmanager
-def on_free_ports(
-    start: Callable[[], AbstractContextManager[Running]],
-) -> Iterator[Running]:
-    """Enters `start()`, and once more where a port was taken after it had been found free.
-
-    Args:
-        start: chooses its ports again at each call; its ExpectedError quotes the server's log.
-    """
-    with ExitStack() as stack:
-        try:
-            running = stack.enter_context(start())
-        except ExpectedError as error:
-            if not PORT_TAKEN.search(str(error)):
-                raise
-            running = stack.enter_context(start())
-        yield running
-
-
-def choose_low_ports(count: int) -> list[int]:
-    """Returns distinct random free ports below 32768, which no outgoing connection takes."""
-    ports: list[int] = []
-    for port in random.sample(LOW_PORTS, len(LOW_PORTS)):
-        with contextlib.suppress(ExpectedError):
-            check_port_free(LOOPBACK, port, "another start")
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise ExpectedError(f"no free port from {LOW_PORTS[0]} to {LOW_PORTS[-1]}")
 
 
 def find_members(mark: str, session_id: int) -> list[psutil.Process]:

@@ -27,7 +27,6 @@ from offpath.profiling.servers.put_store import (
     Beside,
     run_put_store,
 )
-from offpath.profiling.servers.server_process import on_free_ports
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
 from offpath.serving.torchserve.java import find_java
@@ -147,11 +146,8 @@ class TorchServeAdapter(Adapter):
         self.build(folder, self.config)
         self._store = folder
 
-    def running(self) -> AbstractContextManager[RunningTorchServe]:
-        return on_free_ports(self._start)
-
     @contextmanager
-    def _start(self) -> Iterator[RunningTorchServe]:
+    def running(self) -> Iterator[RunningTorchServe]:
         with self.beside() as beside:
             began_s = time.perf_counter()
             with make_server(self._make_settings(beside)) as server:

@@ -5,39 +5,41 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 
 from offpath.handler.errors import ExpectedError
 
 # Linux gives outgoing connections the ports from 32768 on. One of them could take a port in the
-# seconds until its server binds it. Kubernetes has 30000 to 32767 for its services.
+# seconds until its server binds it. Kubernetes has 30000 to 32767 for its services. MMS takes none
+# above 32767.
 PORTS = range(20000, 30000)
-TRIES = 20
+# A port is free until its server binds it, which takes seconds: another process of ours must not
+# choose it meanwhile. An abstract Unix socket lives in the same network namespace as the port and
+# ends with its process.
+RESERVATIONS: list[socket.socket] = []
 
 
 def resolve_ports(host: str, ports: Sequence[int]) -> list[int]:
-    """Replaces each 0 by a free port of `host`; all free ports differ.
+    """Replaces each 0 by a free port of `host`, which offpath chooses no more until this ends.
 
-    The free ports are held open until all are known and released before TorchServe binds them.
-    If another process takes one in between, TorchServe's own bind error reports it.
+    Raises:
+        ExpectedError: no port of PORTS is free.
     """
-    with ExitStack() as held:
-        resolved = []
-        for port in ports:
-            if port == 0:
-                listener = held.enter_context(socket.socket())
-                port = _bind_free(listener, host)
-            resolved.append(port)
-        return resolved
+    return [port or _reserve(host) for port in ports]
 
 
-def _bind_free(listener: socket.socket, host: str) -> int:
-    for port in random.sample(PORTS, TRIES):
-        with suppress(OSError):
-            listener.bind((host, port))
-            return port
-    listener.bind((host, 0))
-    return int(listener.getsockname()[1])
+def _reserve(host: str) -> int:
+    for port in random.sample(PORTS, len(PORTS)):
+        reservation = socket.socket(socket.AF_UNIX)
+        try:
+            reservation.bind(f"\0offpath-port-{port}")
+            with socket.socket() as listener:
+                listener.bind((host, port))
+        except OSError:
+            reservation.close()
+            continue
+        RESERVATIONS.append(reservation)
+        return port
+    raise ExpectedError(f"no port from {PORTS[0]} to {PORTS[-1]} is free on {host}; name one")
 
 
 def check_port_free(host: str, port: int, option: str) -> None:

@@ -16,12 +16,8 @@ from typing import Any
 import httpx
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.servers.server_process import (
-    LOOPBACK,
-    choose_low_ports,
-    on_free_ports,
-    start_process,
-)
+from offpath.profiling.servers.server_process import LOOPBACK, start_process
+from offpath.serving.process.ports import resolve_ports
 
 START_TIMEOUT_S = 60.0
 IDENTITY = ("offpath-test", "offpath-test-secret")
@@ -114,7 +110,7 @@ def run_seaweedfs() -> AbstractContextManager[S3Server]:
             *(f"-{part}.port.grpc={port}" for part, _, port in parts),
         ]
 
-    return on_free_ports(lambda: run_s3_server("seaweedfs", make_command, 2 * len(PARTS)))
+    return run_s3_server("seaweedfs", make_command, 2 * len(PARTS))
 
 
 def make_identities() -> dict[str, object]:
@@ -140,7 +136,7 @@ def run_s3_server(
         ExpectedError: the server does not start.
     """
     with TemporaryDirectory(prefix="offpath-s3-", ignore_cleanup_errors=True) as scratch:
-        folder, ports = Path(scratch), choose_low_ports(port_count)
+        folder, ports = Path(scratch), resolve_ports(LOOPBACK, [0] * port_count)
         server = S3Server(f"http://{LOOPBACK}:{ports[0]}", make_environ())
         client = server.client()
 

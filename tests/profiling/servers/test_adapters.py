@@ -18,7 +18,6 @@ from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import confined, ray_serve, server_process
 from offpath.profiling.servers.adapter import Start
-from offpath.profiling.servers.mms import Mms
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
 from offpath.profiling.servers.service_settings import VARIABLE, ServiceSettings
 from offpath.serving.process.processes import is_running
@@ -92,12 +91,6 @@ def test_ray_runs_in_the_mode_that_its_documentation_recommends(name, make, star
 def test_what_listens_everywhere_by_default_is_told_loopback(name, make, start):
     command = " ".join(make(name).make_command(start))
     assert "127.0.0.1" in command and "4321" in command
-
-
-def test_mms_gets_ports_that_it_accepts(model):
-    ports = Mms(model, 2).choose_ports()
-    assert len(set(ports)) == 2
-    assert all(1024 < port <= 32767 for port in ports)
 
 
 def test_ray_is_confined(make, start, monkeypatch):
