@@ -81,9 +81,10 @@ def run(argv: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         code = main.main(args=argv, prog_name="offpath", standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        # If Ctrl-C comes inside exec() of a text, as a dataclass's definition is, CPython remembers
+        # it and ends the process by SIGINT instead of with 130. The next exec() forgets it.
+        exec("")
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

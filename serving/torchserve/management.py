@@ -13,10 +13,11 @@ from offpath.handler.errors import ExpectedError
 
 UNIX = "unix:"
 # WorkLoadManager.java walks its list of workers while the thread of a dead worker removes itself
-# from it. Scaling then answers 500 with this exception's name, half done. It can be repeated.
-SCALE_RACE = "ConcurrentModificationException"
-SCALE_TRIES = 5
-SCALE_PAUSE_S = 0.5
+# from it. Scaling and unregistering then answer 500 with this exception's name, half done. Both can
+# be repeated.
+RACE = "ConcurrentModificationException"
+RACE_TRIES = 5
+RACE_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -120,20 +121,24 @@ class ManagementClient:
 
     def scale(self, model_name: str, workers: int, version: str | None = None) -> None:
         """Sets a model's number of workers and waits until they run."""
-        path = f"/models/{model_name}" + (f"/{version}" if version else "")
         params = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
-        for _ in range(SCALE_TRIES - 1):
-            try:
-                self._call("PUT", path, params=params)
-                return
-            except ExpectedError as error:
-                if SCALE_RACE not in str(error):
-                    raise
-                time.sleep(SCALE_PAUSE_S)
-        self._call("PUT", path, params=params)
+        self._change("PUT", model_name, version, params=params)
 
     def unregister(self, model_name: str, version: str | None = None) -> None:
-        self._call("DELETE", f"/models/{model_name}" + (f"/{version}" if version else ""))
+        self._change("DELETE", model_name, version)
+
+    def _change(self, method: str, model_name: str, version: str | None, **kwargs: Any) -> None:
+        """Changes a model's workers; repeats what TorchServe's own race left half done."""
+        path = f"/models/{model_name}" + (f"/{version}" if version else "")
+        for _ in range(RACE_TRIES - 1):
+            try:
+                self._call(method, path, **kwargs)
+                return
+            except ExpectedError as error:
+                if RACE not in str(error):
+                    raise
+                time.sleep(RACE_PAUSE_S)
+        self._call(method, path, **kwargs)
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:

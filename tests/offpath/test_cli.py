@@ -120,6 +120,19 @@ def test_kind_of_error_decides_the_exit_code(
     assert said in done.err
 
 
+def test_ctrl_c_while_a_text_is_executed_exits_with_130_too(tmp_path: Path) -> None:
+    program = """
+from offpath import cli
+cli.main.main = lambda **_: exec("raise KeyboardInterrupt")
+cli.run()
+"""
+    (tmp_path / "interrupted.py").write_text(program)
+    # As `python -m offpath`: a script of its own would not end by the signal.
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [

@@ -54,7 +54,7 @@ def answering_server() -> Iterator[Answers]:
             self.end_headers()
             self.wfile.write(answers.body)
 
-        do_PUT = do_POST
+        do_PUT = do_DELETE = do_POST
 
         def do_GET(self) -> None:
             if self.path != "/ping" or answers.ping is None:

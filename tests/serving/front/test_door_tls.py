@@ -159,7 +159,10 @@ def test_replaced_tokens_and_certificates_are_taken_over(
     obstacle.rmdir()
     (files / "tokens").touch()
     eventually(lambda: status(OLD) == 401)
+    before = door.nginx_workers()
     write_certificate(files)
+    # Until it has ended, a worker with the old certificate may still accept a connection.
+    eventually(lambda: not set(before) & set(door.nginx_workers()))
     eventually(lambda: is_trusted(door, files / "door.pem"))
 
 
