@@ -84,13 +84,12 @@ class Door:
     def url(self) -> str:
         """Base URL for predictions."""
         scheme = "http" if self.settings.tls_cert is None else "https"
-        host = self.settings.host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+        return f"{scheme}://{self.settings.address}"
 
     @property
     def metrics_url(self) -> str:
         """Base URL of /metrics."""
-        return f"http://{self.settings.metrics_host}:{self.settings.metrics_port}"
+        return f"http://{self.settings.metrics_address}"
 
     @property
     def nginx(self) -> Nginx:

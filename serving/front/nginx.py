@@ -58,8 +58,10 @@ def find_nginx() -> NginxBinary:
     system's nginx.
 
     Raises:
-        MissingPackage: there is none.
+        MissingPackage: there is none, or Jinja2, which writes its configuration, is missing.
     """
+    if find_spec("jinja2") is None:
+        raise MissingPackage("Jinja2", "front")
     named = os.environ.get("OFFPATH_NGINX")
     candidates = [Path(named)] if named else [*_find_wheel(), *_find_system()]
     for candidate in candidates:

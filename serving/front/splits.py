@@ -37,11 +37,6 @@ class Split:
     def __str__(self) -> str:
         return f"{self.model}={self.version}:{self.share}%"
 
-    @property
-    def path(self) -> str:
-        """The model's name in a regular expression of nginx's."""
-        return re.escape(self.model)
-
 
 def parse_split(text: str) -> Split:
     """Reads MODEL=VERSION:SHARE%.

@@ -179,7 +179,7 @@ def find_damage(line: bytes) -> str:
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Keeps one record of each request that `offpath front` may have sent to several hosts.
 
-    The text after the ~ of an event id identifies the attempt (conf/nginx-hosts.conf). Only a door
+    The text after the ~ of an event id identifies the attempt (conf/nginx.conf). Only a door
     with a key (--front-keys) can choose such an id, so clients cannot hide each other's records.
     Memory grows with the number of such requests, one id each.
     """

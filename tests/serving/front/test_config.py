@@ -30,7 +30,7 @@ if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
 
 @pytest.fixture
 def place(tmp_path: Path) -> DoorPlace:
-    return DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "0123456789abcdef")
+    return DoorPlace(tmp_path, tmp_path / "bodies", 1 << 40, tmp_path, "0123456789abcdef")
 
 
 def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:
@@ -55,13 +55,21 @@ def all_options(folder: Path) -> DoorSettings:
 
 
 @pytest.mark.parametrize("binary", BINARIES)
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize(
+    ("has_options", "behind"),
+    [
+        pytest.param(False, BEHIND, id="defaults"),
+        pytest.param(True, replace(BEHIND, only_model="defects"), id="all-options"),
+        pytest.param(
+            True, replace(BEHIND, hosts=("127.0.0.1:1", "127.0.0.1:2"), hand_over=False), id="hosts"
+        ),
+    ],
+)
 def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
-    place: DoorPlace, binary: NginxBinary, everything: bool
+    place: DoorPlace, binary: NginxBinary, has_options: bool, behind: Behind
 ) -> None:
-    settings = all_options(place.run) if everything else DoorSettings()
+    settings = all_options(place.run) if has_options else DoorSettings()
     tokens = ["a.b~c+d/e-f_g==", "0" * 64]
-    behind = replace(BEHIND, only_model="defects" if everything else None)
     path = write_config(place, settings, behind, binary, tokens)
     nginx = Nginx(binary, path, place.log / "front.log", ())
     nginx.check()
