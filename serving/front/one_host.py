@@ -19,13 +19,17 @@ from offpath.serving.front.behind import (
     look_behind,
     settings_behind,
 )
-from offpath.serving.front.canary_health import describe_change, judge_canaries
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.splits import check_splits, parse_split
+from offpath.serving.front.splits import (
+    check_splits,
+    describe_change,
+    judge_canaries,
+    parse_split,
+)
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.management import ModelStatus
@@ -60,8 +64,6 @@ def serve_front(
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        front: settings of the door.
-        view: shows the events.
         sample: send the bundled photograph to the first model and show the answer.
         once: stop as soon as the server is READY and the sample is answered.
 
@@ -135,7 +137,6 @@ class OneHostSession:
         )
 
     def show_sample(self) -> None:
-        """Sends the bundled photograph through the door."""
         tokens = self.door.settings.tokens
         headers = {"Authorization": f"Bearer {read_tokens(tokens)[0]}"} if tokens else None
         name = self.rotation.current.model_names()[0]
@@ -144,11 +145,7 @@ class OneHostSession:
             self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
     def watch(self, hangup: Hangup) -> None:
-        """Looks after door and server until a signal interrupts it or a restart fails.
-
-        Args:
-            hangup: a SIGHUP asks for a reload.
-        """
+        """Looks after door and server until a signal interrupts it or a restart fails."""
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
             self._show_errors()
@@ -224,7 +221,9 @@ class OneHostSession:
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
             "ended": before.list_ended(settings),
-            "suspended": [f"{one}: {one.suspended}" for one in settings.canary if one.suspended],
+            "suspended": [
+                f"{one}: {one.suspended.value}" for one in settings.canary if one.suspended
+            ],
         }
 
     def _may_begin_reload(self) -> bool:
@@ -289,7 +288,7 @@ class OneHostSession:
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""
         settings = self.door.settings
-        judged = judge_canaries(settings.canary, ready, self.door.answers)
+        judged = judge_canaries(settings.canary, ready, self.door.answers.only_fails)
         if judged == settings.canary:
             return
         with self._shown("the canaries stay as they are"):
