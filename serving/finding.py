@@ -7,8 +7,6 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """Severity of a finding."""
-
     OK = "ok"
     # It works, but speed, metrics or safety is given away.
     LOST = "lost"
@@ -36,7 +34,6 @@ class Finding:
 
 
 def ok(area: str, subject: str, found: object) -> Finding:
-    """Returns a finding that needs no change."""
     return Finding(area, subject, State.OK, str(found))
 
 

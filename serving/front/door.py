@@ -82,22 +82,16 @@ class Door:
 
     @property
     def url(self) -> str:
-        """Base URL for predictions."""
         scheme = "http" if self.settings.tls_cert is None else "https"
         return f"{scheme}://{self.settings.address}"
 
     @property
     def metrics_url(self) -> str:
-        """Base URL of /metrics."""
         return f"http://{self.settings.metrics_address}"
 
     @property
     def nginx(self) -> Nginx:
-        """The running nginx.
-
-        Raises:
-            RuntimeError: the door is not started.
-        """
+        """The running nginx; RuntimeError before the start."""
         if self._nginx is None:
             raise RuntimeError("not started")
         return self._nginx
@@ -187,8 +181,7 @@ class Door:
     def look_after(self) -> bool:
         """Restarts a dead nginx, removes orphaned bodies, counts answers and rotates the logs.
 
-        Returns:
-            True if nginx had died.
+        Returns True if nginx had died.
         """
         nginx = self.nginx
         died = not nginx.is_running()
@@ -208,11 +201,7 @@ class Door:
         return died
 
     def drain(self) -> bool:
-        """Accepts no new requests and answers those in flight.
-
-        Returns:
-            False if some requests were still unanswered at the time limit.
-        """
+        """Accepts no new requests and answers those in flight; False if the time was up first."""
         self.set_ready(False)
         return self._nginx is None or self._nginx.drain(self.settings.drain_s)
 

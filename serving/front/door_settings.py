@@ -106,7 +106,6 @@ class DoorSettings:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The canaries and shadows."""
         return (*self.canary, *self.shadow)
 
     def list_ended(self, new: DoorSettings) -> list[str]:

@@ -31,8 +31,6 @@ SHUTDOWN_SLACK_S = 2.0
 
 @dataclass(frozen=True)
 class NginxBinary:
-    """An nginx program and its version."""
-
     path: Path
     version: tuple[int, ...]
 
@@ -121,18 +119,13 @@ class Nginx:
         self._guard: Guard | None = None
 
     def check(self) -> None:
-        """Has nginx check its configuration.
-
-        Raises:
-            ExpectedError: nginx rejects it; the message has its output.
-        """
+        """Has nginx check its configuration; raises ExpectedError with its output if it fails."""
         # This creates the logs.
         done = subprocess.run(self._command("-t"), capture_output=True, text=True, umask=UMASK)
         if done.returncode != 0:
             raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
 
     def start(self) -> None:
-        """Starts nginx and returns at once."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -147,13 +140,11 @@ class Nginx:
 
     @property
     def pid(self) -> int:
-        """Process id of the master."""
         if self._process is None:
             raise RuntimeError("not started")
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Tells whether the master runs."""
         return self._process is not None and self._process.poll() is None
 
     def worker_pids(self) -> list[int]:
@@ -170,11 +161,7 @@ class Nginx:
         self._signal(signal.SIGUSR1)
 
     def drain(self, timeout_s: float) -> bool:
-        """Accepts no new requests, answers those in flight, and ends.
-
-        Returns:
-            False if some requests were still unanswered at the time limit.
-        """
+        """Answers the requests in flight, no new ones, and ends; False if the time was up first."""
         self._signal(signal.SIGQUIT)
         deadline = time.monotonic() + timeout_s
         end = deadline + SHUTDOWN_SLACK_S

@@ -92,11 +92,7 @@ def write_config(
     binary: NginxBinary,
     tokens: Sequence[str] = (),
 ) -> Path:
-    """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets.
-
-    Returns:
-        path of nginx.conf.
-    """
+    """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     path = place.run / CONF
     text = _render(place, settings, behind, binary)
     new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
@@ -110,11 +106,7 @@ def write_config(
 
 
 def write_models(run: Path, names: Sequence[str]) -> Path:
-    """Writes the next answer of /models, in the form of TorchServe's management API.
-
-    Returns:
-        the file, which is in force when it replaces `MODELS`.
-    """
+    """Writes the next answer of /models, which is in force when it replaces `MODELS`."""
     models = [{"modelName": name} for name in names]
     return _write_new(run / MODELS, json.dumps({"models": models}))
 

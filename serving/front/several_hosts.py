@@ -48,14 +48,12 @@ class Pings:
         return frozenset(h for h, missed in self._misses.items() if missed >= MISSES)
 
     def look(self) -> None:
-        """Asks all hosts at the same time."""
         hosts = list(self._misses)
         for host, is_fine in zip(hosts, self._pool.map(is_well, hosts)):
             self._misses[host] = 0 if is_fine else self._misses[host] + 1
 
 
 def is_well(host: str) -> bool:
-    """Tells whether a host's /ping answers 200."""
     try:
         reply = httpx.get(f"http://{host}/ping", timeout=PING_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:
@@ -152,12 +150,6 @@ class SeveralHostsSession:
 
 def serve_hosts(front: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
     """Runs the door until interrupted.
-
-    Args:
-        front: settings of the door.
-        behind: the hosts and their limits.
-        view: shows the events.
-        log_dir: folder of nginx's logs.
 
     Raises:
         ExpectedError: nginx does not start, or has too little room in memory for bodies.

@@ -28,7 +28,6 @@ from offpath.serving.torchserve.launch import (
     remove_folder,
 )
 from offpath.serving.torchserve.management import ManagementClient
-from offpath.serving.torchserve.properties import format_properties
 from offpath.serving.torchserve.server_log import (
     CONSOLE_LOG,
     MAX_LINES,
@@ -47,6 +46,7 @@ from offpath.serving.torchserve.server_settings import (
     build_properties,
     check_startable,
     choose_ports,
+    format_properties,
     socket_kinds,
     socket_path,
 )
@@ -129,7 +129,6 @@ class TorchServe:
 
     @property
     def metrics_url(self) -> str:
-        """Base URL of the metrics API; the metrics are at /metrics."""
         return f"http://{self.settings.host}:{self.ports.metrics}"
 
     def socket(self, kind: str) -> Path | None:

@@ -74,12 +74,10 @@ def serve(
     sample: bool = False,
     once: bool = False,
 ) -> None:
-    """Serves until interrupted.
+    """Serves until interrupted; `sample` and `once` are those of `one_host.serve_front`.
 
     Args:
         drain_s: seconds that requests in flight may take at the end.
-        sample: send the bundled photograph to the first model and show the answer.
-        once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
         ExpectedError: the server does not start, does not serve as its archives ask, or ends by
@@ -112,11 +110,7 @@ def make_server(settings: ServerSettings) -> TorchServe:
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, checks and returns each model's settings in force, and warms it up.
-
-    Raises:
-        ExpectedError: the start or the check fails.
-    """
+    """Starts a server, checks and returns each model's settings in force, and warms it up."""
     while True:
         server.start()
         try:
