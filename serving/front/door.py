@@ -14,12 +14,7 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
-from offpath.serving.front.bodies import (
-    free_bytes,
-    make_folder,
-    remove_folder,
-    remove_orphans,
-)
+from offpath.serving.front.bodies import free_bytes, make_folder, remove_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -56,11 +51,7 @@ class Door:
     """
 
     def __init__(
-        self,
-        settings: DoorSettings,
-        behind: Behind,
-        binary: NginxBinary,
-        log_dir: Path | None,
+        self, settings: DoorSettings, behind: Behind, binary: NginxBinary, log_dir: Path | None
     ) -> None:
         self.settings, self.behind, self._binary = settings, behind, binary
         self._bodies_lock: int | None

@@ -54,14 +54,8 @@ ERRORS = {
     401: ("Unauthorized", "a bearer token is needed"),
     403: ("Forbidden", "explanations are closed on this server"),
     404: ("NotFound", "not found; the paths are /predictions/MODEL and /ping"),
-    405: (
-        "MethodNotAllowed",
-        "send an image with POST or PUT; the other paths have GET",
-    ),
-    413: (
-        "PayloadTooLarge",
-        "the body is too large; at most {max_body_bytes} bytes are accepted",
-    ),
+    405: ("MethodNotAllowed", "send an image with POST or PUT; the other paths have GET"),
+    413: ("PayloadTooLarge", "the body is too large; at most {max_body_bytes} bytes are accepted"),
     429: (
         "TooManyRequests",
         "too many requests or too large bodies from this client; send fewer at a time",

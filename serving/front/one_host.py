@@ -24,22 +24,13 @@ from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.splits import (
-    check_splits,
-    describe_change,
-    judge_canaries,
-    parse_split,
-)
+from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import (
-    PHOTOGRAPH,
-    View,
-    show_gaps,
-)
+from offpath.serving.torchserve.session import PHOTOGRAPH, View, show_gaps
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0
@@ -87,10 +78,7 @@ class OneHostSession:
     """One run of a door before this host's TorchServe."""
 
     def __init__(
-        self,
-        make_settings: Callable[[str | None], ServerSettings],
-        front: DoorSettings,
-        view: View,
+        self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view

@@ -65,11 +65,7 @@ class SeveralHostsSession:
     """One run of a door before several hosts."""
 
     def __init__(
-        self,
-        front: DoorSettings,
-        behind: Behind,
-        view: View,
-        log_dir: Path | None = None,
+        self, front: DoorSettings, behind: Behind, view: View, log_dir: Path | None = None
     ) -> None:
         self._view, self._behind = view, behind
         self._pings = Pings(behind.hosts)
@@ -87,10 +83,7 @@ class SeveralHostsSession:
         self._pings.look()
         self.door.start()
         self._take_over()
-        urls = {
-            "inference": self.door.url,
-            "metrics": f"{self.door.metrics_url}/metrics",
-        }
+        urls = {"inference": self.door.url, "metrics": f"{self.door.metrics_url}/metrics"}
         self._view.show_ready(urls, [], time.monotonic() - began)
         for host in sorted(self._pings.unwell):
             self._view.show_problem(f"{host} is not ready yet")

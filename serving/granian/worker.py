@@ -156,12 +156,7 @@ class App:
             self.handler.count_requests(status, time.monotonic() - began_s)
 
     async def _predict(
-        self,
-        scope: Any,
-        proto: Any,
-        headers: dict[str, str],
-        request_id: str,
-        began_s: float,
+        self, scope: Any, proto: Any, headers: dict[str, str], request_id: str, began_s: float
     ) -> Answer:
         """Returns the handler's answer.
 

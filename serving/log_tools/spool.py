@@ -16,11 +16,7 @@ from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.delivery import Delivery
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.owner import (
-    AdoptedFolders,
-    is_owner_alive,
-    list_owner_folders,
-)
+from offpath.handler.prediction_log.owner import AdoptedFolders, is_owner_alive, list_owner_folders
 from offpath.handler.prediction_log.segment import (
     ASIDE_SUFFIX,
     TORN_SUFFIX,
@@ -61,9 +57,7 @@ Progress = Callable[[int, int], None]
 
 
 def ship_spool(
-    spool_dir: Path,
-    timeout_s: float,
-    progress: Progress = lambda done, total: None,
+    spool_dir: Path, timeout_s: float, progress: Progress = lambda done, total: None
 ) -> ShipReport:
     """Ships every segment that no living process owns, with retries until `timeout_s` is over.
 
@@ -112,10 +106,7 @@ def _count_living(sink_folder: Path, adopted: set[Path]) -> int:
 
 
 def _ship_folder(
-    adopted: AdoptedFolders,
-    deadline_s: float,
-    report: ShipReport,
-    progress: Progress,
+    adopted: AdoptedFolders, deadline_s: float, report: ShipReport, progress: Progress
 ) -> None:
     """Adopts segments of dead owners, some at a time, and ships them until none are left."""
     settings: PredictionLogSettings | None = None

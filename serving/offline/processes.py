@@ -35,13 +35,7 @@ _arguments: tuple[Any, ...] = ()
 _runner: PartRunner | None = None
 
 
-def run_parts(
-    job: Job,
-    mar: Path,
-    workers: int,
-    parts: Parts,
-    on_part: OnPart,
-) -> None:
+def run_parts(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) -> None:
     """Runs all parts in processes of this machine.
 
     Raises:

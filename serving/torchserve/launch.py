@@ -169,10 +169,7 @@ def read_java_major(executable: Path) -> int | None:
     """Returns the major version of a Java; None if it does not run or print one."""
     try:
         answer = subprocess.run(
-            [str(executable), "-version"],
-            capture_output=True,
-            text=True,
-            timeout=VERSION_TIMEOUT_S,
+            [str(executable), "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -263,23 +263,14 @@ class TorchServe:
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(log_dir / CONSOLE_LOG, "wb") as console:
             self._start_process(
-                make_command(
-                    self.settings,
-                    properties.get("vmargs", ""),
-                    config_path,
-                    tmp_dir,
-                ),
+                make_command(self.settings, properties.get("vmargs", ""), config_path, tmp_dir),
                 make_environment(self.settings, tmp_dir, log_dir),
                 console,
                 cwd=tmp_dir,
             )
 
     def _start_process(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: IO[bytes],
-        **options: Any,
+        self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes], **options: Any
     ) -> None:
         """Starts the server's first process, and a guard that ends it if this process is killed."""
         # Connections take descriptors, and the usual soft limit is 1,024.

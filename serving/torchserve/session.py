@@ -20,11 +20,7 @@ from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
 from offpath.serving.torchserve.management import UNIX, ModelStatus, open_http
 from offpath.serving.torchserve.server import LoadFailure, TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
-from offpath.serving.torchserve.server_settings import (
-    LOOPBACK,
-    ServerSettings,
-    leave_out,
-)
+from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings, leave_out
 
 WATCH_S = 0.5
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
@@ -158,10 +154,7 @@ def warm_up(
         WARM_UP_CLIENTS
     ) as pool:
         list(
-            pool.map(
-                lambda _: client.post(path, content=body),
-                range(workers * WARM_UP_PER_WORKER),
-            )
+            pool.map(lambda _: client.post(path, content=body), range(workers * WARM_UP_PER_WORKER))
         )
 
 
