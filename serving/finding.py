@@ -38,12 +38,10 @@ def ok(area: str, subject: str, found: object) -> Finding:
 
 
 def lost(area: str, subject: str, found: object, cure: str) -> Finding:
-    """Returns a finding about something that works at a cost."""
     return Finding(area, subject, State.LOST, str(found), cure)
 
 
 def wrong(area: str, subject: str, found: object, cure: str) -> Finding:
-    """Returns a finding about something that does not do what was asked."""
     return Finding(area, subject, State.WRONG, str(found), cure)
 
 

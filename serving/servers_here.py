@@ -148,7 +148,6 @@ def find_doors() -> list[RunningDoor]:
 
 
 def find_servers() -> list[ServerProcess]:
-    """Returns the servers of this host that this user can see."""
     found = []
     doors = {door.parent: door.address for door in find_doors()}
     for process in psutil.process_iter():

@@ -56,7 +56,6 @@ def read_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def read_cpu_model() -> str:
-    """Returns the processor's name as Linux reports it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

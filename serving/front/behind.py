@@ -72,7 +72,6 @@ class Behind:
             raise ExpectedError("--upstream names a host twice; name each host once")
 
     def name_link(self, socket: str) -> str:
-        """Returns the name of the door's link to a server's socket."""
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 

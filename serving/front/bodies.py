@@ -68,7 +68,7 @@ def remove_dead_folders(parent: Path) -> None:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_uid == os.getuid():
-                    remove_folder(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
 
@@ -112,10 +112,6 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
             continue  # its request has just been answered
         removed.append(name)
     return removed
-
-
-def remove_folder(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_in(folder: Path, owner: int) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
-from offpath.serving.front.bodies import free_bytes, make_folder, remove_folder, remove_orphans
+from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -201,8 +202,8 @@ class Door:
         if self._nginx is not None:
             self._nginx.stop()
         self.answers.close()
-        remove_folder(self.place.bodies)
-        remove_folder(self.place.run)
+        shutil.rmtree(self.place.bodies, ignore_errors=True)
+        shutil.rmtree(self.place.run, ignore_errors=True)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None

@@ -243,7 +243,6 @@ def _format_answers(behind: Behind) -> dict[str, Any]:
 
 
 def _answer(status: int, kind: str, message: str) -> str:
-    """Returns the directives that answer an error and name its type for the metrics."""
     body = json.dumps({"code": status, "type": kind, "message": message})
     return f"set $offpath_error {kind}; return {status} '{body}';"
 

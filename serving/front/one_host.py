@@ -117,12 +117,14 @@ class OneHostSession:
         with self._shown("only SIGHUP reloads"):
             self._reloads.open(self.door.place.run)
         self._greet(starting)
-        self._view.show_ready(
-            self._urls(),
-            starting.statuses or [],
-            time.monotonic() - began,
-            list(starting.server.settings.left_out),
-        )
+        urls = {
+            "inference": self.door.url,
+            "management": f"unix:{self.door.place.run}/management.sock",
+            "metrics": f"{self.door.metrics_url}/metrics",
+        }
+        left_out = list(starting.server.settings.left_out)
+        statuses = starting.statuses or []
+        self._view.show_ready(urls, statuses, time.monotonic() - began, left_out)
 
     def show_sample(self) -> None:
         tokens = self.door.settings.tokens
@@ -174,7 +176,8 @@ class OneHostSession:
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
-        if self._may_begin_reload() and (self._reloads.are_waiting() | hangup.take()):
+        is_free = not self._is_reload and self.rotation.starting is None
+        if is_free and (self._reloads.are_waiting() | hangup.take()):
             self._is_reload = True
             self._next_kind = self._reloads.begin() or self._next_kind
             try:
@@ -213,9 +216,6 @@ class OneHostSession:
                 f"{one}: {one.suspended.value}" for one in settings.canary if one.suspended
             ],
         }
-
-    def _may_begin_reload(self) -> bool:
-        return not self._is_reload and self.rotation.starting is None
 
     def _follow_start(self, ended: Starting) -> None:
         if ended.failure is None:
@@ -323,14 +323,6 @@ class OneHostSession:
             if failure != self._failures.get(consequence):
                 self._view.show_problem(failure)
         self._failures[consequence] = failure
-
-    def _urls(self) -> dict[str, str]:
-        run = self.door.place.run
-        return {
-            "inference": self.door.url,
-            "management": f"unix:{run}/management.sock",
-            "metrics": f"{self.door.metrics_url}/metrics",
-        }
 
 
 def settle_ports(front: DoorSettings) -> DoorSettings:

@@ -156,7 +156,6 @@ def merge_rare(counts: Sequence[Count]) -> list[tuple[int, int]]:
 
 
 def sum_counts(counts: Sequence[Count]) -> tuple[int, int]:
-    """Returns the numbers in A and in B of all counts together."""
     return sum(a for _, a, _ in counts), sum(b for _, _, b in counts)
 
 

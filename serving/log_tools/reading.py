@@ -163,7 +163,6 @@ def _parse_record(line: bytes) -> dict[str, Any]:
 
 
 def describe_damage(damage: list[str]) -> str:
-    """Returns the message about objects and lines that cannot be read."""
     listed = "\n  ".join(printable(text) for text in damage[:LISTED_DAMAGE])
     return (
         f"{len(damage)} objects or lines of the log cannot be read, all others were:"
@@ -172,7 +171,6 @@ def describe_damage(damage: list[str]) -> str:
 
 
 def find_damage(line: bytes) -> str:
-    """Returns the reason why a line is no record."""
     try:
         _parse_record(line)
     except (ValueError, RecursionError) as error:

@@ -164,7 +164,6 @@ class TorchServe:
         return find_workers(self.java_pid)
 
     def last_words(self) -> list[str]:
-        """Returns the log lines that best tell why the server ended."""
         return find_server_failure(self._log_lines()[-MAX_LINES:])
 
     def describe_end(self) -> str:
