@@ -218,7 +218,7 @@ class Door:
         self._files_seen = self._read_stamps()
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
-        write_config(self.place, self.settings, self.behind, self._binary, tokens)
+        write_config(self.place, self.settings, self.behind, tokens)
 
     def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
         before = self.settings, self.behind

@@ -17,7 +17,9 @@ from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session, find_session_members
 
-OLDEST = (1, 22, 0)
+# A graceful end spares kept connections on which a request is just arriving only from this version
+# on (keepalive_min_timeout).
+OLDEST = (1, 27, 4)
 # Folders of a system's nginx that are not on every user's PATH.
 SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/local/nginx/sbin"
 VERSION = re.compile(r"nginx/(\d+)\.(\d+)\.(\d+)")
@@ -37,16 +39,6 @@ class NginxBinary:
     @property
     def version_text(self) -> str:
         return ".".join(map(str, self.version))
-
-    @property
-    def has_http2_directive(self) -> bool:
-        """True if the configuration has `http2 on`; older versions take a word of `listen`."""
-        return self.version >= (1, 25, 1)
-
-    @property
-    def has_keepalive_min_timeout(self) -> bool:
-        """True if a graceful end spares kept connections on which a request is just arriving."""
-        return self.version >= (1, 27, 4)
 
 
 def find_nginx() -> NginxBinary:

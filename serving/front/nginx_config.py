@@ -17,7 +17,6 @@ from offpath.handler.errors import WrongOption
 from offpath.handler.process.host_limits import count_cores
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
-from offpath.serving.front.nginx import NginxBinary
 from offpath.serving.granian.slots import name_socket
 from offpath.serving.shell.torchserve_http import MODEL_GONE
 from offpath.serving.torchserve.server_settings import CONF_DIR
@@ -80,15 +79,11 @@ COPY_TIMEOUT_S = 1
 
 
 def write_config(
-    place: DoorPlace,
-    settings: DoorSettings,
-    behind: Behind,
-    binary: NginxBinary,
-    tokens: Sequence[str] = (),
+    place: DoorPlace, settings: DoorSettings, behind: Behind, tokens: Sequence[str] = ()
 ) -> Path:
     """Writes nginx.conf and the files it includes, mode 0600 because they hold secrets."""
     path = place.run / CONF
-    text = _render(place, settings, behind, binary)
+    text = _render(place, settings, behind)
     new_tokens = _write_new(place.run / TOKENS_MAP, _format_tokens(tokens))
     _write_new(path, text).replace(path)
     new_tokens.replace(place.run / TOKENS_MAP)
@@ -111,7 +106,7 @@ def _format_tokens(tokens: Sequence[str]) -> str:
     return "".join(f'"~^[Bb]earer {re.escape(token)}$" 1;\n' for token in tokens)
 
 
-def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, binary: NginxBinary) -> str:
+def _render(place: DoorPlace, settings: DoorSettings, behind: Behind) -> str:
     # Imported here, because most commands that import this module render nothing.
     from jinja2 import Environment, StrictUndefined
 
@@ -123,7 +118,6 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, binary: Ng
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         settings=settings,
         behind=behind,
-        binary=binary,
         place=place,
         run=_check_plain(place.run),
         bodies=_check_plain(place.bodies),
@@ -137,16 +131,14 @@ def _render(place: DoorPlace, settings: DoorSettings, behind: Behind, binary: Ng
         keepalive_s=KEEPALIVE_S,
         copy_timeout_s=COPY_TIMEOUT_S,
         tries=min(MOST_TRIES, max(2, len(behind.hosts))),
-        upstreams=_plan_upstreams(place.run, settings, behind, binary),
+        upstreams=_plan_upstreams(place.run, settings, behind),
         client_connections=settings.client_connections + COPIES * len(settings.shadow),
         bodies_of=count_bodies(place.room_bytes, settings, behind),
         **_format_answers(behind),
     )
 
 
-def _plan_upstreams(
-    run: Path, settings: DoorSettings, behind: Behind, binary: NginxBinary
-) -> dict[str, list[str]]:
+def _plan_upstreams(run: Path, settings: DoorSettings, behind: Behind) -> dict[str, list[str]]:
     """Returns the `server` lines of each upstream: a server, a model's workers, hosts, a shadow."""
 
     def link(slot: int) -> str:
@@ -158,10 +150,8 @@ def _plan_upstreams(
         # nginx needs one server that is no backup: if all are unwell, none is marked.
         spare = behind.unwell if behind.unwell < set(behind.hosts) else frozenset()
         # nginx leaves no host alone after failures: a model that is dead on every host would then
-        # cost the other models their requests. An nginx that is not reloaded for /ping has only the
-        # failures to go by.
-        fails = 0 if binary.has_keepalive_min_timeout else 3
-        limits = f"max_fails={fails} fail_timeout=2s max_conns={behind.queue}"
+        # cost the other models their requests.
+        limits = f"max_fails=0 max_conns={behind.queue}"
         upstreams["torchserve"] = [
             f"{host} {limits}{' backup' if host in spare else ''}" for host in behind.hosts
         ]

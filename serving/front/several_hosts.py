@@ -70,8 +70,7 @@ class SeveralHostsSession:
         self._view, self._behind = view, behind
         self._pings = Pings(behind.hosts)
         self._failure = ""
-        self._binary = find_nginx()
-        self.door = Door(settle_ports(front), behind, self._binary, log_dir)
+        self.door = Door(settle_ports(front), behind, find_nginx(), log_dir)
 
     def start(self) -> None:
         """Asks the hosts, starts nginx and shows that it listens. Hosts may become ready later.
@@ -135,10 +134,7 @@ class SeveralHostsSession:
     def _take_over(self) -> None:
         unwell = self._pings.unwell
         self.door.set_ready(len(unwell) < len(self._behind.hosts))
-        # An older nginx closes kept connections at a reload while requests are arriving. It is not
-        # reloaded for a host's state and relies on failed requests alone.
-        if self._binary.has_keepalive_min_timeout:
-            self.door.change(replace(self._behind, unwell=unwell))
+        self.door.change(replace(self._behind, unwell=unwell))
 
 
 def serve_hosts(front: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
