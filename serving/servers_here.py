@@ -20,7 +20,7 @@ from offpath.handler.errors import WrongOption
 from offpath.handler.process.foreign_server import MAIN_CLASS
 from offpath.serving.front.reload_requests import SOCKET
 from offpath.serving.torchserve.management import UNIX
-from offpath.serving.torchserve.properties import DEFAULTS, read_properties
+from offpath.serving.torchserve.server_settings import DEFAULTS, read_properties
 
 NGINX_CONFIG = re.compile(r"nginx.* -c (\S+/nginx\.conf)")
 IS_OURS = re.compile(r"\boffpath (serve|demo)\b")
@@ -47,7 +47,6 @@ class RunningDoor:
 
     @property
     def url(self) -> str:
-        """URL of predictions."""
         return f"http://{self.address}"
 
     def answers(self, url: str) -> bool:
@@ -77,12 +76,10 @@ class ServerProcess:
 
     @property
     def config(self) -> Path | None:
-        """Properties file that the server was started with."""
         return self._path_after("-f", "--ts-config-file")
 
     @property
     def model_store(self) -> Path | None:
-        """Folder of its archives."""
         return self._path_after("-s", "--model-store")
 
     @property
@@ -92,13 +89,11 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Shortest address that names it."""
         inference = f"http://{self.door}" if self.door else self.address("inference")
         return self.address("management") if inference.startswith(UNIX) else inference
 
     @property
     def log_name(self) -> str:
-        """Name of the log to read first."""
         return "torchserve.log" if self.granian is None else "granian.log"
 
     def properties(self) -> dict[str, str]:
@@ -153,7 +148,6 @@ def find_doors() -> list[RunningDoor]:
 
 
 def find_servers() -> list[ServerProcess]:
-    """Returns the servers of this host that this user can see."""
     found = []
     doors = {door.parent: door.address for door in find_doors()}
     for process in psutil.process_iter():

@@ -52,11 +52,7 @@ class Storage:
         self._options, self._attempts = options, attempts
 
     def open(self) -> None:
-        """Makes the client for S3 now, instead of at its first use.
-
-        Raises:
-            Exception: boto3 is not installed, or lacks a region or an endpoint.
-        """
+        """Makes the client for S3 now; fails without boto3, a region or an endpoint."""
         _ = self._client
 
     @cached_property

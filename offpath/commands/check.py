@@ -15,11 +15,11 @@ import click
 from offpath.commands.shared_options import json_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.errors import WrongOption
-from offpath.serving.check.config_file import check_config
+from offpath.serving.check.files import check_config
 from offpath.serving.finding import Finding, State
 from offpath.serving.printable import printable
 from offpath.serving.torchserve.management import UNIX
-from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import read_properties
 
 COLOURS = {State.OK: "green", State.LOST: "yellow", State.WRONG: "red"}
 SUBJECT_WIDTH = 22
@@ -73,7 +73,7 @@ def find_all(files: Iterable[Path], url: str | None, token: str | None) -> Itera
         WrongOption: a file is neither a configuration nor an archive, the URL or the token is not
             valid, or several servers run and none is named.
     """
-    from offpath.serving.check.archive_file import check_archive
+    from offpath.serving.check.files import check_archive
     from offpath.serving.check.host import check_host
     from offpath.serving.check.running import check_server
     from offpath.serving.servers_here import find_servers, refuse_several

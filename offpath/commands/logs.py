@@ -114,7 +114,7 @@ def ship(spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bo
     credentials come from the AWS default chain. Exits with 1 if segments could not be delivered;
     they stay in the spool.
     """
-    from offpath.serving.log_tools.shipping import ship_spool
+    from offpath.serving.log_tools.spool import ship_spool
 
     stopped = threading.Event()
     if watch:
@@ -157,7 +157,7 @@ def status(spool: Path, as_json: bool) -> None:
     worker or `offpath logs ship` will deliver it. The first line names the spool: a server that
     runs as another user, or with OFFPATH_SPOOL_DIR, has another spool (--spool).
     """
-    from offpath.serving.log_tools.status import read_status
+    from offpath.serving.log_tools.spool import read_status
 
     sinks = [dataclasses.asdict(sink) for sink in read_status(spool)]
     if as_json:
@@ -327,8 +327,7 @@ def _records(
     region: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Reads the records that `_store_options` ask for."""
-    from offpath.serving.log_tools.objects import open_store_at
-    from offpath.serving.log_tools.reading import Period, parse_time, read_records
+    from offpath.serving.log_tools.reading import Period, open_store_at, parse_time, read_records
 
     period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
     store = open_store_at(uri, endpoint_url, region)

@@ -83,8 +83,7 @@ def report(
     """
     from offpath.profiling.core.threshold import parse_threshold
     from offpath.serving.log_tools.comparing import compare_sets
-    from offpath.serving.log_tools.objects import open_store_at
-    from offpath.serving.log_tools.reading import describe_damage
+    from offpath.serving.log_tools.reading import describe_damage, open_store_at
     from offpath.serving.log_tools.record_sets import load_sets, parse_set
 
     try:

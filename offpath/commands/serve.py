@@ -31,10 +31,10 @@ from offpath.handler.prediction_log.log_settings import (
 from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.properties import read_properties
 from offpath.serving.torchserve.server_settings import (
     ServerSettings,
     leave_unreadable_out,
+    read_properties,
 )
 from offpath.serving.torchserve.session import serve
 
@@ -190,7 +190,7 @@ def command(
 
 def ship_rest(view: ServeView, timeout_s: float) -> None:
     """Delivers the segments that the ended workers left in the spool."""
-    from offpath.serving.log_tools.shipping import ship_spool
+    from offpath.serving.log_tools.spool import ship_spool
 
     spool = Path(os.environ.get(SPOOL_VARIABLE) or default_spool_dir(os.environ))
     if not spool.is_dir():

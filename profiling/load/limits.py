@@ -17,7 +17,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.process.parent import follow_parent
+from offpath.serving.process.guard import follow_parent
 
 DECODE, FORWARD = "decode", "forward"
 # Time for all processes to import torch and load the model.

@@ -29,8 +29,7 @@ from offpath.archive.model_config import make_model_config
 from offpath.handler.errors import WrongOption
 from offpath.profiling.servers.front import FRONT_KEYS, FrontDoorAdapter
 from offpath.profiling.servers.torchserve import TorchServeAdapter
-from offpath.serving.torchserve.properties import read_properties
-from offpath.serving.torchserve.server_settings import find_config
+from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 FORM = "NAME=SERVER:KEY=VALUE;KEY=VALUE"
 VMARGS, MORE_VMARGS = "vmargs", "vmargs+"

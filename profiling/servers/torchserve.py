@@ -29,7 +29,7 @@ from offpath.profiling.servers.put_store import (
 )
 from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.processes import find_fork_helpers
-from offpath.serving.torchserve.java import find_java
+from offpath.serving.torchserve.launch import find_java
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import make_server, warm_up

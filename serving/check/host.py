@@ -15,8 +15,7 @@ import psutil
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores, count_visible_cores, read_cpu_limit
 from offpath.serving.finding import Finding, grade, ok, wrong
-from offpath.serving.torchserve.java import find_java
-from offpath.serving.torchserve.launch import find_ts_home
+from offpath.serving.torchserve.launch import find_java, find_ts_home
 
 AREA = "host"
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -47,7 +46,6 @@ def check_host() -> Iterator[Finding]:
 
 
 def read_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
     versions = {}
     for package in packages:
         try:
@@ -58,7 +56,6 @@ def read_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def read_cpu_model() -> str:
-    """Returns the processor's name as Linux reports it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -20,12 +20,11 @@ from offpath.handler.config import INPUT_SETTINGS
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.sink_file import make_sink_folder_name, read_last_error
 from offpath.handler.process.foreign_server import DECLARED_METRIC
-from offpath.serving.check.archive_file import check_labels
-from offpath.serving.check.config_file import METRICS_CURE, check_config
+from offpath.serving.check.files import METRICS_CURE, check_config, check_labels
 from offpath.serving.finding import Finding, grade, lost, ok, wrong
 from offpath.serving.servers_here import ServerProcess, find_servers
 from offpath.serving.torchserve.in_force import ENGINE_CURE, find_differences
-from offpath.serving.torchserve.java import read_java_major
+from offpath.serving.torchserve.launch import read_java_major
 from offpath.serving.torchserve.management import ManagementClient, ModelStatus, open_http
 from offpath.serving.torchserve.server_settings import LEFT_OUT
 
@@ -175,7 +174,6 @@ def _find_archive(process: ServerProcess | None, url: str) -> MarFile | None:
 
 
 def _guess_metrics(url: str) -> str:
-    """Returns the usual address of another host's metrics; empty for a socket."""
     parts = urlsplit(url)
     port = (parts.port or 8081) + 1
     return f"{parts.scheme}://{parts.hostname}:{port}" if parts.hostname else ""

@@ -26,11 +26,7 @@ from dataclasses import dataclass
 # Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
-from offpath.serving.fork.fork_request import (  # noqa: E402
-    LENGTH,
-    ForkRequest,
-    receive_request,
-)
+from offpath.serving.fork.fork_request import LENGTH, ForkRequest, receive_request  # noqa: E402
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1

@@ -100,7 +100,6 @@ class Answers:
         return count >= FAILURES and last - first >= FAILING_S
 
     def forgive(self) -> None:
-        """Forgets the canaries' failures so far."""
         self._failing.clear()
 
     def _note_failures(self, new: Mapping[str, Counter[tuple[str, str]]]) -> None:
@@ -158,7 +157,6 @@ class Answers:
             new.replace(self._page)
 
     def close(self) -> None:
-        """Closes the log."""
         self._file.close()
 
     def _read_new(self) -> bytes:

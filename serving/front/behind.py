@@ -16,9 +16,9 @@ from offpath.serving.front.door_settings import DoorPlace, DoorSettings
 from offpath.serving.front.splits import check_splits
 from offpath.serving.granian.slots import WORKER, ServedModel, plan_models
 from offpath.serving.torchserve.management import ModelStatus
-from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
+    DEFAULTS,
     LOOPBACK,
     ServerSettings,
     read_config,
@@ -72,7 +72,6 @@ class Behind:
             raise ExpectedError("--upstream names a host twice; name each host once")
 
     def name_link(self, socket: str) -> str:
-        """Returns the name of the door's link to a server's socket."""
         return f"{self.generation}-{socket}" if socket.startswith(WORKER) else socket
 
 
@@ -139,7 +138,6 @@ def describe_models(server: TorchServe) -> list[ModelStatus] | None:
 
 
 def find_ready(statuses: Iterable[ModelStatus]) -> set[tuple[str, str]]:
-    """Returns name and version of each model with a READY worker."""
     return {(one.model_name, one.model_version) for one in statuses if one.ready_workers > 0}
 
 
@@ -195,7 +193,6 @@ def check_successor(old: Behind, new: Behind) -> None:
 
 
 def _only_model(names: list[str], front: DoorSettings) -> str | None:
-    """Returns the model that /invocations leads to; None if it stays closed."""
     if not front.invocations:
         return None
     if len(set(names)) != 1 or MODEL_NAME.fullmatch(names[0]) is None:

@@ -25,8 +25,6 @@ def make_folder(
     """Makes the folder with mode 0700, after removing the folders of doors that were killed.
 
     Args:
-        max_body_bytes: size of the largest body.
-        parent: folder on a tmpfs.
         bodies: number of the largest bodies that must fit. A body that finds no room later is
             answered 503.
 
@@ -70,13 +68,12 @@ def remove_dead_folders(parent: Path) -> None:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_uid == os.getuid():
-                    remove_folder(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
 
 
 def free_bytes(folder: Path) -> int:
-    """Returns the free space below a folder."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
@@ -98,12 +95,9 @@ def is_tmpfs(folder: Path) -> bool:
 
 
 def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
-    """Removes the bodies that no process of `owners` has open.
+    """Removes the bodies that no process of `owners` has open, and returns their names.
 
     nginx keeps the body of a request open until it has answered.
-
-    Returns:
-        names of the removed files.
     """
     # The folder is listed first, so that a file made later is never compared with an older list
     # of open files.
@@ -120,13 +114,7 @@ def remove_orphans(folder: Path, owners: Iterable[int]) -> list[str]:
     return removed
 
 
-def remove_folder(folder: Path) -> None:
-    """Removes the folder and its content."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _open_in(folder: Path, owner: int) -> set[str]:
-    """Returns the names of the folder's files that a process has open."""
     names = set()
     try:
         for number in os.listdir(f"/proc/{owner}/fd"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,7 @@ import httpx
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.answers import Answers
 from offpath.serving.front.behind import Behind, turn_links
-from offpath.serving.front.bodies import (
-    free_bytes,
-    make_folder,
-    remove_folder,
-    remove_orphans,
-)
+from offpath.serving.front.bodies import free_bytes, make_folder, remove_orphans
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings, read_tokens
 from offpath.serving.front.nginx import Nginx, NginxBinary
 from offpath.serving.front.nginx_config import (
@@ -56,11 +52,7 @@ class Door:
     """
 
     def __init__(
-        self,
-        settings: DoorSettings,
-        behind: Behind,
-        binary: NginxBinary,
-        log_dir: Path | None,
+        self, settings: DoorSettings, behind: Behind, binary: NginxBinary, log_dir: Path | None
     ) -> None:
         self.settings, self.behind, self._binary = settings, behind, binary
         self._bodies_lock: int | None
@@ -82,23 +74,16 @@ class Door:
 
     @property
     def url(self) -> str:
-        """Base URL for predictions."""
         scheme = "http" if self.settings.tls_cert is None else "https"
-        host = self.settings.host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+        return f"{scheme}://{self.settings.address}"
 
     @property
     def metrics_url(self) -> str:
-        """Base URL of /metrics."""
-        return f"http://{self.settings.metrics_host}:{self.settings.metrics_port}"
+        return f"http://{self.settings.metrics_address}"
 
     @property
     def nginx(self) -> Nginx:
-        """The running nginx.
-
-        Raises:
-            RuntimeError: the door is not started.
-        """
+        """The running nginx; RuntimeError before the start."""
         if self._nginx is None:
             raise RuntimeError("not started")
         return self._nginx
@@ -188,8 +173,7 @@ class Door:
     def look_after(self) -> bool:
         """Restarts a dead nginx, removes orphaned bodies, counts answers and rotates the logs.
 
-        Returns:
-            True if nginx had died.
+        Returns True if nginx had died.
         """
         nginx = self.nginx
         died = not nginx.is_running()
@@ -209,11 +193,7 @@ class Door:
         return died
 
     def drain(self) -> bool:
-        """Accepts no new requests and answers those in flight.
-
-        Returns:
-            False if some requests were still unanswered at the time limit.
-        """
+        """Accepts no new requests and answers those in flight; False if the time was up first."""
         self.set_ready(False)
         return self._nginx is None or self._nginx.drain(self.settings.drain_s)
 
@@ -222,8 +202,8 @@ class Door:
         if self._nginx is not None:
             self._nginx.stop()
         self.answers.close()
-        remove_folder(self.place.bodies)
-        remove_folder(self.place.run)
+        shutil.rmtree(self.place.bodies, ignore_errors=True)
+        shutil.rmtree(self.place.run, ignore_errors=True)
         if self._bodies_lock is not None:
             os.close(self._bodies_lock)
             self._bodies_lock = None
@@ -238,7 +218,7 @@ class Door:
         self._files_seen = self._read_stamps()
         file = self.settings.tokens
         tokens = () if file is None else read_tokens(file)
-        write_config(self.place, self.settings, self.behind, self._binary, tokens)
+        write_config(self.place, self.settings, self.behind, tokens)
 
     def _put_into_force(self, settings: DoorSettings, behind: Behind) -> None:
         before = self.settings, self.behind

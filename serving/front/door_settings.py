@@ -97,8 +97,15 @@ class DoorSettings:
                 )
 
     @property
+    def address(self) -> str:
+        return _join(self.host, self.port)
+
+    @property
+    def metrics_address(self) -> str:
+        return _join(self.metrics_host, self.metrics_port)
+
+    @property
     def splits(self) -> tuple[Split, ...]:
-        """The canaries and shadows."""
         return (*self.canary, *self.shadow)
 
     def list_ended(self, new: DoorSettings) -> list[str]:
@@ -126,6 +133,10 @@ class DoorSettings:
             canary=(*(s for s in self.canary if s.model not in new), *canary),
             shadow=(*(s for s in self.shadow if s.model not in new), *shadow),
         )
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)

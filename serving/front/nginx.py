@@ -17,7 +17,9 @@ from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.serving.process.guard import Guard
 from offpath.serving.process.processes import end_session, find_session_members
 
-OLDEST = (1, 22, 0)
+# A graceful end spares kept connections on which a request is just arriving only from this version
+# on (keepalive_min_timeout).
+OLDEST = (1, 27, 4)
 # Folders of a system's nginx that are not on every user's PATH.
 SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/local/nginx/sbin"
 VERSION = re.compile(r"nginx/(\d+)\.(\d+)\.(\d+)")
@@ -31,24 +33,12 @@ SHUTDOWN_SLACK_S = 2.0
 
 @dataclass(frozen=True)
 class NginxBinary:
-    """An nginx program and its version."""
-
     path: Path
     version: tuple[int, ...]
 
     @property
     def version_text(self) -> str:
         return ".".join(map(str, self.version))
-
-    @property
-    def has_http2_directive(self) -> bool:
-        """True if the configuration has `http2 on`; older versions take a word of `listen`."""
-        return self.version >= (1, 25, 1)
-
-    @property
-    def has_keepalive_min_timeout(self) -> bool:
-        """True if a graceful end spares kept connections on which a request is just arriving."""
-        return self.version >= (1, 27, 4)
 
 
 def find_nginx() -> NginxBinary:
@@ -58,8 +48,10 @@ def find_nginx() -> NginxBinary:
     system's nginx.
 
     Raises:
-        MissingPackage: there is none.
+        MissingPackage: there is none, or Jinja2, which writes its configuration, is missing.
     """
+    if find_spec("jinja2") is None:
+        raise MissingPackage("Jinja2", "front")
     named = os.environ.get("OFFPATH_NGINX")
     candidates = [Path(named)] if named else [*_find_wheel(), *_find_system()]
     for candidate in candidates:
@@ -119,18 +111,13 @@ class Nginx:
         self._guard: Guard | None = None
 
     def check(self) -> None:
-        """Has nginx check its configuration.
-
-        Raises:
-            ExpectedError: nginx rejects it; the message has its output.
-        """
+        """Has nginx check its configuration; raises ExpectedError with its output if it fails."""
         # This creates the logs.
         done = subprocess.run(self._command("-t"), capture_output=True, text=True, umask=UMASK)
         if done.returncode != 0:
             raise ExpectedError(f"nginx rejects its configuration:\n{done.stderr}")
 
     def start(self) -> None:
-        """Starts nginx and returns at once."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -145,13 +132,11 @@ class Nginx:
 
     @property
     def pid(self) -> int:
-        """Process id of the master."""
         if self._process is None:
             raise RuntimeError("not started")
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Tells whether the master runs."""
         return self._process is not None and self._process.poll() is None
 
     def worker_pids(self) -> list[int]:
@@ -168,11 +153,7 @@ class Nginx:
         self._signal(signal.SIGUSR1)
 
     def drain(self, timeout_s: float) -> bool:
-        """Accepts no new requests, answers those in flight, and ends.
-
-        Returns:
-            False if some requests were still unanswered at the time limit.
-        """
+        """Answers the requests in flight, no new ones, and ends; False if the time was up first."""
         self._signal(signal.SIGQUIT)
         deadline = time.monotonic() + timeout_s
         end = deadline + SHUTDOWN_SLACK_S

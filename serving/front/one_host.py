@@ -19,23 +19,18 @@ from offpath.serving.front.behind import (
     look_behind,
     settings_behind,
 )
-from offpath.serving.front.canary_health import describe_change, judge_canaries
 from offpath.serving.front.door import Door
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import find_nginx
 from offpath.serving.front.reload_requests import ReloadRequests
 from offpath.serving.front.rotation import Rotation, Starting
-from offpath.serving.front.splits import check_splits, parse_split
+from offpath.serving.front.splits import check_splits, describe_change, judge_canaries, parse_split
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.process.ports import check_port_free, resolve_ports
 from offpath.serving.torchserve.management import ModelStatus
 from offpath.serving.torchserve.server_log import LogFollower
 from offpath.serving.torchserve.server_settings import ServerSettings
-from offpath.serving.torchserve.session import (
-    PHOTOGRAPH,
-    View,
-    show_gaps,
-)
+from offpath.serving.torchserve.session import PHOTOGRAPH, View, show_gaps
 
 WATCH_S = 0.2
 READY_CHECK_S = 1.0
@@ -60,8 +55,6 @@ def serve_front(
     Args:
         make_settings: returns the settings of the server to start, given its kind, or None for the
             kind to begin with; called again at each reload.
-        front: settings of the door.
-        view: shows the events.
         sample: send the bundled photograph to the first model and show the answer.
         once: stop as soon as the server is READY and the sample is answered.
 
@@ -85,10 +78,7 @@ class OneHostSession:
     """One run of a door before this host's TorchServe."""
 
     def __init__(
-        self,
-        make_settings: Callable[[str | None], ServerSettings],
-        front: DoorSettings,
-        view: View,
+        self, make_settings: Callable[[str | None], ServerSettings], front: DoorSettings, view: View
     ) -> None:
         self._reloads = ReloadRequests(self._change_splits)
         self._make_settings, self._view = make_settings, view
@@ -127,15 +117,16 @@ class OneHostSession:
         with self._shown("only SIGHUP reloads"):
             self._reloads.open(self.door.place.run)
         self._greet(starting)
-        self._view.show_ready(
-            self._urls(),
-            starting.statuses or [],
-            time.monotonic() - began,
-            list(starting.server.settings.left_out),
-        )
+        urls = {
+            "inference": self.door.url,
+            "management": f"unix:{self.door.place.run}/management.sock",
+            "metrics": f"{self.door.metrics_url}/metrics",
+        }
+        left_out = list(starting.server.settings.left_out)
+        statuses = starting.statuses or []
+        self._view.show_ready(urls, statuses, time.monotonic() - began, left_out)
 
     def show_sample(self) -> None:
-        """Sends the bundled photograph through the door."""
         tokens = self.door.settings.tokens
         headers = {"Authorization": f"Bearer {read_tokens(tokens)[0]}"} if tokens else None
         name = self.rotation.current.model_names()[0]
@@ -144,11 +135,7 @@ class OneHostSession:
             self._view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
 
     def watch(self, hangup: Hangup) -> None:
-        """Looks after door and server until a signal interrupts it or a restart fails.
-
-        Args:
-            hangup: a SIGHUP asks for a reload.
-        """
+        """Looks after door and server until a signal interrupts it or a restart fails."""
         self._view.show_usage(self.door.url, self.rotation.current.model_names()[0])
         while True:
             self._show_errors()
@@ -189,7 +176,8 @@ class OneHostSession:
 
     def _follow_reload(self, hangup: Hangup) -> None:
         """Begins a reload that was asked for, and lets in a server that has become READY."""
-        if self._may_begin_reload() and (self._reloads.are_waiting() | hangup.take()):
+        is_free = not self._is_reload and self.rotation.starting is None
+        if is_free and (self._reloads.are_waiting() | hangup.take()):
             self._is_reload = True
             self._next_kind = self._reloads.begin() or self._next_kind
             try:
@@ -224,11 +212,10 @@ class OneHostSession:
             "canary": list(map(str, settings.canary)),
             "shadow": list(map(str, settings.shadow)),
             "ended": before.list_ended(settings),
-            "suspended": [f"{one}: {one.suspended}" for one in settings.canary if one.suspended],
+            "suspended": [
+                f"{one}: {one.suspended.value}" for one in settings.canary if one.suspended
+            ],
         }
-
-    def _may_begin_reload(self) -> bool:
-        return not self._is_reload and self.rotation.starting is None
 
     def _follow_start(self, ended: Starting) -> None:
         if ended.failure is None:
@@ -289,7 +276,7 @@ class OneHostSession:
     def _judge_canaries(self, ready: set[tuple[str, str]]) -> None:
         """Suspends canaries that answer nothing, and lets those in again that can answer."""
         settings = self.door.settings
-        judged = judge_canaries(settings.canary, ready, self.door.answers)
+        judged = judge_canaries(settings.canary, ready, self.door.answers.only_fails)
         if judged == settings.canary:
             return
         with self._shown("the canaries stay as they are"):
@@ -336,14 +323,6 @@ class OneHostSession:
             if failure != self._failures.get(consequence):
                 self._view.show_problem(failure)
         self._failures[consequence] = failure
-
-    def _urls(self) -> dict[str, str]:
-        run = self.door.place.run
-        return {
-            "inference": self.door.url,
-            "management": f"unix:{run}/management.sock",
-            "metrics": f"{self.door.metrics_url}/metrics",
-        }
 
 
 def settle_ports(front: DoorSettings) -> DoorSettings:

@@ -41,11 +41,7 @@ class ReloadRequests:
         self._begun: list[socket.socket] = []
 
     def open(self, folder: Path) -> None:
-        """Listens in a folder. Only the same user can connect.
-
-        Raises:
-            ExpectedError: the folder cannot hold a socket.
-        """
+        """Listens in a folder, for this user; raises ExpectedError if that cannot hold a socket."""
         try:
             self._listener.bind(str(folder / SOCKET))
             (folder / SOCKET).chmod(0o600)
@@ -115,7 +111,6 @@ def request_reload(folder: Path, timeout_s: float, server: str | None = None) ->
 
     Args:
         folder: the door's folder.
-        timeout_s: seconds to wait.
         server: kind of the new server; by default that of the old one.
 
     Raises:
@@ -148,7 +143,6 @@ def request_change(folder: Path, change: dict[str, list[str]]) -> dict[str, list
 
 
 def _ask(folder: Path, request: bytes, timeout_s: float, what: str) -> dict[str, Any]:
-    """Sends a request and returns its answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:

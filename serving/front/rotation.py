@@ -43,7 +43,6 @@ class Starting:
         self._thread.start()
 
     def is_done(self) -> bool:
-        """Tells whether the start has succeeded or failed."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -122,11 +121,7 @@ class Rotation:
 
     @property
     def current(self) -> TorchServe:
-        """The server that gets the requests.
-
-        Raises:
-            RuntimeError: no server has been let in yet.
-        """
+        """The server that gets the requests; RuntimeError before the first one."""
         if self._current is None:
             raise RuntimeError("no server was let in yet")
         return self._current
@@ -171,7 +166,6 @@ class Rotation:
         self._retired = [r for r in self._retired if not r.is_over()]
 
     def stop(self) -> None:
-        """Ends all servers."""
         servers = [retired.server for retired in self._retired]
         servers += [self._current] if self._current is not None else []
         servers += [self.starting.server] if self.starting is not None else []

@@ -48,14 +48,12 @@ class Pings:
         return frozenset(h for h, missed in self._misses.items() if missed >= MISSES)
 
     def look(self) -> None:
-        """Asks all hosts at the same time."""
         hosts = list(self._misses)
         for host, is_fine in zip(hosts, self._pool.map(is_well, hosts)):
             self._misses[host] = 0 if is_fine else self._misses[host] + 1
 
 
 def is_well(host: str) -> bool:
-    """Tells whether a host's /ping answers 200."""
     try:
         reply = httpx.get(f"http://{host}/ping", timeout=PING_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:
@@ -67,17 +65,12 @@ class SeveralHostsSession:
     """One run of a door before several hosts."""
 
     def __init__(
-        self,
-        front: DoorSettings,
-        behind: Behind,
-        view: View,
-        log_dir: Path | None = None,
+        self, front: DoorSettings, behind: Behind, view: View, log_dir: Path | None = None
     ) -> None:
         self._view, self._behind = view, behind
         self._pings = Pings(behind.hosts)
         self._failure = ""
-        self._binary = find_nginx()
-        self.door = Door(settle_ports(front), behind, self._binary, log_dir)
+        self.door = Door(settle_ports(front), behind, find_nginx(), log_dir)
 
     def start(self) -> None:
         """Asks the hosts, starts nginx and shows that it listens. Hosts may become ready later.
@@ -89,10 +82,7 @@ class SeveralHostsSession:
         self._pings.look()
         self.door.start()
         self._take_over()
-        urls = {
-            "inference": self.door.url,
-            "metrics": f"{self.door.metrics_url}/metrics",
-        }
+        urls = {"inference": self.door.url, "metrics": f"{self.door.metrics_url}/metrics"}
         self._view.show_ready(urls, [], time.monotonic() - began)
         for host in sorted(self._pings.unwell):
             self._view.show_problem(f"{host} is not ready yet")
@@ -144,20 +134,11 @@ class SeveralHostsSession:
     def _take_over(self) -> None:
         unwell = self._pings.unwell
         self.door.set_ready(len(unwell) < len(self._behind.hosts))
-        # An older nginx closes kept connections at a reload while requests are arriving. It is not
-        # reloaded for a host's state and relies on failed requests alone.
-        if self._binary.has_keepalive_min_timeout:
-            self.door.change(replace(self._behind, unwell=unwell))
+        self.door.change(replace(self._behind, unwell=unwell))
 
 
 def serve_hosts(front: DoorSettings, behind: Behind, view: View, log_dir: Path | None) -> None:
     """Runs the door until interrupted.
-
-    Args:
-        front: settings of the door.
-        behind: the hosts and their limits.
-        view: shows the events.
-        log_dir: folder of nginx's logs.
 
     Raises:
         ExpectedError: nginx does not start, or has too little room in memory for bodies.

@@ -1,14 +1,15 @@
 """Canaries and shadows: a share of a model's requests, or copies of them, go to another version.
 
 Only requests that name no version are split. A canary answers its share of them. A shadow gets
-copies of its share, and nobody waits for its answers.
+copies of its share, and nobody waits for its answers. A canary that answers nothing is suspended.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from offpath.archive.mar_file import MarFile
 from offpath.handler.errors import WrongOption
@@ -16,6 +17,13 @@ from offpath.handler.errors import WrongOption
 # The names that a path of nginx.conf accepts, and the share as nginx's split_clients takes it.
 SPLIT = re.compile(r"([A-Za-z0-9._-]{1,128})=([A-Za-z0-9._-]{1,64}):([0-9]{1,3}(?:\.[0-9]{1,2})?)%")
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class Suspension(Enum):
+    """The reason why a canary gets no requests; they go to the version it is split from."""
+
+    NOT_READY = "no worker of it is READY"
+    FAILS = "it has answered none of its last requests"
 
 
 @dataclass(frozen=True)
@@ -26,21 +34,16 @@ class Split:
         model: name of the model.
         version: the other version.
         share: percent, as text.
-        suspended: why a canary gets no requests at present; empty if it gets them.
+        suspended: None if it gets its requests.
     """
 
     model: str
     version: str
     share: str
-    suspended: str = ""
+    suspended: Suspension | None = None
 
     def __str__(self) -> str:
         return f"{self.model}={self.version}:{self.share}%"
-
-    @property
-    def path(self) -> str:
-        """The model's name in a regular expression of nginx's."""
-        return re.escape(self.model)
 
 
 def parse_split(text: str) -> Split:
@@ -55,14 +58,13 @@ def parse_split(text: str) -> Split:
             f"{text!r} is not MODEL=VERSION:SHARE% with a share above 0 and at most 100, such as "
             "defects=2.0:5%"
         )
-    return Split(*match.groups())
+    return Split(match[1], match[2], match[3])
 
 
 def check_splits(splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]]) -> None:
     """Checks that each split names a served version other than the one that it is split from.
 
     Args:
-        splits: the canaries and shadows.
         archives: the served archives, each with the name that its model is served under.
 
     Raises:
@@ -83,3 +85,35 @@ def check_splits(splits: Iterable[Split], archives: Iterable[tuple[str, MarFile]
                 f"{split}: {split.version} answers all these requests already, because its archive "
                 "comes first; name the archive of the other version before it"
             )
+
+
+def judge_canaries(
+    canaries: Iterable[Split],
+    ready: Collection[tuple[str, str]],
+    only_fails: Callable[[Split], bool],
+) -> tuple[Split, ...]:
+    """Returns the canaries, each with the reason why it is to be suspended, if it is.
+
+    A canary without a READY worker comes back with its next one. One that only fails would fail
+    again, so it waits for a new command. `ready` has name and version of each model with a READY
+    worker.
+    """
+    judged = []
+    for canary in canaries:
+        why = None if (canary.model, canary.version) in ready else Suspension.NOT_READY
+        if canary.suspended is Suspension.FAILS or only_fails(canary):
+            why = Suspension.FAILS
+        judged.append(replace(canary, suspended=why))
+    return tuple(judged)
+
+
+def describe_change(before: Split, now: Split) -> str:
+    """Returns what an operator has to know; empty if nothing has changed."""
+    if before == now:
+        return ""
+    if now.suspended is None:
+        return f"canary {now} gets requests again"
+    cure = "until one is"
+    if now.suspended is Suspension.FAILS:
+        cure = f"until `offpath canary {now}` lets it try again"
+    return f"canary {now} is suspended: {now.suspended.value}; it gets no requests {cure}"

@@ -56,7 +56,6 @@ class Reports:
         self.failure: tuple[str, list[str]] | None = None
 
     def follow(self, receiver: socket.socket) -> None:
-        """Collects until the server has ended."""
         threading.Thread(target=self._run, args=(receiver,), daemon=True).start()
 
     def _run(self, receiver: socket.socket) -> None:
@@ -175,7 +174,6 @@ class StatusPages:
         path.chmod(0o600)
 
     def open_port(self, host: str, port: int) -> None:
-        """Answers /metrics on a TCP port."""
         self._start(_TCPServer((host, port), partial(_Answer, self._reports, False)))
 
     def close(self) -> None:

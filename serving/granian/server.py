@@ -19,9 +19,9 @@ from offpath.handler.errors import MissingPackage, WrongOption
 from offpath.handler.process.lazy_imports import is_installed
 from offpath.serving.granian.reports import Reports, StatusPages
 from offpath.serving.granian.slots import ServedModel, name_socket, plan_models
-from offpath.serving.torchserve.properties import DEFAULTS
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import (
+    DEFAULTS,
     ServerSettings,
     choose_ports,
     read_config,

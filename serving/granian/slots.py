@@ -22,7 +22,8 @@ DEFAULTS = {
     "startupTimeout": DEFAULT_RESPONSE_TIMEOUT_S,
 }
 
-
+# The supervisor gets the plan of all workers as one message, for which Linux has 208 kB.
+MOST_WORKERS = 256
 # Also safe in nginx.conf.
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 # How the names of workers' sockets begin.
@@ -66,7 +67,8 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
     """Numbers the workers of archives, each given with the name that its model is served under.
 
     Raises:
-        WrongOption: an archive has another handler, or a name that no path can hold.
+        WrongOption: an archive has another handler or a name that no path can hold, or there are
+            too many workers.
     """
     models: list[ServedModel] = []
     next_slot = 0
@@ -98,6 +100,11 @@ def plan_models(archives: Sequence[tuple[str, MarFile]]) -> list[ServedModel]:
             )
         )
         next_slot = models[-1].slots.stop
+        if next_slot > MOST_WORKERS:
+            raise WrongOption(
+                f"{archive.path} asks for worker number {next_slot}; one Granian has at most "
+                f"{MOST_WORKERS}, so lower maxWorkers, or start another server"
+            )
     return models
 
 

@@ -27,10 +27,7 @@ from typing import Any
 # Replaces this script's folder, whose module names could hide others.
 sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
-from offpath.serving.fork.fork_server import (  # noqa: E402
-    end_with_parent,
-    import_shared,
-)
+from offpath.serving.fork.fork_server import end_with_parent, import_shared  # noqa: E402
 from offpath.serving.granian.balance import share_numbers  # noqa: E402
 
 # Seconds before a worker is started again, by the number of its quick ends in a row.

@@ -61,10 +61,7 @@ class BodyMemory:
 
     @contextmanager
     def receive(self, body: Body) -> Iterator[None]:
-        """Ends what runs inside when the upload takes too long, or others need its memory.
-
-        It then raises Refused.
-        """
+        """Ends what runs inside, by Refused, when it takes too long or others need its memory."""
         self._uploads[body] = asyncio.current_task()
         try:
             yield

@@ -109,8 +109,8 @@ class App:
         balance: Balance,
         beat: Callable[[], None],
     ) -> None:
-        self._handler, self._series, self._report = handler, series, report
-        self._balance, self._beat = balance, beat
+        self.handler, self._series, self._report = handler, series, report
+        self.balance, self._beat = balance, beat
         settings, version = slot["settings"], slot["version"]
         self._timeout_s = settings["responseTimeout"]
         self._paths = ModelPaths(slot["name"], version, plan["max_body_bytes"])
@@ -148,20 +148,15 @@ class App:
                 status, body = (503, body) if self.is_ending else (200, HEALTHY)
         if request_id:
             out.append(("x-request-id", request_id))
-        if self._balance.ends_connection():
+        if self.balance.ends_connection():
             out.append(("connection", "close"))
         self._statuses[status // 100] += 1
         proto.response_bytes(status, out, body)
         if not self._has_door and scope.path != PING:  # the door counts its own
-            self._handler.count_requests(status, time.monotonic() - began_s)
+            self.handler.count_requests(status, time.monotonic() - began_s)
 
     async def _predict(
-        self,
-        scope: Any,
-        proto: Any,
-        headers: dict[str, str],
-        request_id: str,
-        began_s: float,
+        self, scope: Any, proto: Any, headers: dict[str, str], request_id: str, began_s: float
     ) -> Answer:
         """Returns the handler's answer.
 
@@ -184,11 +179,11 @@ class App:
                 # TorchServe's word to a handler (explain in ts/torch_handler/base_handler.py).
                 headers["explain"] = "True"
             request = Request(body, request_id, headers, time.monotonic())
-            self._balance.add(1)
+            self.balance.add(1)
             try:
                 answer: Answer = await self.batches.answer(request)
             finally:
-                self._balance.add(-1)
+                self.balance.add(-1)
             self._answered += 1
             self._took_s += time.monotonic() - began_s
             return answer
@@ -196,7 +191,7 @@ class App:
     def _check_queue(self) -> None:
         if self.is_ending:
             raise Refused(MODEL_GONE)
-        if self._balance.requests >= self._most_requests:
+        if self.balance.requests >= self._most_requests:
             raise Refused(BUSY)
 
     async def _read(self, proto: Any, held: Body, length: int) -> bytes:
@@ -224,12 +219,12 @@ class App:
         waited_s = sum(now_s - request.arrived_s for request in requests)
         self._series.add("ts_queue_latency_microseconds", waited_s * 1e6, **self._labels)
         try:
-            answers = self._handler.handle(requests)
+            answers = self.handler.handle(requests)
         except Exception as error:
             # The handler answers every failure itself; this one is a bug in it.
             logger.exception("the handler failed on a batch")
             raise Refused(MODEL_GONE) from error
-        diagnosis = self._handler.diagnosis
+        diagnosis = self.handler.diagnosis
         if diagnosis is not None:
             self._loop.call_soon_threadsafe(self.replace, diagnosis)
         return answers
@@ -311,33 +306,27 @@ def run_worker(
         for other in plan["slots"]
         if other["listen"] == slot["listen"] and other is not slot
     ]
-    balance = Balance(supervisor.means, slot["number"], peers)
     beat = partial(supervisor.beat, slot["number"])
     beat()
-    uvloop.run(serve(plan, slot, listener, reports, handler, series, balance, beat))
+    tell = partial(send, reports, slot["number"])
+    balance = Balance(supervisor.means, slot["number"], peers)
+
+    def make_app() -> App:  # in the event loop
+        return App(plan, slot, handler, series, lambda sums: tell(series=sums), balance, beat)
+
+    uvloop.run(serve(make_app, listener, lambda: tell(ready=handler.describe())))
     os._exit(0)
 
 
 async def serve(
-    plan: dict[str, Any],
-    slot: dict[str, Any],
-    listener: socket.socket,
-    reports: socket.socket,
-    handler: ArchivedHandler,
-    series: Series,
-    balance: Balance,
-    beat: Callable[[], None],
+    make_app: Callable[[], App], listener: socket.socket, tell_ready: Callable[[], bool]
 ) -> None:
     """Answers requests until SIGTERM, then those in flight."""
-
-    def report(values: Any) -> bool:
-        return send(reports, slot["number"], series=values)
-
-    app = App(plan, slot, handler, series, report, balance, beat)
+    app = make_app()
     app.server = InheritedServer(listener, app)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.server.stop)
-    watch = asyncio.gather(app.look_after(), balance.run())
-    send(reports, slot["number"], ready=handler.describe())
+    watch = asyncio.gather(app.look_after(), app.balance.run())
+    tell_ready()
     # Granian answers the requests in flight before this returns.
     await app.server.serve()
     if app.is_ending:
@@ -346,7 +335,7 @@ async def serve(
     with contextlib.suppress(asyncio.CancelledError):
         await watch
     await asyncio.to_thread(app.batches.close)
-    await asyncio.to_thread(handler.close)
+    await asyncio.to_thread(app.handler.close)
     app.write_series()
 
 

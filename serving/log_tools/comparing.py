@@ -17,15 +17,7 @@ _PAIRS = """CREATE TABLE pairs AS
     FROM (FROM records WHERE side = 'a') AS a JOIN (FROM records WHERE side = 'b') AS b
     ON split_part(a.event_id, '~', 1) = split_part(b.event_id, '~', 1)
     WHERE (a.event_id, a.model, a.version) IS DISTINCT FROM (b.event_id, b.model, b.version)"""
-PAIR = (
-    "request",
-    "event_id_a",
-    "event_id_b",
-    "answer_a",
-    "score_a",
-    "answer_b",
-    "score_b",
-)
+PAIR = ("request", "event_id_a", "event_id_b", "answer_a", "score_a", "answer_b", "score_b")
 # Two certain answers that differ are the most different; an error counts as certain.
 _MOST_DIFFERENT = f"""SELECT {', '.join(PAIR)} FROM pairs ORDER BY CASE
     WHEN differs THEN coalesce(score_a, 1) + coalesce(score_b, 1)
@@ -164,7 +156,6 @@ def merge_rare(counts: Sequence[Count]) -> list[tuple[int, int]]:
 
 
 def sum_counts(counts: Sequence[Count]) -> tuple[int, int]:
-    """Returns the numbers in A and in B of all counts together."""
     return sum(a for _, a, _ in counts), sum(b for _, _, b in counts)
 
 

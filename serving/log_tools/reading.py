@@ -1,4 +1,4 @@
-"""Reads records from the bucket, and checks that none is missing and none is there twice."""
+"""Reads the log's records from a bucket or a folder, and checks that none is missing or double."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from offpath.handler.errors import ExpectedError, WrongOption
-from offpath.handler.prediction_log.packing import DamagedObject
-from offpath.serving.log_tools.objects import LogStore, get_all
+from offpath.handler.prediction_log.log_settings import PredictionLogSettings
+from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
+from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION
+from offpath.handler.prediction_log.sinks import split_file_uri, split_s3_uri
 from offpath.serving.printable import printable
-from offpath.serving.storage import explain
+from offpath.serving.storage import S3, Storage, explain
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -23,6 +28,7 @@ _PARTITION = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hour=(\d\d)/.+\.jsonl(\.gz|\.zst)
 # corrected clock may put it into a neighbouring hour.
 SLACK = timedelta(hours=1)
 LISTED_DAMAGE = 20
+DOWNLOADS_AT_ONCE = 8
 # Of one object, so that a hostile one does not fill the memory with its errors.
 MOST_DAMAGED_LINES = 1000
 REST = f"{MOST_DAMAGED_LINES} of its lines are no records, and the rest was not read"
@@ -104,8 +110,6 @@ def read_records(
     """Yields the records of a period, object by object in the order of their keys.
 
     Args:
-        store: The objects to read.
-        period: Inference times to keep.
         progress: Called with (objects read, objects in all).
         on_damage: Called with the place of each object or line that is no record, and the reason.
 
@@ -159,7 +163,6 @@ def _parse_record(line: bytes) -> dict[str, Any]:
 
 
 def describe_damage(damage: list[str]) -> str:
-    """Returns the message about objects and lines that cannot be read."""
     listed = "\n  ".join(printable(text) for text in damage[:LISTED_DAMAGE])
     return (
         f"{len(damage)} objects or lines of the log cannot be read, all others were:"
@@ -168,7 +171,6 @@ def describe_damage(damage: list[str]) -> str:
 
 
 def find_damage(line: bytes) -> str:
-    """Returns the reason why a line is no record."""
     try:
         _parse_record(line)
     except (ValueError, RecursionError) as error:
@@ -179,7 +181,7 @@ def find_damage(line: bytes) -> str:
 def keep_one_attempt(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Keeps one record of each request that `offpath front` may have sent to several hosts.
 
-    The text after the ~ of an event id identifies the attempt (conf/nginx-hosts.conf). Only a door
+    The text after the ~ of an event id identifies the attempt (conf/nginx.conf). Only a door
     with a key (--front-keys) can choose such an id, so clients cannot hide each other's records.
     Memory grows with the number of such requests, one id each.
     """
@@ -220,12 +222,7 @@ def name_answer(record: Mapping[str, Any]) -> str:
 
 
 def compare(answers: Iterable[str], asked: set[str]) -> Verdict:
-    """Compares a bucket with the request ids that a client was answered with.
-
-    Args:
-        answers: `name_answer` of each record, or its event id.
-        asked: the request ids.
-    """
+    """Compares a bucket's `answers` (`name_answer`, or event ids) with a client's request ids."""
     counts = Counter(answers)
     found = {answer.rpartition(" ")[2] for answer in counts}
     double = {answer.rpartition(" ")[2] for answer, n in counts.items() if n > 1}
@@ -264,3 +261,100 @@ def parse_request_ids(lines: Iterable[str]) -> set[str]:
     if not found:
         raise WrongOption("the list has no request ids; expected one per line")
     return found
+
+
+@dataclass(frozen=True)
+class LogStore:
+    """Objects under a sink's URI. Keys are relative to the URI.
+
+    Attributes:
+        uri: the sink's URI.
+        place: name of that place in the storage: a folder, or s3://BUCKET/PREFIX.
+    """
+
+    uri: str
+    place: str
+    storage: Storage
+
+    def list_keys(self, below: str) -> Iterator[str]:
+        """Yields the keys that start with `below`, in order."""
+        if not self.place.startswith(S3) and not Path(self.place).is_dir():
+            raise WrongOption(f"there is no folder {self.place!r}")
+        start = len(self.place) + 1
+        yield from sorted(name[start:] for name in self.storage.list(self.place, below))
+
+    def get(self, key: str) -> bytes:
+        """Returns an object as it is stored.
+
+        Raises:
+            DamagedObject: it is larger than `MOST_OBJECT_BYTES`, or cannot be read.
+        """
+        try:
+            return self.storage.read(f"{self.place}/{key}", MOST_OBJECT_BYTES)
+        except OSError as error:
+            raise DamagedObject(f"it cannot be read: {error.strerror or error}") from error
+
+
+def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
+    """Opens the store at a URI.
+
+    Raises:
+        ExpectedError: the URI or the endpoint is not valid, boto3 is not installed, or it lacks a
+            region.
+    """
+    s3 = {"endpoint_url": endpoint_url, "region": region}
+    try:
+        settings = PredictionLogSettings.from_mapping({"uri": uri, "s3": s3}, {})
+    except ValueError as error:
+        raise WrongOption(str(error).replace("prediction_log.uri", "URI")) from error
+    if settings.is_off:
+        raise WrongOption(
+            f"{uri!r} stores no records; expected s3://BUCKET/PREFIX or file:///FOLDER"
+        )
+    # A user waits for the answer, so nothing is repeated for a minute.
+    storage = Storage(settings.s3, attempts=1)
+    if urlsplit(settings.uri).scheme == "file":
+        return LogStore(settings.uri, str(split_file_uri(settings.uri)), storage)
+    bucket, prefix = split_s3_uri(settings.uri)
+    try:
+        storage.open()
+    except ValueError as error:  # from botocore, for an endpoint that is not a URL
+        raise WrongOption(f"{settings.uri}: {error}") from error
+    except Exception as error:
+        raise explain(error, settings.uri) from error
+    return LogStore(settings.uri, f"{S3}{bucket}/{prefix}".rstrip("/"), storage)
+
+
+def compression_of(key: str) -> str:
+    by_suffix = {suffix: name for name, suffix in SUFFIX_BY_COMPRESSION.items()}
+    return by_suffix.get(Path(key).suffix, "none")
+
+
+def get_lines(store: LogStore, key: str) -> Iterator[bytes]:
+    """Downloads an object and checks it as a whole. Reading its lines unpacks them again.
+
+    Raises:
+        DamagedObject: it cannot be decompressed, or is too large.
+    """
+    stored = store.get(key)
+    compression = compression_of(key)
+    for _ in unpack_lines(stored, compression):
+        pass
+    return unpack_lines(stored, compression)
+
+
+def get_all(
+    store: LogStore, keys: list[str]
+) -> Iterator[tuple[str, Iterator[bytes] | DamagedObject]]:
+    """Yields (key, lines or damage) of the objects in order, and downloads some objects ahead."""
+
+    def get(key: str) -> Iterator[bytes] | DamagedObject:
+        try:
+            return get_lines(store, key)
+        except DamagedObject as error:
+            return error
+
+    with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+        for start in range(0, len(keys), DOWNLOADS_AT_ONCE):
+            some = keys[start : start + DOWNLOADS_AT_ONCE]
+            yield from zip(some, pool.map(get, some))

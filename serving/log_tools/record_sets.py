@@ -14,17 +14,15 @@ from typing import Any
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.prediction_log.packing import DamagedObject
 from offpath.handler.stages import Stage
-from offpath.serving.log_tools.objects import (
-    DOWNLOADS_AT_ONCE,
-    LogStore,
-    get_lines,
-)
 from offpath.serving.log_tools.reading import (
+    DOWNLOADS_AT_ONCE,
     MOST_DAMAGED_LINES,
     REST,
+    LogStore,
     Period,
     Progress,
     find_damage,
+    get_lines,
     parse_time,
 )
 from offpath.serving.storage import explain
@@ -75,7 +73,6 @@ def parse_set(text: str, uri: str = "") -> RecordSet:
     """Parses `URI,since=TIME,until=TIME,model=NAME,version=VERSION`; each part may be missing.
 
     Args:
-        text: The set, as the user wrote it.
         uri: The URI of a text without one.
 
     Raises:
@@ -108,8 +105,6 @@ def load_sets(
     Memory is bounded: the table is in a temporary folder, and an object is read once for all sets.
 
     Args:
-        sets: The sets by name.
-        open_store: Opens the store at a URI.
         progress: Called with (objects read, objects in all).
         on_damage: Called with the place of each object or line that is no record, and the reason.
 

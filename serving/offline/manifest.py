@@ -61,17 +61,12 @@ class Manifest:
 
 
 def choose_part_size(pictures: int, workers: int) -> int:
-    """Returns the number of pictures per part."""
     size = -(-pictures // (PARTS_PER_WORKER * workers))
     return max(LEAST_PART, min(MOST_PART, size))
 
 
 def list_pictures(storage: Storage, place: str) -> list[str]:
-    """Returns the pictures of a folder, an s3:// prefix, or a file with one name per line.
-
-    Raises:
-        WrongOption: there are none.
-    """
+    """Returns the pictures of a folder, an s3:// prefix, or a list; WrongOption without any."""
     path = Path(place)
     if not place.startswith(S3) and not path.is_dir():
         names = read_list(path)

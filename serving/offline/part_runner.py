@@ -67,11 +67,7 @@ class PartRunner:
         self._readers = ThreadPoolExecutor(READERS, "read")
 
     def run(self, part: str, names: Sequence[str]) -> None:
-        """Classifies the named pictures and stores the part's file.
-
-        Raises:
-            ModelBroken: this process must be replaced.
-        """
+        """Classifies the named pictures and stores the part's file; raises ModelBroken."""
         rows: list[bytes] = []
         pictures = self._read_ahead(names)
         while batch := list(islice(pictures, self._job.batch_size)):
@@ -103,7 +99,6 @@ class PartRunner:
         return contents
 
     def _answer(self, batch: Sequence[tuple[str, bytes | str]]) -> Iterator[bytes]:
-        """Yields the row of each picture."""
         requests = [Request(body, name) for name, body in batch if type(body) is bytes]
         answers = self._handler.handle(requests) if requests else []
         for idx, answer in enumerate(answers):
@@ -137,7 +132,6 @@ def make_row(name: str, status: int, body: bytes) -> bytes:
 
 
 def make_parquet(lines: bytes) -> bytes:
-    """Converts rows to a Parquet file by DuckDB."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="offpath-batch-") as folder:

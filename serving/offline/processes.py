@@ -17,7 +17,7 @@ from typing import Any
 from offpath.archive.mar_file import read_mar, unpack_mar
 from offpath.handler.errors import ExpectedError
 from offpath.serving.offline.part_runner import Job, ModelBroken, PartRunner
-from offpath.serving.process.parent import follow_parent
+from offpath.serving.process.guard import follow_parent
 from offpath.serving.storage import explain
 
 # Imported once, and shared by all workers.
@@ -35,18 +35,8 @@ _arguments: tuple[Any, ...] = ()
 _runner: PartRunner | None = None
 
 
-def run_parts(
-    job: Job,
-    mar: Path,
-    workers: int,
-    parts: Parts,
-    on_part: OnPart,
-) -> None:
+def run_parts(job: Job, mar: Path, workers: int, parts: Parts, on_part: OnPart) -> None:
     """Runs all parts in processes of this machine.
-
-    Args:
-        mar: the archive.
-        on_part: called for each part that is stored.
 
     Raises:
         ExpectedError: the model cannot be loaded, the storage fails, or a part ends its worker

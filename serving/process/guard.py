@@ -47,6 +47,23 @@ def await_end() -> None:
     sys.stdin.buffer.read()
 
 
+def follow_parent() -> None:
+    """Ends this process when its parent is killed; a pool's process would wait for ever."""
+    # Imported here, so that a waiting guard takes little memory.
+    import multiprocessing
+    import threading
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        raise RuntimeError("not in a process of multiprocessing")
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main(session_id: str, *folders: str) -> None:
     """Waits for the end of the starting process, then ends the session and removes its folders."""
     await_end()

@@ -61,7 +61,6 @@ def count_unanswered(port: int) -> int:
 
 
 def _ask(port: int) -> Iterator[tuple[int, ...]]:
-    """Yields the fields of INFO for each connection to a port."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for message in _dump(family):
             if SOCKET.unpack_from(message)[0] != port:

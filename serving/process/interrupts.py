@@ -47,7 +47,6 @@ class Hangup:
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def take(self) -> bool:
-        """Returns True once after one or more SIGHUPs."""
         has_come, self._has_come = self._has_come, False
         return has_come
 

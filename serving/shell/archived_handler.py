@@ -115,11 +115,7 @@ class ArchivedHandler:
         rows = [make_row(request) for request in requests]
         bodies = self._handler.handle(rows, context)
         return [
-            Answer(
-                context.get_response_status(idx)[0],
-                context.get_response_headers(idx),
-                body,
-            )
+            Answer(context.get_response_status(idx)[0], context.get_response_headers(idx), body)
             for idx, body in enumerate(bodies)
         ]
 

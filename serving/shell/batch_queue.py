@@ -116,9 +116,7 @@ class BatchQueue:
 
 
 def settle(
-    futures: Sequence[asyncio.Future[Any]],
-    answers: Sequence[Any],
-    failure: Exception | None,
+    futures: Sequence[asyncio.Future[Any]], answers: Sequence[Any], failure: Exception | None
 ) -> None:
     """Sets the results of a batch; runs in the event loop."""
     for idx, future in enumerate(futures):

@@ -52,9 +52,7 @@ def find_differences(archive: MarFile, status: ModelStatus) -> Iterator[Finding]
 
 
 def check_in_force(
-    archives: Iterable[tuple[str, MarFile]],
-    management: ManagementClient,
-    allow_cpu: bool = False,
+    archives: Iterable[tuple[str, MarFile]], management: ManagementClient, allow_cpu: bool = False
 ) -> list[ModelStatus]:
     """Returns the settings in force for each model, after comparing them with its archive.
 

@@ -159,7 +159,6 @@ class ManagementClient:
 
 
 def parse_status(entry: dict[str, Any]) -> ModelStatus:
-    """Turns one entry of a describe reply into a ModelStatus."""
     workers, described = entry.get("workers", []), entry.get("customizedMetadata")
     return ModelStatus(
         model_name=entry["modelName"],

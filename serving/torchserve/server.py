@@ -28,7 +28,6 @@ from offpath.serving.torchserve.launch import (
     remove_folder,
 )
 from offpath.serving.torchserve.management import ManagementClient
-from offpath.serving.torchserve.properties import format_properties
 from offpath.serving.torchserve.server_log import (
     CONSOLE_LOG,
     MAX_LINES,
@@ -47,6 +46,7 @@ from offpath.serving.torchserve.server_settings import (
     build_properties,
     check_startable,
     choose_ports,
+    format_properties,
     socket_kinds,
     socket_path,
 )
@@ -129,7 +129,6 @@ class TorchServe:
 
     @property
     def metrics_url(self) -> str:
-        """Base URL of the metrics API; the metrics are at /metrics."""
         return f"http://{self.settings.host}:{self.ports.metrics}"
 
     def socket(self, kind: str) -> Path | None:
@@ -165,7 +164,6 @@ class TorchServe:
         return find_workers(self.java_pid)
 
     def last_words(self) -> list[str]:
-        """Returns the log lines that best tell why the server ended."""
         return find_server_failure(self._log_lines()[-MAX_LINES:])
 
     def describe_end(self) -> str:
@@ -264,23 +262,14 @@ class TorchServe:
         config_path.write_text(format_properties(properties), encoding="utf-8")
         with open(log_dir / CONSOLE_LOG, "wb") as console:
             self._start_process(
-                make_command(
-                    self.settings,
-                    properties.get("vmargs", ""),
-                    config_path,
-                    tmp_dir,
-                ),
+                make_command(self.settings, properties.get("vmargs", ""), config_path, tmp_dir),
                 make_environment(self.settings, tmp_dir, log_dir),
                 console,
                 cwd=tmp_dir,
             )
 
     def _start_process(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: IO[bytes],
-        **options: Any,
+        self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes], **options: Any
     ) -> None:
         """Starts the server's first process, and a guard that ends it if this process is killed."""
         # Connections take descriptors, and the usual soft limit is 1,024.

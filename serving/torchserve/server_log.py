@@ -51,7 +51,6 @@ class LogLine:
 
     @property
     def class_name(self) -> str:
-        """Name of the Java class that logged the line."""
         return self.logger.rpartition(".")[2]
 
     @property
@@ -160,8 +159,6 @@ def _worker_story(lines: list[LogLine], failure: int, worker: str) -> list[str]:
 
 
 class LogFollower:
-    """Reads the lines that are added to a log file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0

@@ -20,11 +20,7 @@ from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
 from offpath.serving.torchserve.management import UNIX, ModelStatus, open_http
 from offpath.serving.torchserve.server import LoadFailure, TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
-from offpath.serving.torchserve.server_settings import (
-    LOOPBACK,
-    ServerSettings,
-    leave_out,
-)
+from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings, leave_out
 
 WATCH_S = 0.5
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
@@ -74,12 +70,10 @@ def serve(
     sample: bool = False,
     once: bool = False,
 ) -> None:
-    """Serves until interrupted.
+    """Serves until interrupted; `sample` and `once` are those of `one_host.serve_front`.
 
     Args:
         drain_s: seconds that requests in flight may take at the end.
-        sample: send the bundled photograph to the first model and show the answer.
-        once: stop as soon as the server is READY and the sample is answered.
 
     Raises:
         ExpectedError: the server does not start, does not serve as its archives ask, or ends by
@@ -112,11 +106,7 @@ def make_server(settings: ServerSettings) -> TorchServe:
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, checks and returns each model's settings in force, and warms it up.
-
-    Raises:
-        ExpectedError: the start or the check fails.
-    """
+    """Starts a server, checks and returns each model's settings in force, and warms it up."""
     while True:
         server.start()
         try:
@@ -164,10 +154,7 @@ def warm_up(
         WARM_UP_CLIENTS
     ) as pool:
         list(
-            pool.map(
-                lambda _: client.post(path, content=body),
-                range(workers * WARM_UP_PER_WORKER),
-            )
+            pool.map(lambda _: client.post(path, content=body), range(workers * WARM_UP_PER_WORKER))
         )
 
 

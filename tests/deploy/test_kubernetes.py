@@ -24,7 +24,7 @@ from offpath.commands.serve import command as serve
 from offpath.serving.front import nginx
 from offpath.serving.front.bodies import LEAST_BODIES
 from offpath.serving.torchserve import server
-from offpath.serving.torchserve.properties import read_properties
+from offpath.serving.torchserve.server_settings import read_properties
 from tests.support.monitoring import DEPLOY
 
 CHART = DEPLOY / "kubernetes"

@@ -16,7 +16,7 @@ from offpath.archive.model_config import SERVER_SETTINGS
 from offpath.archive.sources.stock_archive import unpack
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, ExpectedError
-from offpath.serving.check.archive_file import check_archive
+from offpath.serving.check.files import check_archive
 from tests.fuzz.test_pictures import CHANGES, Change, change
 from tests.support.echo_archive import MODEL_CONFIG
 

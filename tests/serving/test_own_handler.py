@@ -15,8 +15,7 @@ from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.custom_handler import load_custom_handler
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.serving.log_tools.objects import open_store_at
-from offpath.serving.log_tools.reading import Period, read_records
+from offpath.serving.log_tools.reading import Period, open_store_at, read_records
 from offpath.serving.torchserve.server import TorchServe
 from tests.support.eventually import eventually
 from tests.support.pictures import jpeg

@@ -29,8 +29,7 @@ from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import MOST_SICK
 from offpath.serving.front.several_hosts import SeveralHostsSession
-from offpath.serving.log_tools.objects import open_store_at
-from offpath.serving.log_tools.reading import Period, compare, read_records
+from offpath.serving.log_tools.reading import Period, compare, open_store_at, read_records
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 from offpath.serving.torchserve.session import View

@@ -22,9 +22,8 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from offpath.serving.log_tools.objects import open_store_at
-from offpath.serving.log_tools.reading import Period, read_records
-from offpath.serving.log_tools.shipping import ship_spool
+from offpath.serving.log_tools.reading import Period, open_store_at, read_records
+from offpath.serving.log_tools.spool import ship_spool
 from offpath.serving.process.processes import find_workers, is_running
 from tests.support.eventually import MOST_S, eventually
 

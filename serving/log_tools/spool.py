@@ -1,4 +1,4 @@
-"""Ships a spool from outside the workers: for a shutdown hook, a sidecar or cron.
+"""Ships a spool from outside the workers (for a shutdown hook, a sidecar or cron), or reads it.
 
 Only segments of dead processes are taken; a living worker ships its own. Locks decide who ships a
 segment (handler/prediction_log/owner.py), so any number of these may run beside the workers.
@@ -16,13 +16,18 @@ from offpath.handler.errors import WrongOption
 from offpath.handler.prediction_log.delivery import Delivery
 from offpath.handler.prediction_log.delivery_failures import describe_error
 from offpath.handler.prediction_log.log_settings import PredictionLogSettings
-from offpath.handler.prediction_log.owner import (
-    AdoptedFolders,
-    is_owner_alive,
-    list_owner_folders,
+from offpath.handler.prediction_log.owner import AdoptedFolders, is_owner_alive, list_owner_folders
+from offpath.handler.prediction_log.segment import (
+    ASIDE_SUFFIX,
+    TORN_SUFFIX,
+    SealedSegment,
+    list_segments,
 )
-from offpath.handler.prediction_log.segment import SealedSegment, list_segments
-from offpath.handler.prediction_log.sink_file import clear_last_error, read_sink_file
+from offpath.handler.prediction_log.sink_file import (
+    clear_last_error,
+    read_last_error,
+    read_sink_file,
+)
 from offpath.handler.prediction_log.sinks import open_sink
 
 AT_ONCE = 4
@@ -52,14 +57,11 @@ Progress = Callable[[int, int], None]
 
 
 def ship_spool(
-    spool_dir: Path,
-    timeout_s: float,
-    progress: Progress = lambda done, total: None,
+    spool_dir: Path, timeout_s: float, progress: Progress = lambda done, total: None
 ) -> ShipReport:
     """Ships every segment that no living process owns, with retries until `timeout_s` is over.
 
     Args:
-        spool_dir: The spool, with a folder for each sink.
         timeout_s: Seconds for which a failing sink is tried again. One attempt is always made, and
             may last as long as the sink's own time-out.
         progress: Called with (segments done, segments found).
@@ -104,10 +106,7 @@ def _count_living(sink_folder: Path, adopted: set[Path]) -> int:
 
 
 def _ship_folder(
-    adopted: AdoptedFolders,
-    deadline_s: float,
-    report: ShipReport,
-    progress: Progress,
+    adopted: AdoptedFolders, deadline_s: float, report: ShipReport, progress: Progress
 ) -> None:
     """Adopts segments of dead owners, some at a time, and ships them until none are left."""
     settings: PredictionLogSettings | None = None
@@ -180,3 +179,66 @@ def _is_in_vain(delivery: Delivery, left: list[SealedSegment]) -> bool:
     """Tells whether every segment had an attempt, or the sink accepts none."""
     is_tried = all(segment.failures for segment in left)
     return not delivery.in_flight and (is_tried or delivery.failures >= AT_ONCE)
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """One sink's part of the spool.
+
+    Attributes:
+        uri: Destination of its segments; None if the spool does not name it.
+        living: Number of folders that a living process holds: its own, and those it has adopted.
+        dead: Number of folders that dead processes left and nobody has adopted yet.
+        segments: Number of waiting segments, including open ones.
+        spool_bytes: Size of the waiting segments.
+        oldest_age_s: Seconds since the last append to the oldest segment; None if none waits.
+        set_aside: Number of files with torn lines, or that are not segments.
+        last_error: Error of the last delivery; None if it succeeded.
+    """
+
+    uri: str | None
+    living: int
+    dead: int
+    segments: int
+    spool_bytes: int
+    oldest_age_s: float | None
+    set_aside: int
+    last_error: str | None
+
+
+def read_status(spool_dir: Path) -> list[SinkStatus]:
+    """Returns the status of each sink in a spool; raises like `list_sink_folders`."""
+    return [_read_sink(folder) for folder in list_sink_folders(spool_dir)]
+
+
+def _read_sink(folder: Path) -> SinkStatus:
+    uri, last_error = _read_notes(folder)
+    owners = list_owner_folders(folder)
+    alive = [is_owner_alive(path) for path in owners]
+    segments = []
+    for path in owners:
+        segments.extend(list_segments(path))
+    waiting = [segment for segment in segments if segment.size_bytes]
+    ages = [time.monotonic() - segment.since_s for segment in waiting]
+    return SinkStatus(
+        uri=uri,
+        living=sum(alive),
+        dead=len(owners) - sum(alive),
+        segments=len(waiting),
+        spool_bytes=sum(segment.size_bytes for segment in waiting),
+        oldest_age_s=round(max(ages), 1) if ages else None,
+        set_aside=sum(path.suffix in (TORN_SUFFIX, ASIDE_SUFFIX) for path in folder.iterdir()),
+        last_error=last_error,
+    )
+
+
+def _read_notes(folder: Path) -> tuple[str | None, str | None]:
+    """Returns URI and last error; a note that cannot be read counts as an error."""
+    uri = None
+    try:
+        settings = read_sink_file(folder)
+        uri = settings.uri if settings else None
+        error = read_last_error(folder)
+    except (OSError, ValueError) as unreadable:
+        return uri, str(unreadable)
+    return uri, f"{error.get('time')} {error.get('message')}" if error else None
