@@ -127,12 +127,7 @@ class OneHostSession:
         with self._shown("only SIGHUP reloads"):
             self._reloads.open(self.door.place.run)
         self._greet(starting)
-        self._view.show_ready(
-            self._urls(),
-            starting.statuses or [],
-            time.monotonic() - began,
-            list(starting.server.settings.left_out),
-        )
+        self._view.show_ready(self._urls(), starting.statuses or [], time.monotonic() - began)
 
     def show_sample(self) -> None:
         """Sends the bundled photograph through the door."""
