@@ -61,7 +61,7 @@ def test_any_size_is_taken_by_a_model_that_pools(size: int, channels: int) -> No
         (
             make_net(1),
             InputGeometry(),
-            "takes 1 channels .* pass --set channels=1 with --mean",
+            "takes 1 channels .* pass --set channels=1 with --set mean",
         ),
         (
             make_net(3),
