@@ -173,29 +173,30 @@ def command(**options: Any) -> None:
 
 
 def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
-    # Imported here because these modules import torch, which --help does not need.
-    from offpath.archive.build import ArchiveSpec, build_archive, find_target
-    from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import (
         load_preset,
         make_model_config,
         merge_preprocessing,
     )
-    from offpath.archive.sources.model_source import load_model_source
     from offpath.archive.sources.stock_archive import format_changes
 
-    warnings.filterwarnings("ignore", message=".*torch.jit.*")
     version = options["model_version"]
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
-    handler_file = options["custom_handler"]
-    handler = load_custom_handler(handler_file) if handler_file else None
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
+    # These import torch, which takes seconds: what is wrong above is said before.
+    from offpath.archive.build import ArchiveSpec, build_archive, find_target
+    from offpath.archive.custom_handler import load_custom_handler
+    from offpath.archive.sources.model_source import load_model_source
+
+    warnings.filterwarnings("ignore", message=".*torch.jit.*")
+    handler_file = options["custom_handler"]
+    handler = load_custom_handler(handler_file) if handler_file else None
     name = options["name"] or "classifier"
     find_target(name, options["output"], options["force"], version)
     if old is not None:
@@ -225,7 +226,6 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
-    """Unpacks the archive of `--from`, if that option was given."""
     from offpath.archive.sources.stock_archive import unpack
 
     if options["old"] is None:

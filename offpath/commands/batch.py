@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.bar import counting_bar
+from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.handler.process.host_limits import count_cores

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offpath.commands.bar import counting_bar
 from offpath.commands.logs_report import report
+from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import add_options, json_option
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from offpath.commands.bar import counting_bar
+from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import FILE, check_output, command_line
 from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError, WrongOption

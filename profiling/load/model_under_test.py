@@ -24,8 +24,7 @@ from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import both_sides
-from offpath.handler.model.activation import activate
-from offpath.handler.model.outputs import keep_one_output
+from offpath.handler.model.outputs import activate, keep_one_output
 from offpath.profiling.core.workplace import cache_folder
 
 LABELS = "index_to_name.json"
