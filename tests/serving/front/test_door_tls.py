@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.profiling.servers.front import write_certificate
 from offpath.serving.client import Client
 from offpath.serving.servers_here import find_servers
+from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
