@@ -281,7 +281,6 @@ def _run_archiver(spec: ArchiveSpec, folder: Path) -> Path:
 
 
 def _find_definition(source: ModelSource, folder: Path) -> Path | None:
-    """Returns the user's definition file; writes the file first if it is ours."""
     if source.definition is None or source.model_file is None:
         return source.model_file
     written = folder / source.model_file.name

@@ -118,7 +118,6 @@ def _list_outputs(outputs: Any) -> dict[Any, Any]:
 
 
 def format_error(error: BaseException) -> str:
-    """Shortens an exception of the user's model to one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -168,7 +168,6 @@ def prepend_normalisation(source: Path, config: HandlerConfig, path: Path) -> No
 
 
 def _make_nodes(onnx: Any, config: HandlerConfig, first: str, last: str) -> list[Any]:
-    """Returns the nodes from the tensor `first` to the tensor `last`."""
     scale, bias = (one.view(1, -1, 1, 1).numpy() for one in scale_and_bias(config))
     order = [2, 1, 0] if config.channel_order == "bgr" else range(config.channels)
     steps: list[tuple[str, Any, dict[str, Any]]] = [

@@ -103,7 +103,6 @@ class BatchRunner:
 
     @property
     def captured_sizes(self) -> list[int]:
-        """Batch sizes that run as CUDA graphs."""
         return sorted(self._graphs)
 
     def begin(self, batch: int) -> None:

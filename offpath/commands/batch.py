@@ -104,7 +104,6 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
 
 
 def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Classifies what is missing in OUTPUT; returns the summary that --json prints."""
     from offpath.deploy.exportable import read_exportable
     from offpath.serving.offline.manifest import count_results, find_manifest
     from offpath.serving.offline.part_runner import Job

@@ -10,7 +10,6 @@ import click
 
 
 def export_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the argument ARCHIVE and the options that every export has."""
     for option in (
         click.option("--force", is_flag=True, help="Replace an earlier export."),
         click.option(

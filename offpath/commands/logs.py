@@ -319,7 +319,6 @@ def _records(
     since: str | None,
     until: str | None,
 ) -> Iterator[dict[str, Any]]:
-    """Reads the records that `_store_options` ask for."""
     from offpath.serving.log_tools.objects import open_store_at
     from offpath.serving.log_tools.reading import Period, parse_time, read_records
 

@@ -165,7 +165,6 @@ def read_limit(text: str, limits: Iterable[str]) -> tuple[str, int]:
 
 
 def split_option(name: str, text: str) -> Callable[[Command], Command]:
-    """Returns an option that takes canaries or shadows."""
     return click.option(
         f"--{name}",
         multiple=True,
@@ -246,7 +245,6 @@ def can_run_front(options: Mapping[str, Any]) -> bool:
 
 
 def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:
-    """Returns the folder of the logs; None for a temporary one."""
     return log_dir or (DEFAULT_LOG_DIR / str(port) if port else None)
 
 

@@ -46,7 +46,6 @@ def describe_host() -> dict[str, Any]:
 
 
 def read_gpus() -> str:
-    """Returns names and driver of the NVIDIA GPUs; empty without a GPU or nvidia-ml-py."""
     try:
         with closing(NvmlReader()) as reader:
             return reader.describe()

@@ -54,7 +54,6 @@ class ModelUnderTest:
 
     @property
     def labels(self) -> list[str]:
-        """The labels by class index."""
         if self.source.labels is None:
             raise WrongOption(f"model {self.name!r} has no labels: answers cannot be compared")
         return self.source.labels
@@ -99,7 +98,6 @@ class ModelUnderTest:
         return transforms.Compose(steps)
 
     def save_weights(self, path: Path) -> None:
-        """Writes the state dict as the stock handler reads it."""
         torch.save(dict(self.source.weights or {}), path)
 
 

@@ -20,7 +20,6 @@ Figure = TypeVar("Figure", int, float)
 
 
 def sample_cpu_s(groups: Groups) -> dict[str, float]:
-    """Returns CPU seconds (user and system) that each group's processes have used so far."""
     return add_up(groups, process_cpu_s)
 
 
@@ -43,7 +42,6 @@ def add_up(groups: Groups, of_process: Callable[[int], Figure]) -> dict[str, Fig
 
 
 def process_cpu_s(pid: int) -> float:
-    """Returns the CPU seconds of a process with all its threads and its ended children."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:

@@ -99,11 +99,9 @@ class Start:
         return self.ports[0]
 
     def url(self, path: str = "", port: int = 0) -> str:
-        """Returns an address on the port of this index."""
         return f"http://{LOOPBACK}:{self.ports[port]}{path}"
 
     def run_module(self, name: str, *arguments: str) -> list[str]:
-        """Returns the command that runs a module as a program in the server's environment."""
         return [str(self.python), "-m", name, *arguments]
 
 
@@ -237,7 +235,6 @@ class RunningPackage:
         self.predict_url = url
 
     def groups(self) -> Groups:
-        """Returns the processes with the model as workers, the others as front end."""
         groups: dict[str, list[int]] = {"frontend": [], "workers": []}
         for process in self._process.members():
             line = command_line(process)

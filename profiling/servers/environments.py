@@ -151,7 +151,6 @@ def shared_pins(requirements: Sequence[str]) -> list[str]:
 
 
 def create(folder: Path, requirements: Sequence[str]) -> None:
-    """Makes the empty environment, which sees the shared packages and pip."""
     pip = package_folder("pip")
     # Where ours is shared, installing no further pip saves 8 s of CPU.
     with_pip = pip is None or str(pip) not in shared_folders()

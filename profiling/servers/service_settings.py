@@ -20,7 +20,6 @@ READY = "offpath: all workers are ready"
 
 
 def is_service() -> bool:
-    """Returns whether this process is a server under test."""
     return VARIABLE in os.environ
 
 
