@@ -53,7 +53,6 @@ class RayChoices:
     Attributes:
         replicas: lowest and highest number; None for the archive's workers.
         cpus: cores that Ray reserves for a replica; also its decode threads.
-        image: container image for KubeRay.
     """
 
     archive: Path
@@ -62,7 +61,6 @@ class RayChoices:
     cpus: int = 1
     host: str = LOOPBACK
     port: int = 8000
-    image: str = "REGISTRY/offpath-ray:TAG"
     force: bool = False
 
 
@@ -131,7 +129,6 @@ def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: 
             cpus=choices.cpus,
             # Replicas share one device: while one decodes, another computes.
             gpus=round(1 / high, 3) if archive.wants_gpu else 0,
-            image=choices.image,
             ray_version=RAY_VERSION,
             # A pod has room for all replicas.
             pod_cpus=choices.cpus * high,
