@@ -12,7 +12,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.nvml import NoGpu, NvmlReader
+from offpath.profiling.core.gpu import NoGpu, NvmlReader
 from offpath.serving.check.host import read_cpu_model, read_versions
 from offpath.serving.torchserve.java import find_java
 

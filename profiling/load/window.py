@@ -11,7 +11,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.load.gpu import GpuSampler, GpuSamples
+from offpath.profiling.core.gpu import GpuSampler, GpuSamples
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
 from offpath.profiling.load.running_server import (
     BESIDE,
