@@ -24,11 +24,12 @@ from offpath.profiling.load.call import JPEG, NPY, Call
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
+    ServiceSettings,
     Start,
+    is_service,
 )
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
-from offpath.profiling.servers.service_settings import ServiceSettings, is_service
 
 if TYPE_CHECKING:
     from offpath.profiling.servers.classifiers import Labels
