@@ -118,7 +118,6 @@ def _list_outputs(outputs: Any) -> dict[Any, Any]:
 
 
 def format_error(error: BaseException) -> str:
-    """Shortens an exception of the user's model to one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -211,7 +210,7 @@ def summarise_outputs(
     if not outputs.amax(1).isfinite().all():
         raise WrongOption(
             "the model's outputs for photographs are not finite (NaN or infinity); check the"
-            " weights, and --mean and --std"
+            " weights, and --set mean and std"
         )
     return Outputs(
         classes=outputs.shape[1],
@@ -245,7 +244,7 @@ def _find_reason(module: torch.nn.Module, geometry: InputGeometry) -> str | None
         if wanted in CHANNELS:
             return (
                 f"its first convolution takes {wanted} channels and handler.channels is "
-                f"{geometry.channels}; pass --set channels={wanted} with --mean and --std"
+                f"{geometry.channels}; pass --set channels={wanted} with --set mean and std"
             )
         return f"its first convolution takes {wanted} channels; accepted: 1 or 3"
     if _accepts(module, geometry, batch=1):

@@ -77,7 +77,6 @@ class Exportable:
         return list_gpus(self.server.get("deviceType"), chosen)
 
     def list_requirements(self) -> list[str]:
-        """Lists the packages that the archive's handler imports, as pip takes them."""
         engine = self.handler.engine
         if engine == "auto":
             # Used if it is installed and the archive holds its graph.

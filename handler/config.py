@@ -42,7 +42,7 @@ from offpath.handler.prediction_log.log_settings import PredictionLogSettings
 SECTION = "handler"
 CHANNEL_ORDERS = ("rgb", "bgr")
 DECODE_MODES = ("scaled", "exact", "nvjpeg")
-# Applied by model/activation.py; the archive builder replaces `auto` (archive/model_probe.py).
+# Applied by model/outputs.py; the archive builder replaces `auto` (archive/model_probe.py).
 ACTIVATIONS = ("softmax", "sigmoid", "none", "auto")
 # model/engines/choose.py documents what `auto` means.
 ENGINE_NAMES = ("auto", *ENGINES)

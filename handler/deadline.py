@@ -65,7 +65,6 @@ class Deadlines:
         return [{"body": error} if error else row for error, row in zip(refused, rows)]
 
     def learn(self, took_s: float) -> None:
-        """Takes the seconds of a batch of which something was decoded."""
         took_ms = min(1e3 * took_s, MOST_RAISED * self._expected_ms or math.inf)
         less_ms = self._expected_ms - took_ms
         self._expected_ms -= less_ms * (FORGOTTEN if less_ms > 0 else 1)

@@ -104,7 +104,6 @@ class MetricsEmitter:
         self._thread.join()
 
     def count_batch(self, timings: BatchTimings, size: int, error_types: Sequence[str]) -> None:
-        """Adds one batch: the seconds of its stages, its size, and its items' errors by type."""
         stages = {stage.value: seconds for stage, seconds in timings.seconds.items()}
         with self._lock:
             buckets = self._histograms[STAGE_BUCKETS]

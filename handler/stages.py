@@ -30,7 +30,6 @@ class StageTimer:
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """Adds the time of the block to `stage`."""
         start = self._clock()
         try:
             yield
@@ -58,7 +57,6 @@ class StageTimer:
         return self._clock() - self._start
 
     def read(self) -> BatchTimings:
-        """Returns a copy of the timings so far."""
         return BatchTimings(dict(self.seconds), self.elapsed_s())
 
 

@@ -105,7 +105,6 @@ class Tracer:
             span.end(end_ns)
 
     def close(self) -> None:
-        """Exports the waiting spans and ends the thread."""
         self._provider.shutdown()
 
     def _choose(self, headers: Mapping[str, str]) -> Context | None:

@@ -74,7 +74,6 @@ def main() -> None:
 
 
 def run(argv: list[str] | None = None) -> None:
-    """Runs the command line and exits with its code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file's name or a server's text may hold what the terminal's encoding cannot express.

@@ -40,6 +40,12 @@ def split_name(name: str) -> tuple[str, str]:
     return bucket, key
 
 
+def read_s3_options() -> S3Options:
+    """Returns the region and the endpoint that AWS's own variables name."""
+    endpoint_url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return S3Options(os.environ.get("AWS_DEFAULT_REGION"), endpoint_url)
+
+
 class Storage:
     """Files, and objects in S3 under names that begin with s3://. Threads may share it.
 

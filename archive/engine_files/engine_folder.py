@@ -24,18 +24,17 @@ from offpath.archive.engine_files.exporters import (
     export_compiled,
     export_onnx,
     export_openvino,
+    prepend_normalisation,
     save_for_openvino,
     wrap_model,
 )
-from offpath.archive.engine_files.onnx_input import prepend_normalisation
 from offpath.archive.engine_files.quantisation import quantise
 from offpath.archive.models.onnx_model import OnnxModel
-from offpath.archive.photograph_sets import PhotographSets
+from offpath.archive.photographs import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels
 from offpath.handler.image.geometry import InputGeometry
-from offpath.handler.model.activation import activate
 from offpath.handler.model.engines.choose import choose_precision, make_engine
 from offpath.handler.model.engines.eager import EagerEngine
 from offpath.handler.model.engines.engine import (
@@ -44,6 +43,7 @@ from offpath.handler.model.engines.engine import (
     EngineUnavailable,
     artefact_name,
 )
+from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import Parity, ParitySet, measure_parity
 
 # Floating-point operations per image above which OpenVINO's faster kernels outweigh its call.

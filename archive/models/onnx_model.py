@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from offpath.handler.model.engines.fixed_batch import run_in_batches
+from offpath.handler.model.engines.engine import run_in_batches
 from offpath.handler.model.engines.onnx_runtime import CPU, find_batch, make_session
 
 MODEL = Path(__file__).with_name("model.onnx")

@@ -75,7 +75,6 @@ def is_torchscript(path: Path) -> bool:
 
 
 def has_member(path: Path, ending: str) -> bool:
-    """Tells whether a file is a zip with a member whose name ends so."""
     try:
         with zipfile.ZipFile(path) as file:
             return any(name.endswith(ending) for name in file.namelist())

@@ -175,7 +175,6 @@ class _Folder:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Name in the archive -> file, for every module imported from the folder."""
         names = (self.find_name(module) for module in self.modules.values())
         return {name: self._folder / name for name in sorted(filter(None, names))}
 

@@ -151,7 +151,6 @@ def load_model_source(
 
 
 def _split_name(model: str) -> tuple[Path, str | None]:
-    """Splits `net.py:Net` into the file and the name in it."""
     file, colon, attribute = model.rpartition(":")
     if not colon or not file.endswith(".py"):
         return Path(model), None

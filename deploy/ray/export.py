@@ -1,7 +1,7 @@
 """Makes a Ray Serve application from a .mar: `offpath export ray`.
 
 DIR/config.yaml, rayservice.yaml: for `serve run`, and for KubeRay
-DIR/deployment.py, ray_http.py, ray_metrics.py: the program
+DIR/deployment.py: the program
 DIR/archived_handler.py, batch_queue.py, torchserve_http.py: what it shares with other servers
 DIR/settings.json, archive/, requirements.txt
 """
@@ -27,9 +27,11 @@ from offpath.deploy.exportable import (
 from offpath.handler.errors import WrongOption
 
 TEMPLATES = Path(__file__).parent
-PROGRAMS = tuple(
-    TEMPLATES / name for name in ("deployment.py", "ray_http.py", "ray_metrics.py")
-) + (SHELL / "batch_queue.py", SHELL / "torchserve_http.py")
+PROGRAMS = (
+    TEMPLATES / "deployment.py",
+    SHELL / "batch_queue.py",
+    SHELL / "torchserve_http.py",
+)
 LOOPBACK = "127.0.0.1"
 # In a pod: others reach it by its address, and a NetworkPolicy decides who may.
 ALL_ADDRESSES = "0.0.0.0"
@@ -51,7 +53,6 @@ class RayChoices:
     Attributes:
         replicas: lowest and highest number; None for the archive's workers.
         cpus: cores that Ray reserves for a replica; also its decode threads.
-        image: container image for KubeRay.
     """
 
     archive: Path
@@ -60,7 +61,6 @@ class RayChoices:
     cpus: int = 1
     host: str = LOOPBACK
     port: int = 8000
-    image: str = "REGISTRY/offpath-ray:TAG"
     force: bool = False
 
 
@@ -129,7 +129,6 @@ def fill(template: str, archive: Exportable, choices: RayChoices, serve_config: 
             cpus=choices.cpus,
             # Replicas share one device: while one decodes, another computes.
             gpus=round(1 / high, 3) if archive.wants_gpu else 0,
-            image=choices.image,
             ray_version=RAY_VERSION,
             # A pod has room for all replicas.
             pod_cpus=choices.cpus * high,

@@ -52,7 +52,6 @@ class TritonChoices:
 
     Attributes:
         name: the model's name; None for the name in the archive.
-        instances: processes; None for the archive's workers.
         is_thin: whether the input is the model's pixels, uint8 [height, width, channels], instead
             of an image file.
     """
@@ -60,7 +59,6 @@ class TritonChoices:
     archive: Path
     output: Path
     name: str | None = None
-    instances: int | None = None
     is_thin: bool = False
     force: bool = False
 
@@ -119,7 +117,7 @@ def make_config(archive: Exportable, choices: TritonChoices, name: str) -> str:
         image=image,
         kind=kind,
         instances_note=instances_note,
-        instances=choices.instances or archive.workers,
+        instances=archive.workers,
         delay_ms=archive.max_batch_delay_ms,
         delay_us=1000 * archive.max_batch_delay_ms,
     )

@@ -78,7 +78,6 @@ def read_images(request: Any) -> Iterator[Request]:
 
 
 def to_npy(pixels: Any) -> bytes:
-    """Makes the .npy file that a thin client would have sent."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.ascontiguousarray(pixels), allow_pickle=False)
     return file.getvalue()

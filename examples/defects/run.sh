@@ -12,7 +12,7 @@ export OFFPATH_SPOOL_DIR=$work/spool
 "$VENV/bin/python" $here/train.py "$work"
 "$VENV/bin/offpath" archive --name defects --output "$work/store" \
   --model $here/net.py --weights "$work/net.pt" --labels "$work/classes.txt" \
-  --set image_size=128 --set resize=stretch --mean 0.5 --std 0.25 \
+  --set image_size=128 --set resize=stretch --set mean=0.5 --set std=0.25 \
   --set activation=sigmoid --handler $here/handler.py --set 'own={reject_above: 0.5}'
 "$VENV/bin/offpath" serve --model-store "$work/store" --port 18081 --metrics-port 0 >"$work/out" 2>&1 &
 server=$!

@@ -163,7 +163,6 @@ def find_frame(payload: Payload) -> Frame | None:
 
 
 def read_short(payload: Payload, at: int) -> int:
-    """Reads two bytes, big endian."""
     return payload[at] << 8 | payload[at + 1]
 
 
@@ -179,7 +178,6 @@ def count_markers(payload: Payload, markers: frozenset[int]) -> int:
 
 
 def check_pixels(height: int, width: int, max_pixels: int) -> None:
-    """Raises ImageTooLarge for a picture over `max_pixels` or MAX_SIDE."""
     if max(height, width) > MAX_SIDE:
         raise ImageTooLarge(
             f"the image has {width} x {height} pixels; at most {MAX_SIDE} per side are accepted"

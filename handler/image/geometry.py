@@ -55,7 +55,6 @@ class InputGeometry:
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of the pixels: height, width, channels."""
         return *both_sides(self.size), self.channels
 
 
@@ -81,7 +80,6 @@ class ResizePlan:
 
 
 def plan_resize(height: int, width: int, geometry: InputGeometry) -> ResizePlan:
-    """Plans how a picture of the given size is fitted into the model's input."""
     input_height, input_width = both_sides(geometry.size)
     new_height, new_width = both_sides(geometry.resize_size)
     if geometry.resize == "letterbox":

@@ -107,7 +107,6 @@ class TiffTags:
                 raise UndecodableImage("the TIFF's tags are cut off") from error
 
     def numbers(self, tag: int) -> Numbers | None:
-        """Returns a tag's unsigned integers; None without the tag."""
         if tag not in self._tags:
             return None
         kind, values, at = self._tags[tag]
@@ -210,7 +209,6 @@ def _ambiguous(tag: int) -> UndecodableImage:
 
 
 def _check_jpegs(payload: Payload, piece: int, last: int) -> None:
-    """Refuses JPEGs with too many scans, or with too much arithmetic coding."""
     # libtiff accepts a last strip whose JPEG is taller than the strip.
     frame = find_frame(memoryview(payload)[last:])
     check_scans(payload, max(piece, frame.pixels if frame else 0))

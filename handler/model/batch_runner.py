@@ -21,8 +21,8 @@ import torch
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
 from offpath.handler.image.decode import Pixels
-from offpath.handler.model.activation import activate
 from offpath.handler.model.engines.engine import Engine
+from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import ParitySet
 from offpath.handler.stages import Stage, StageTimer
 
@@ -103,7 +103,6 @@ class BatchRunner:
 
     @property
     def captured_sizes(self) -> list[int]:
-        """Batch sizes that run as CUDA graphs."""
         return sorted(self._graphs)
 
     def begin(self, batch: int) -> None:

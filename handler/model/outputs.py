@@ -1,4 +1,4 @@
-"""Takes the scores from a model that returns more than one tensor."""
+"""Takes the scores from what a model returns, for every engine and for the archive builder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from offpath.handler.errors import ConfigError
 
 # The name of an output in a dict or an object, or its position in a tuple.
 Output = str | int
@@ -43,3 +45,29 @@ def take_output(outputs: Any, output: Output) -> Any:
     if isinstance(output, int) or isinstance(outputs, Mapping):
         return outputs[output]
     return getattr(outputs, output)
+
+
+def activate(outputs: torch.Tensor, activation: str) -> torch.Tensor:
+    """Applies the setting `activation`.
+
+    Args:
+        outputs: the model's outputs, [batch, classes], of any floating-point type.
+        activation: `softmax`, `sigmoid`, or `none` for a model that ends with its own.
+
+    Returns:
+        float32 [batch, classes]; with `none` the same memory as `outputs` if they are float32.
+
+    Raises:
+        ConfigError: `auto`, which only the archive builder can decide.
+    """
+    scores = outputs.float()
+    if activation == "softmax":
+        return torch.softmax(scores, dim=1)
+    if activation == "sigmoid":
+        return torch.sigmoid(scores)
+    if activation == "none":
+        return scores
+    raise ConfigError(
+        f"handler.activation is {activation!r}, which only the archive builder can decide; "
+        "accepted by a worker: softmax, sigmoid, none"
+    )

@@ -12,8 +12,8 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.activation import activate
 from offpath.handler.model.engines.engine import PARITY_FILE, Engine
+from offpath.handler.model.outputs import activate
 
 
 @dataclass(frozen=True)

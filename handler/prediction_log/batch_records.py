@@ -69,7 +69,6 @@ def make_records(
 
 
 def format_stages(timings: BatchTimings) -> dict[str, float]:
-    """Returns milliseconds by the names of the stages."""
     return {stage.value: seconds * 1e3 for stage, seconds in timings.seconds.items()}
 
 

@@ -98,7 +98,7 @@ def describe_error(error: BaseException, uri: str) -> tuple[str, str]:
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)) or "Timeout" in name:
         return "timeout", f"no response in time ({name})"
     if name == "NoRegionError":
-        return "region", "no region: set prediction_log.s3.region or AWS_REGION"
+        return "region", "no region: set prediction_log.s3.region or AWS_DEFAULT_REGION"
     if isinstance(error, ImportError):
         return "import", f"{error}: install aiobotocore in the workers' environment"
     return name, f"{name}: {error}"

@@ -38,7 +38,6 @@ ALWAYS_RECORDED = ("event_id", "inference_time")
 
 
 def read_uri(value: object, key: str) -> str:
-    """Accepts the URI of a sink, or OFF."""
     accepted = "s3://bucket/prefix, file:///absolute/folder, off (no credentials in it)"
     # YAML 1.1 reads a bare `off` as false.
     if value is False or value == OFF:
@@ -56,7 +55,6 @@ def read_uri(value: object, key: str) -> str:
 
 
 def read_folder(value: object, key: str) -> Path:
-    """Accepts the path of a folder, which need not exist."""
     if not isinstance(value, str) or not value:
         raise wrong(key, value, "the path of a folder on a local disk")
     return Path(value).expanduser().absolute()
@@ -71,7 +69,6 @@ def read_fields(value: object, key: str) -> tuple[str, ...]:
 
 
 def read_header(value: object, key: str) -> str:
-    """Accepts the name of a header, and returns it in lower case."""
     name: str = text()(value, key)
     return name.lower()
 

@@ -205,7 +205,6 @@ class AdoptedFolders:
 
 
 def count_bytes(sink_folder: Path, apart_from: Container[Path] = ()) -> int:
-    """Sums the bytes of a sink's segments, except those in the folders `apart_from`."""
     total = 0
     for path in list_owner_folders(sink_folder):
         if path in apart_from:

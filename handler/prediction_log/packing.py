@@ -130,7 +130,6 @@ def read_segment(segment: SealedSegment) -> bytes:
 
 
 def split_torn(data: bytes) -> tuple[bytes, bytes]:
-    """Splits a segment's bytes into (complete lines, everything else)."""
     end = data.rfind(b"\n") + 1
     lines, torn = data[:end], data[end:]
     good, bad = bytearray(), bytearray()

@@ -46,7 +46,6 @@ class RecentIds:
         return event_id != "" and self._slots[value % SLOTS] == value
 
     def add(self, event_id: str) -> None:
-        """Adds an id whose record is in the spool."""
         value = _hash(event_id)
         self._slots[value % SLOTS] = value
 

@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offpath.handler.errors import BodyGone, BodyUnreadable, ConfigError
-from offpath.handler.request.multipart import Body, parse_multipart
-from offpath.handler.request.url_form import FIELD, read_percent_encoded
+from offpath.handler.request.forms import FIELD, Body, parse_multipart, read_percent_encoded
 
 # Variables by which the door tells the workers its folder and its key.
 FOLDER_VARIABLE = "OFFPATH_FRONT_FOLDER"

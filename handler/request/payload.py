@@ -90,7 +90,6 @@ def _unwrap_bytes(body: Payload) -> Payload:
 
 
 def _unwrap_value(value: object) -> Payload:
-    """Decodes the base64 text in a parsed JSON value."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in JSON_KEYS if key in value), None)
     if not isinstance(value, str):

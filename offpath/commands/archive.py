@@ -80,31 +80,9 @@ if TYPE_CHECKING:  # these modules import torch
     type=int,
     help="Number of worker processes; each uses cores/workers threads.  [default: the preset's]",
 )
-@click.option(
-    "--response-timeout-s",
-    type=int,
-    help="TorchServe restarts a worker that takes longer than this for a batch.  [default: the "
-    "preset's]",
-)
-@click.option(
-    "--startup-timeout-s",
-    type=int,
-    help="How long a worker may take to load the model.  [default: the preset's]",
-)
-@click.option(
-    "--mean",
-    metavar="N,N,N",
-    help="Subtracted from pixels scaled to 0..1: one number per channel, or one for all.  "
-    "[default: the model's, or ImageNet's]",
-)
-@click.option(
-    "--std",
-    metavar="N,N,N",
-    help="Pixels are divided by this after the mean was subtracted; written like --mean.",
-)
 @settings_option(
-    "A setting of the `handler:` section, for example --set decode=exact. docs/reference.md lists "
-    "all of them."
+    "A setting of the `handler:` section, for example --set decode=exact or "
+    "--set mean=[0.5,0.4,0.4]. docs/reference.md lists all of them."
 )
 @click.option(
     "--engine",
@@ -176,7 +154,7 @@ def command(**options: Any) -> None:
       offpath archive --model net.py:make_model --weights last.ckpt --set image_size=384
       offpath archive --model net.py --weights last.ckpt --weights-key ema
       offpath archive --model ./my-vit/ --name pets
-      offpath archive --model grey.py --weights grey.pt --set channels=1 --mean 0.5 --std 0.5
+      offpath archive --model grey.py --weights g.pt --set channels=1 --set mean=0.5 --set std=0.5
       offpath archive --from old.mar --output new-store
       offpath archive --handler my_handler.py --set 'own={reject_above: 0.8}'
       offpath archive --prediction-log s3://bucket/p --set 'prediction_log={sync: fsync}'
@@ -195,29 +173,30 @@ def command(**options: Any) -> None:
 
 
 def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
-    # Imported here because these modules import torch, which --help does not need.
-    from offpath.archive.build import ArchiveSpec, build_archive, find_target
-    from offpath.archive.custom_handler import load_custom_handler
     from offpath.archive.labels import read_labels
     from offpath.archive.model_config import (
         load_preset,
         make_model_config,
         merge_preprocessing,
     )
-    from offpath.archive.sources.model_source import load_model_source
     from offpath.archive.sources.stock_archive import format_changes
 
-    warnings.filterwarnings("ignore", message=".*torch.jit.*")
     version = options["model_version"]
     old = _unpack_old(options, folder)
     if old is not None:
         options = _take_from(old, options)
     labels = read_labels(options["labels"]) if options["labels"] else None
     preset = load_preset(options["preset"])
-    handler_file = options["custom_handler"]
-    handler = load_custom_handler(handler_file) if handler_file else None
     settings = _handler_settings(options)
     server = {**(old.server if old else {}), **_server_settings(options)}
+    # These import torch, which takes seconds: what is wrong above is said before.
+    from offpath.archive.build import ArchiveSpec, build_archive, find_target
+    from offpath.archive.custom_handler import load_custom_handler
+    from offpath.archive.sources.model_source import load_model_source
+
+    warnings.filterwarnings("ignore", message=".*torch.jit.*")
+    handler_file = options["custom_handler"]
+    handler = load_custom_handler(handler_file) if handler_file else None
     name = options["name"] or "classifier"
     find_target(name, options["output"], options["force"], version)
     if old is not None:
@@ -247,7 +226,6 @@ def _build(options: dict[str, Any], folder: Path) -> BuiltArchive:
 
 
 def _unpack_old(options: dict[str, Any], folder: Path) -> OldArchive | None:
-    """Unpacks the archive of `--from`, if that option was given."""
     from offpath.archive.sources.stock_archive import unpack
 
     if options["old"] is None:
@@ -303,8 +281,6 @@ def _server_settings(options: dict[str, Any]) -> dict[str, Any]:
         "maxBatchDelay": options["max_batch_delay_ms"],
         "minWorkers": options["workers"],
         "maxWorkers": options["workers"],
-        "responseTimeout": options["response_timeout_s"],
-        "startupTimeout": options["startup_timeout_s"],
     }
     return {key: value for key, value in by_name.items() if value is not None}
 
@@ -315,9 +291,6 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
     for key in ("engine", "precision"):
         if options[key]:
             settings[key] = options[key]
-    for key in ("mean", "std"):
-        if options[key]:
-            settings[key] = _read_numbers(f"--{key}", options[key])
     if options["prediction_log"]:
         section = settings.get("prediction_log", {})
         if not isinstance(section, dict):
@@ -327,13 +300,3 @@ def _handler_settings(options: dict[str, Any]) -> dict[str, Any]:
             )
         settings["prediction_log"] = {**section, "uri": options["prediction_log"]}
     return settings
-
-
-def _read_numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(number) for number in text.strip("[] ").split(",")]
-    except ValueError as error:
-        raise WrongOption(
-            f"{option} {text!r}; expected one number, or one number per channel with commas, as "
-            f"in {option} 0.485,0.456,0.406"
-        ) from error

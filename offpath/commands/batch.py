@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offpath.commands.bar import counting_bar
-from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
+from offpath.commands.progress import counting_bar
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
-from offpath.handler.prediction_log.log_settings import S3Options
 from offpath.handler.process.host_limits import count_cores
 from offpath.handler.process.lazy_imports import is_installed
-from offpath.serving.storage import S3, Storage, explain, split_name
+from offpath.serving.storage import S3, Storage, explain, read_s3_options, split_name
 
 if TYPE_CHECKING:
     from offpath.serving.offline.part_runner import Job
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     help="Run on the Ray cluster of RAY_ADDRESS. Its nodes need offpath, and must reach INPUT and "
     "OUTPUT under the same names.",
 )
-@add_options(*S3_OPTIONS)
 @json_option("Print a summary as JSON.")
 def command(mar: Path, place: str, output: str, **options: Any) -> None:
     """Classify all pictures of a folder, a list or a bucket, without a server.
@@ -69,7 +67,8 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
     missing in OUTPUT, without a lost or doubled picture. It then classifies the pictures that it
     found at its first start.
 
-    Exits with 1 if more than --max-errors pictures have no answer.
+    Exits with 1 if more than --max-errors pictures have no answer. AWS_ENDPOINT_URL names an S3
+    server other than AWS's.
 
     \b
     Examples:
@@ -105,7 +104,6 @@ def command(mar: Path, place: str, output: str, **options: Any) -> None:
 
 
 def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Classifies what is missing in OUTPUT; returns the summary that --json prints."""
     from offpath.deploy.exportable import read_exportable
     from offpath.serving.offline.manifest import count_results, find_manifest
     from offpath.serving.offline.part_runner import Job
@@ -114,7 +112,7 @@ def classify_all(mar: Path, place: str, output: str, options: dict[str, Any]) ->
     gpus, cores = archive.list_gpus(), count_cores()
     workers = options["workers"] or len(gpus) * archive.workers or cores
     threads = 1 if options["is_on_ray"] else max(1, cores // workers)
-    s3 = S3Options(options["region"], options["endpoint_url"])
+    s3 = read_s3_options()
     # Base64 takes a third more bytes than the image in it.
     most_bytes = 2 * archive.handler.max_payload_bytes
     job = Job(output, archive.batch_size, threads, gpus, s3, most_bytes)

@@ -53,7 +53,7 @@ variants_option = click.option(
     help="A TorchServe server with other settings, measured after --servers. Can be repeated. KEY:"
     " a key of config.properties, vmargs+ (further options for Java), model.batch_size,"
     " model.max_batch_delay_ms, model.workers, handler.SETTING, env.NAME,"
-    " front.SETTING (tls, hosts, queue, buffer_bytes).",
+    " front.SETTING (queue, buffer_bytes).",
 )
 servers_option = click.option(
     "--servers",

@@ -74,7 +74,7 @@ def set_up(name: str) -> None:
         click.echo(f"{name}: already in {environment.folder}")
         return
     begin = time.perf_counter()
-    environment.ensure(lambda line: click.echo(line, err=True))
+    environment.ensure()
     folder, took_s = environment.folder, time.perf_counter() - begin
     # lstat, because the links lead to packages that the servers share.
     size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

@@ -103,7 +103,6 @@ class DemoView(ServeView):
         urls: Mapping[str, str],
         statuses: Sequence[Any],
         ready_s: float,
-        left_out: Sequence[str] = (),
     ) -> None:
         click.echo(f"READY after {ready_s:.1f} s: {urls['inference']}/")
 

@@ -10,7 +10,6 @@ import click
 
 
 def export_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the argument ARCHIVE and the options that every export has."""
     for option in (
         click.option("--force", is_flag=True, help="Replace an earlier export."),
         click.option(
@@ -38,12 +37,6 @@ def command() -> None:
 @export_options
 @click.option("--name", help="Name of the model.  [default: the model's name in the archive]")
 @click.option(
-    "--instances",
-    type=click.IntRange(1),
-    help="Number of processes, per GPU if the archive asks for a GPU.  [default: the archive's "
-    "number of workers]",
-)
-@click.option(
     "--thin",
     "is_thin",
     is_flag=True,
@@ -52,7 +45,8 @@ def command() -> None:
 def triton(**options: Any) -> None:
     """Write a Triton model repository.
 
-    Triton Inference Server runs the archive with its python backend.
+    Triton Inference Server runs the archive with its python backend. config.pbtxt has the archive's
+    number of workers as the number of processes.
 
     \b
     Example:
@@ -86,23 +80,11 @@ def triton(**options: Any) -> None:
     show_default=True,
     help="Address on which HTTP listens. Ray's control ports listen on all addresses.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8000,
-    show_default=True,
-    help="Port on which HTTP listens.",
-)
-@click.option(
-    "--image",
-    default="REGISTRY/offpath-ray:TAG",
-    show_default=True,
-    help="Container image named in rayservice.yaml.",
-)
 def ray(replicas: str | None, **options: Any) -> None:
     """Write a Ray Serve application.
 
-    It runs with `serve run`, or on Kubernetes with the manifest for KubeRay.
+    It runs with `serve run`, or on Kubernetes with the manifest for KubeRay, after you have named
+    your image in it. The port is in config.yaml.
 
     \b
     Example:

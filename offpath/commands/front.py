@@ -10,11 +10,13 @@ import click
 from offpath.commands.serve_options import (
     DEFAULTS,
     DOOR_OPTIONS,
+    LIMITS,
     LISTEN_OPTIONS,
     METRICS_PORT,
     RUN_OPTIONS,
     check_host,
     choose_log_dir,
+    limit_option,
 )
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
@@ -24,11 +26,21 @@ from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.several_hosts import serve_hosts
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 
-# Just under the 512 requests that a host's own door accepts from one address.
-HOST_QUEUE = 500
-# Clients often wait 30 s, which leaves a second host time to answer.
-ANSWER_TIMEOUT_S = 20
-MAX_BODY_MB = 32
+HOST_LIMITS = {
+    **LIMITS,
+    # Just under the 512 requests that a host's own door accepts from one address.
+    "queue": (
+        500,
+        "requests that each host may hold (503); a host's own door accepts "
+        f"{DEFAULTS.client_connections} from one address",
+    ),
+    # Clients often wait 30 s, which leaves a second host time to answer.
+    "answer-timeout-s": (
+        20,
+        "seconds that a host may take before another host is asked; more than a full queue takes",
+    ),
+    "max-body-mb": (32, "size of a request's body, as the hosts' max_request_size (413)"),
+}
 
 
 @click.command(name="front")
@@ -42,30 +54,7 @@ MAX_BODY_MB = 32
 )
 @add_options(*LISTEN_OPTIONS)
 @METRICS_PORT
-@click.option(
-    "--queue",
-    type=click.IntRange(1),
-    default=HOST_QUEUE,
-    show_default=True,
-    help="Requests that each host may hold; when all hosts hold that many, more get 503. A host's "
-    f"own door accepts {DEFAULTS.client_connections} from one address (its --client-connections).",
-)
-@click.option(
-    "--answer-timeout-s",
-    type=click.IntRange(1),
-    default=ANSWER_TIMEOUT_S,
-    show_default=True,
-    help="Seconds that a host may take for an answer before another host is asked. Set it above "
-    "the time for a full --queue: 500 requests at 25 per second take 20 s.",
-)
-@click.option(
-    "--max-body-mb",
-    type=click.IntRange(1),
-    default=MAX_BODY_MB,
-    show_default=True,
-    help="Size limit of a request's body; larger bodies get 413. Set it to the hosts' "
-    "max_request_size.",
-)
+@limit_option(HOST_LIMITS)
 @add_options(*RUN_OPTIONS)
 @add_options(*DOOR_OPTIONS)
 def command(
@@ -74,9 +63,7 @@ def command(
     port: int,
     behind_proxy: bool,
     metrics_port: int,
-    queue: int,
-    answer_timeout_s: int,
-    max_body_mb: int,
+    limits: dict[str, int],
     drain_s: int,
     log_dir: Path | None,
     verbose: bool,
@@ -93,11 +80,15 @@ def command(
       offpath serve --front --host 10.0.0.11 --behind-proxy --front-keys keys.txt
       offpath front --front-keys keys.txt --upstream 10.0.0.11:8080 --upstream 10.0.0.12:8080
     """
+    defaults = {name.replace("-", "_"): value for name, (value, _) in HOST_LIMITS.items()}
+    limits = {**defaults, **limits}
+    queue, answer_timeout_s = limits.pop("queue"), limits.pop("answer_timeout_s")
+    max_body_bytes = limits.pop("max_body_mb") << 20
     door |= {"metrics_port": metrics_port, "verbose": verbose, "drain_s": drain_s}
-    settings = DoorSettings(host, port, **door)
+    settings = DoorSettings(host, port, **{**door, **limits})
     check_host(host, settings, behind_proxy)
     try:
-        behind = Behind(False, max_body_mb << 20, answer_timeout_s, queue, hosts)
+        behind = Behind(False, max_body_bytes, answer_timeout_s, queue, hosts)
     except ExpectedError as error:
         raise click.UsageError(str(error)) from error
     log_dir = choose_log_dir(log_dir, port)

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offpath.commands.bar import counting_bar
 from offpath.commands.logs_report import report
-from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
+from offpath.commands.progress import counting_bar
+from offpath.commands.shared_options import add_options, json_option
 from offpath.handler.errors import ExpectedError
 from offpath.handler.prediction_log.log_settings import (
     SPOOL_VARIABLE,
@@ -30,6 +30,8 @@ from offpath.handler.prediction_log.log_settings import (
 from offpath.serving.printable import printable
 
 LISTED_IDS = 20
+# Between two passes of `ship --watch`.
+WATCH_S = 2.0
 # Rows of `offpath logs status`: SinkStatus' attribute -> label.
 STATUS_ROWS = {
     "segments": "segments waiting",
@@ -47,7 +49,8 @@ def command() -> None:
     """Inspect, ship, read, verify and compare the prediction log.
 
     Workers append each answered request to a spool on disk and ship it themselves. These commands
-    are for times without a worker, and for reading.
+    are for times without a worker, and for reading. Of an S3 server other than AWS's,
+    AWS_ENDPOINT_URL names the address.
 
     \b
     Examples:
@@ -78,7 +81,6 @@ _store_options = add_options(
         help="Earliest inference time: 2026-11-21T03:00Z, or 2h for two hours ago.",
     ),
     click.option("--until", help="End of the inference times, itself not included."),
-    *S3_OPTIONS,
 )
 _json_option = json_option("JSON to stdout.")
 
@@ -97,15 +99,8 @@ _json_option = json_option("JSON to stdout.")
     is_flag=True,
     help="Keep running and ship what dead workers leave, until SIGTERM or Ctrl-C.",
 )
-@click.option(
-    "--every-s",
-    default=5.0,
-    show_default=True,
-    type=click.FloatRange(min=0.1),
-    help="Seconds between two passes of --watch.",
-)
 @_json_option
-def ship(spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bool) -> None:
+def ship(spool: Path, timeout_s: float, watch: bool, as_json: bool) -> None:
     """Deliver every segment of the spool that no living worker owns.
 
     Use it in a shutdown hook (after the server has stopped), as a sidecar (--watch) or from cron.
@@ -128,7 +123,7 @@ def ship(spool: Path, timeout_s: float, watch: bool, every_s: float, as_json: bo
             _print_report(dataclasses.asdict(report), as_json)
         if is_last:
             break
-        stopped.wait(every_s)
+        stopped.wait(WATCH_S)
     if report.errors:
         reasons = "; ".join(report.errors.values())
         raise ExpectedError(
@@ -323,12 +318,10 @@ def _records(
     uri: str,
     since: str | None,
     until: str | None,
-    endpoint_url: str | None,
-    region: str | None,
 ) -> Iterator[dict[str, Any]]:
     """Reads the records that `_store_options` ask for."""
     from offpath.serving.log_tools.reading import Period, open_store_at, parse_time, read_records
 
     period = Period(parse_time(since) if since else None, parse_time(until) if until else None)
-    store = open_store_at(uri, endpoint_url, region)
+    store = open_store_at(uri)
     return read_records(store, period, progress, damage.append)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from offpath.commands.bar import counting_bar
+from offpath.commands.progress import counting_bar
 from offpath.commands.run_outputs import FILE, check_output, command_line
-from offpath.commands.shared_options import S3_OPTIONS, add_options, json_option
+from offpath.commands.shared_options import json_option
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.profiling.core.figures import format_figure
 from offpath.serving.log_tools.comparing import FIGURES
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     metavar="SET",
     help="Records that are compared; without a URI, those under --a's.",
 )
-@add_options(*S3_OPTIONS)
 @click.option(
     "--html",
     "html_path",
@@ -59,8 +57,6 @@ if TYPE_CHECKING:
 def report(
     text_a: str,
     text_b: str,
-    endpoint_url: str | None,
-    region: str | None,
     html_path: Path | None,
     conditions: tuple[str, ...],
     as_json: bool,
@@ -97,9 +93,8 @@ def report(
     sets = {"a": first, "b": parse_set(text_b, first.uri)}
     check_output(html_path, "jinja2", "report")
     damage: list[str] = []
-    open_store = partial(open_store_at, endpoint_url=endpoint_url, region=region)
     with counting_bar("reading objects", not as_json) as progress:
-        with load_sets(sets, open_store, progress, damage.append) as database:
+        with load_sets(sets, open_store_at, progress, damage.append) as database:
             compared = compare_sets(database)
     _show(compared, {"a": text_a, "b": text_b}, damage, html_path, as_json)
     met = [said for one in thresholds if (said := _judge(one, compared))]

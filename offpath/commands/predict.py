@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from offpath.commands.bar import counting_bar
+from offpath.commands.progress import counting_bar
 from offpath.commands.shared_options import json_option, read_settings, settings_option
 from offpath.commands.url_option import check_token, check_url
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig

@@ -114,7 +114,6 @@ OPTIONS = (
 
 
 def present(run: Run, document: Document, outputs: Outputs) -> None:
-    """Prints the document and writes the files that were asked for."""
     from rich.console import Console
 
     from offpath.profiling.report.terminal import print_document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,28 +23,18 @@ from offpath.commands.serve_options import (
 from offpath.commands.serve_view import ServeView
 from offpath.commands.shared_options import add_options
 from offpath.handler.errors import WrongOption
-from offpath.handler.prediction_log.log_settings import (
-    SPOOL_VARIABLE,
-    default_spool_dir,
-)
 from offpath.serving.front.one_host import serve_front
 from offpath.serving.process.interrupts import Terminated, stopping_on_signals
 from offpath.serving.torchserve.model_store import find_models
-from offpath.serving.torchserve.server_settings import (
-    ServerSettings,
-    leave_unreadable_out,
-    read_properties,
-)
+from offpath.serving.torchserve.server_settings import ServerSettings, read_properties
 from offpath.serving.torchserve.session import serve
 
 DEFAULT_STORE = Path(".offpath/model-store")
 # Options of TorchServe itself, with or without a front door; the rest are the door's.
 SERVER_OPTIONS = (
-    *("host", "port", "management_port", "metrics_port", "grpc_port"),
-    *("config", "allow_cpu", "log_dir", "server", "keep_going"),
+    *("host", "port", "metrics_port", "grpc_port"),
+    *("config", "allow_cpu", "log_dir", "server"),
 )
-# Options that only TorchServe has, with the value that asks for nothing.
-TORCHSERVE_ONLY = {"management_port": None, "grpc_port": None, "keep_going": False}
 
 
 @click.command(name="serve")
@@ -67,13 +56,6 @@ TORCHSERVE_ONLY = {"management_port": None, "grpc_port": None, "keep_going": Fal
     "(docs/after-torchserve.md).",
 )
 @add_options(*LISTEN_OPTIONS)
-@click.option(
-    "--management-port",
-    type=PORT,
-    help="Port of TorchServe's management API, on loopback; 0 takes a free one. Every user of this "
-    "machine can then stop your models [default: no port but a private Unix socket, whose path is "
-    "printed].",
-)
 @METRICS_PORT
 @click.option(
     "--grpc-port",
@@ -93,19 +75,6 @@ TORCHSERVE_ONLY = {"management_port": None, "grpc_port": None, "keep_going": Fal
     help="Serve an archive that asks for a GPU (--preset t4) on the CPU if there is no GPU.",
 )
 @click.option(
-    "--keep-going",
-    is_flag=True,
-    help="Serve the other archives if one cannot be loaded. A warning and the READY line name it; "
-    "each reload tries it again.",
-)
-@click.option(
-    "--ship-s",
-    type=click.FloatRange(0),
-    default=0.0,
-    help="After the end, deliver the rest of the prediction log's spool for at most this many "
-    "seconds. Use it where the disk disappears with the machine [default: off].",
-)
-@click.option(
     "--sample",
     is_flag=True,
     help="Send the bundled photograph and show the answer.",
@@ -122,7 +91,6 @@ def command(
     model_store: Path,
     verbose: bool,
     drain_s: int,
-    ship_s: float,
     sample: bool,
     once: bool,
     as_json: bool,
@@ -155,11 +123,6 @@ def command(
             "--canary tells clients apart by their address, and behind a proxy all have the same; "
             "add --canary-by HEADER, such as x-user-id"
         )
-    if front is not None and own["management_port"] is not None:
-        raise WrongOption(
-            "--management-port has no effect with --front, where management is a private Unix "
-            "socket, printed at the start; leave it out"
-        )
     view = ServeView(as_json)
     if behind_proxy:
         view.show_problem(
@@ -172,36 +135,16 @@ def command(
         if kind == "granian":
             check_granian(asked)
         store, entries = find_models(model_store, models, Path(links))
-        return leave_unreadable_out(make_settings(store, entries, verbose=verbose, **asked))
+        return make_settings(store, entries, verbose=verbose, **asked)
 
     try:
         with tempfile.TemporaryDirectory(prefix="offpath-store-") as links, stopping_on_signals():
-            try:
-                if front is None:
-                    serve(find_settings(), view, drain_s, sample=sample, once=once)
-                else:
-                    serve_front(find_settings, front, view, sample=sample, once=once)
-            finally:
-                if ship_s:
-                    ship_rest(view, ship_s)
+            if front is None:
+                serve(find_settings(), view, drain_s, sample=sample, once=once)
+            else:
+                serve_front(find_settings, front, view, sample=sample, once=once)
     except Terminated:
         click.echo("stopped", err=True)
-
-
-def ship_rest(view: ServeView, timeout_s: float) -> None:
-    """Delivers the segments that the ended workers left in the spool."""
-    from offpath.serving.log_tools.spool import ship_spool
-
-    spool = Path(os.environ.get(SPOOL_VARIABLE) or default_spool_dir(os.environ))
-    if not spool.is_dir():
-        return
-    with view.waiting("delivering the prediction log ..."):
-        report = ship_spool(spool, timeout_s)
-    if report.errors:
-        view.show_problem(
-            f"{report.left_segments} segments of the prediction log are still in {spool}: "
-            f"{'; '.join(report.errors.values())}"
-        )
 
 
 def make_settings(
@@ -223,14 +166,9 @@ def make_settings(
 
 
 def check_granian(options: dict[str, Any]) -> None:
-    """Refuses options that only TorchServe has.
-
-    Raises:
-        WrongOption: one of them is given.
-    """
-    for name, unset in TORCHSERVE_ONLY.items():
-        if options[name] != unset:
-            raise WrongOption(f"--{name.replace('_', '-')} needs --server torchserve")
+    """Raises WrongOption for gRPC, which only TorchServe has."""
+    if options["grpc_port"] is not None:
+        raise WrongOption("--grpc-port needs --server torchserve")
 
 
 def check_tokens(config: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +92,6 @@ DOOR_OPTIONS = [
         "read again when it changes.",
     ),
     click.option(
-        "--client-connections",
-        type=click.IntRange(1),
-        default=DEFAULTS.client_connections,
-        show_default=True,
-        help="Requests that one client address may have in flight; more get 429.",
-    ),
-    click.option(
-        "--client-rate",
-        type=click.IntRange(0),
-        default=DEFAULTS.client_rate,
-        help="Requests per second of one client address; more get 429 [default: no limit].",
-    ),
-    click.option(
-        "--client-timeout-s",
-        type=click.IntRange(1),
-        default=DEFAULTS.client_timeout_s,
-        show_default=True,
-        help="Seconds that a client may send nothing in the middle of a request.",
-    ),
-    click.option(
         "--client-ids",
         is_flag=True,
         help="Start the request's id with the client's x-request-id, if that is a UUID.",
@@ -132,19 +112,59 @@ DOOR_OPTIONS = [
         show_default=True,
         help="Folder on a tmpfs for the request bodies.",
     ),
-    click.option(
-        "--front-bodies",
-        type=click.IntRange(1),
-        default=DEFAULTS.front_bodies,
-        show_default=True,
-        help="Number of bodies of the largest size that must fit there. A body that finds no room "
-        "later gets 503.",
-    ),
 ]
+# Name of a limit -> its default, and what it limits. The names are attributes of DoorSettings.
+LIMITS = {
+    "queue": (DEFAULTS.queue, "requests that may wait in TorchServe (503)"),
+    "client-connections": (
+        DEFAULTS.client_connections,
+        "requests that one client address has in flight (429)",
+    ),
+    "client-rate": (
+        DEFAULTS.client_rate,
+        "requests per second of one client address, 0 for any number (429)",
+    ),
+    "client-timeout-s": (
+        DEFAULTS.client_timeout_s,
+        "seconds without a byte of a request that has begun",
+    ),
+    "front-bodies": (
+        DEFAULTS.front_bodies,
+        "bodies of the largest size for which --front-memory must have room (503 later)",
+    ),
+}
+
+
+def limit_option(limits: Mapping[str, tuple[int, str]]) -> Callable[[Command], Command]:
+    """Returns `--limit NAME=NUMBER`; the command gets a dict from attributes to numbers."""
+    texts = (f"{name}={default}: {text}" for name, (default, text) in limits.items())
+    return click.option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=lambda _, __, given: dict(read_limit(one, limits) for one in given),
+        help="Change a limit; can be repeated. The defaults, and what is answered beyond them: "
+        f"{'; '.join(texts)}.",
+    )
+
+
+def read_limit(text: str, limits: Iterable[str]) -> tuple[str, int]:
+    """Reads `client-rate=100` as the attribute `client_rate` and 100.
+
+    Raises:
+        BadParameter: it is not a limit and a whole number; only the rate may be 0.
+    """
+    name, _, number = text.partition("=")
+    least = 0 if name == "client-rate" else 1
+    if name not in limits:
+        raise click.BadParameter(f"{text!r}: expected NAME=NUMBER; names: {', '.join(limits)}")
+    if not (number.isascii() and number.isdigit() and int(number) >= least):
+        raise click.BadParameter(f"{text!r}: expected a whole number from {least}")
+    return name.replace("-", "_"), int(number)
 
 
 def split_option(name: str, text: str) -> Callable[[Command], Command]:
-    """Returns an option that takes canaries or shadows."""
     return click.option(
         f"--{name}",
         multiple=True,
@@ -168,13 +188,7 @@ FRONT_OPTIONS = [
         is_flag=True,
         help="Open /invocations, SageMaker's path to the only model (docs/sagemaker.md).",
     ),
-    click.option(
-        "--queue",
-        type=click.IntRange(1),
-        default=DEFAULTS.queue,
-        show_default=True,
-        help="Requests that may wait in TorchServe; more get 503.",
-    ),
+    limit_option(LIMITS),
     split_option(
         "canary",
         "Let another version of a model answer a share of its requests, such as defects=2.0:5% "
@@ -208,9 +222,11 @@ def make_front(
         WrongOption: an option of the door is given without `--front`, or two do not fit.
     """
     options = dict(options)
-    is_wanted = options.pop("front")
+    is_wanted, limits = options.pop("front"), options.pop("limits")
     if is_wanted or (is_wanted is None and is_default and can_run_front(options)):
-        return DoorSettings(**common, **options)
+        return DoorSettings(**common, **options, **limits)
+    if limits:
+        raise WrongOption("--limit needs --front")
     for name, value in options.items():
         if value != getattr(DEFAULTS, name):
             option = "front-memory" if name == "memory" else name.replace("_", "-")
@@ -229,7 +245,6 @@ def can_run_front(options: Mapping[str, Any]) -> bool:
 
 
 def choose_log_dir(log_dir: Path | None, port: int) -> Path | None:
-    """Returns the folder of the logs; None for a temporary one."""
     return log_dir or (DEFAULT_LOG_DIR / str(port) if port else None)
 
 

@@ -38,7 +38,6 @@ class ServeView(View):
         urls: Mapping[str, str],
         statuses: Sequence[ModelStatus],
         ready_s: float,
-        left_out: Sequence[str] = (),
     ) -> None:
         notify_ready()
         if self._as_json:
@@ -49,14 +48,12 @@ class ServeView(View):
                     "ready_s": round(ready_s, 2),
                     **urls,
                     "models": models,
-                    "left_out": left_out,
                 }
             )
             return
         if statuses:
             self._out.print(_status_table(statuses))
-        without = f", WITHOUT {', '.join(left_out)}" if left_out else ""
-        self._out.print(f"READY after {ready_s:.1f} s{without}")
+        self._out.print(f"READY after {ready_s:.1f} s")
         for name, url in urls.items():
             self._out.print(f"  {name:<12} {url}")
 

@@ -10,10 +10,6 @@ import click
 from offpath.handler.errors import WrongOption
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-S3_OPTIONS = (
-    click.option("--endpoint-url", help="URL of an S3 server other than AWS."),
-    click.option("--region", help="Region of the bucket."),
-)
 
 
 def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

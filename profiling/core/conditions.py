@@ -62,6 +62,5 @@ class Condition(Threshold):
 
 
 def parse_condition(text: str) -> Condition:
-    """Parses `[VARIANT:]METRIC SIGN NUMBER`; raises ValueError that says what was expected."""
     found = parse_threshold(text, NAMES, "p99_ms>100")
     return Condition(text, found.variant, NAMES[found.metric], found.sign, found.bound)

@@ -9,7 +9,6 @@ from offpath.profiling.core.figures import format_bytes
 
 
 def format_time(started_at: str) -> str:
-    """Formats an RFC 3339 time as people write it, to the second."""
     return started_at.replace("T", " ").replace("+00:00", " UTC")
 
 

@@ -12,7 +12,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
-from offpath.profiling.core.nvml import NoGpu, NvmlReader
+from offpath.profiling.core.gpu import NoGpu, NvmlReader
 from offpath.serving.check.host import read_cpu_model, read_versions
 from offpath.serving.torchserve.launch import find_java
 
@@ -46,7 +46,6 @@ def describe_host() -> dict[str, Any]:
 
 
 def read_gpus() -> str:
-    """Returns names and driver of the NVIDIA GPUs; empty without a GPU or nvidia-ml-py."""
     try:
         with closing(NvmlReader()) as reader:
             return reader.describe()

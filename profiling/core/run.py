@@ -101,7 +101,6 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that were begun."""
         return 1 + max((row.round for row in self.rows), default=-1)
 
     def add(self, round_: int, variant: str, cell: Cell, figures: Figures) -> None:

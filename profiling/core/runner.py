@@ -122,7 +122,6 @@ class Runner(Generic[Target]):
 
 
 def format_cell(cell: Cell) -> str:
-    """Describes a cell: `photos-55k, 32 clients, batch 8`."""
     parts = [
         cell.workload,
         format_clients(cell.clients) if cell.clients else "",

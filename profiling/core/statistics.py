@@ -138,12 +138,10 @@ class Summary:
         return [*(both[metric] / both[f"{metric}_base"])]
 
     def ratio(self, variant: str, baseline: str, cell: Cell, metric: str = "rate") -> float | None:
-        """Returns the median of `ratios`; None where the two have no round in common."""
         ratios = self.ratios(variant, baseline, cell, metric)
         return statistics.median(ratios) if ratios else None
 
     def failures(self, variant: str, cell: Cell) -> dict[str, int]:
-        """Counts the requests without a 200 by status, over all rounds."""
         rows = self._windows.filter(match(variant, cell))
         found = rows.select(pl.col(REPLIES).sum()).to_dicts()
         return {
@@ -154,7 +152,6 @@ class Summary:
         }
 
     def cells(self) -> list[Cell]:
-        """Returns the cells that were measured, in the order of the run."""
         return list(dict.fromkeys(row.cell for row in self.run.rows if row.cell != Cell()))
 
     def _spreads(self) -> pl.DataFrame:

@@ -277,7 +277,7 @@ def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
 
 
 def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields mean utilisation and largest memory of each device of `load.gpu.GpuSamples`."""
+    """Yields mean utilisation and largest memory of each device of `GpuSamples`."""
     for device in gpu["devices"]:
         readings = [r for r in gpu["readings"] if r["device"] == device["index"]]
         busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]

@@ -12,6 +12,7 @@ from typing import Any
 from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
+from offpath.profiling.core.gpu import GpuSampler
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.workplace import work_folder
 from offpath.profiling.experiments.profiled_server import (
@@ -26,7 +27,6 @@ from offpath.profiling.experiments.server_account import (
     make_account,
     read_counters,
 )
-from offpath.profiling.load.gpu import GpuSampler
 from offpath.profiling.load.plan import Load, find_generator
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
 from offpath.profiling.load.window import WindowWatcher, name_figures

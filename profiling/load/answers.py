@@ -57,7 +57,6 @@ def check_answers(
 
 
 def read(server: str, call: Call, reply: httpx.Response) -> dict[str, float]:
-    """Reads label -> probability of a reply that must be good."""
     if reply.status_code != 200:
         raise ExpectedError(
             f"server {server!r} answered {reply.status_code} to a good photograph:"

@@ -64,7 +64,6 @@ class LimitMeter:
         return self._measure(decode_for, self._model, list(paths))
 
     def measure_forward(self) -> Rate:
-        """Measures how many images the cores, or their GPU, can normalise and classify."""
         import torch
 
         rate = self._measure(forward_for, self._model, self._batch_size)
@@ -114,7 +113,6 @@ def run_for(seconds: float, step: Callable[[], int]) -> Rate:
 
 
 def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
-    """Decodes and resizes the photographs in turn, as the handler does by default."""
     from offpath.handler.errors import ItemError
     from offpath.handler.image.decode import decode_image
     from offpath.handler.image.torch_transform import transform_with_torch
@@ -138,7 +136,6 @@ def decode_for(seconds: float, model: str, paths: Sequence[Path]) -> Rate:
 
 
 def forward_for(seconds: float, model: str, batch_size: int) -> Rate:
-    """Normalises and classifies a batch again and again, as the handler does."""
     import torch
 
     from offpath.handler.config import HandlerConfig

@@ -24,8 +24,7 @@ from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import INPUT_SETTINGS, HandlerConfig
 from offpath.handler.errors import WrongOption
 from offpath.handler.image.geometry import both_sides
-from offpath.handler.model.activation import activate
-from offpath.handler.model.outputs import keep_one_output
+from offpath.handler.model.outputs import activate, keep_one_output
 from offpath.profiling.core.workplace import cache_folder
 
 LABELS = "index_to_name.json"
@@ -55,7 +54,6 @@ class ModelUnderTest:
 
     @property
     def labels(self) -> list[str]:
-        """The labels by class index."""
         if self.source.labels is None:
             raise WrongOption(f"model {self.name!r} has no labels: answers cannot be compared")
         return self.source.labels
@@ -100,7 +98,6 @@ class ModelUnderTest:
         return transforms.Compose(steps)
 
     def save_weights(self, path: Path) -> None:
-        """Writes the state dict as the stock handler reads it."""
         torch.save(dict(self.source.weights or {}), path)
 
 

@@ -126,7 +126,6 @@ class Generator(Protocol):
 
 
 def find_generator(name: str) -> Generator:
-    """Returns a generator by name; raises WrongOption for an unknown one."""
     # Imported here: they import this module.
     from offpath.profiling.load.generators.locust_adapter import LocustGenerator
     from offpath.profiling.load.generators.wrk_adapter import WrkGenerator

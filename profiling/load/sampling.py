@@ -7,8 +7,6 @@ seconds. An ended process counts as 0, so its group's figure falls visibly.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +18,6 @@ Figure = TypeVar("Figure", int, float)
 
 
 def sample_cpu_s(groups: Groups) -> dict[str, float]:
-    """Returns CPU seconds (user and system) that each group's processes have used so far."""
     return add_up(groups, process_cpu_s)
 
 
@@ -43,7 +40,6 @@ def add_up(groups: Groups, of_process: Callable[[int], Figure]) -> dict[str, Fig
 
 
 def process_cpu_s(pid: int) -> float:
-    """Returns the CPU seconds of a process with all its threads and its ended children."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:
@@ -73,26 +69,3 @@ def process_pss_bytes(pid: int) -> int:
 def subtract(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     """Returns the differences by group, rounded to the counters' step."""
     return {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
-
-
-class Ticker:
-    """Calls `sample` with the seconds since the block began, every `interval_s`, on a thread."""
-
-    def __init__(self, interval_s: float, sample: Callable[[float], None]) -> None:
-        self._interval_s = interval_s
-        self._sample = sample
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Ticker:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        start = time.monotonic()
-        while not self._ended.wait(self._interval_s):
-            self._sample(time.monotonic() - start)

@@ -11,7 +11,7 @@ import psutil
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
-from offpath.profiling.load.gpu import GpuSampler, GpuSamples
+from offpath.profiling.core.gpu import GpuSampler, GpuSamples
 from offpath.profiling.load.plan import Generator, LoadPlan, LoadSample
 from offpath.profiling.load.running_server import (
     BESIDE,
@@ -66,7 +66,6 @@ class WindowWatcher:
         return groups
 
     def summarise_gpu(self, samples: GpuSamples) -> dict[str, float]:
-        """Returns most memory and mean utilisation inside the window; empty without a GPU."""
         # The sampler's clock starts with the load, a moment after ours.
         inside = [r for r in samples.readings if r.at_s >= self._opened_s]
         shares = {

@@ -96,7 +96,6 @@ def check_workload(name: str) -> None:
 
 
 def find_spec(name: str) -> WorkloadSpec | None:
-    """Returns the specification of a name; None for a folder."""
     sized = SIZED.fullmatch(name)
     if name in SPECS or sized is None:
         return SPECS.get(name)
@@ -135,7 +134,6 @@ def check_picture(path: Path) -> None:
 
 
 def load_verified(name: str, folder: Path) -> Workload:
-    """Loads a cached workload and checks each file against the manifest."""
     listed: dict[str, str] = json.loads((folder / MANIFEST).read_text())["sha256"]
     paths = [folder / file for file in listed]
     for path in paths:

@@ -8,12 +8,13 @@ that nothing large may be imported here.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,17 +28,21 @@ from offpath.profiling.servers.server_process import (
     is_ok,
     start_process,
 )
-from offpath.profiling.servers.service_settings import ServiceSettings
 from offpath.serving.process.ports import resolve_ports
 
 if TYPE_CHECKING:
     from offpath.profiling.load.model_under_test import ModelUnderTest
     from offpath.profiling.load.running_server import RunningServer
     from offpath.profiling.load.sampling import Groups
+    from offpath.profiling.servers.classifiers import Classify
 
 # As in archive/presets/cpu.yaml; every server under test has the same.
 BATCH_SIZE = 8
 MAX_BATCH_DELAY_MS = 1
+# Holds the settings of a server's own program, as JSON.
+VARIABLE = "OFFPATH_SERVICE"
+# Printed by a program where no request tells that all its workers are ready.
+READY = "offpath: all workers are ready"
 
 
 class Adapter(ABC):
@@ -99,11 +104,9 @@ class Start:
         return self.ports[0]
 
     def url(self, path: str = "", port: int = 0) -> str:
-        """Returns an address on the port of this index."""
         return f"http://{LOOPBACK}:{self.ports[port]}{path}"
 
     def run_module(self, name: str, *arguments: str) -> list[str]:
-        """Returns the command that runs a module as a program in the server's environment."""
         return [str(self.python), "-m", name, *arguments]
 
 
@@ -237,7 +240,6 @@ class RunningPackage:
         self.predict_url = url
 
     def groups(self) -> Groups:
-        """Returns the processes with the model as workers, the others as front end."""
         groups: dict[str, list[int]] = {"frontend": [], "workers": []}
         for process in self._process.members():
             line = command_line(process)
@@ -252,3 +254,44 @@ class RunningPackage:
 
     def log_path(self) -> Path:
         return self._process.log
+
+
+def is_service() -> bool:
+    return VARIABLE in os.environ
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """The settings that an adapter passes to its program in an environment variable.
+
+    Attributes:
+        model: reference of the model under test.
+        max_batch_delay_ms: longest wait of a batch's first request for others.
+        threads: torch's intra-op threads in each worker.
+        kind: what happens to a photograph, see `classifiers`.
+        timeout_s: time after which a server gives a request up. It is the load's own, so that a
+            slow model's queue is measured and not cut.
+    """
+
+    model: str
+    port: int
+    batch_size: int
+    max_batch_delay_ms: int
+    workers: int
+    threads: int = 1
+    kind: str = "pillow"
+    timeout_s: int = 120
+
+    def to_environment(self) -> dict[str, str]:
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> ServiceSettings:
+        return cls(**json.loads(os.environ[VARIABLE]))
+
+    def load_classifier(self) -> Classify:
+        """Loads the model; call it in the processes that run the model."""
+        # Imported here: processes that only serve HTTP need no torch.
+        from offpath.profiling.servers.classifiers import load_classifier
+
+        return load_classifier(self.kind, self.model, self.threads, self.batch_size)

@@ -75,7 +75,6 @@ def build_offpath(model: ModelUnderTest, config: Mapping[str, Any], folder: Path
 
 
 def build_stock(model: ModelUnderTest, config: Mapping[str, Any] | None, folder: Path) -> Path:
-    """Builds the stock handler's archive; without a YAML where `config` is None."""
     own = read_preprocessing(model)
     if own == STOCK_SETTINGS:
         return run_archiver(model, "image_classifier", folder, config)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torchvision import transforms
 
-from offpath.handler.model.activation import activate
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.choose import choose_precision
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import activate
 from offpath.handler.pipeline import Pipeline, set_threads
 from offpath.profiling.load.model_under_test import (
     ModelUnderTest,

@@ -55,7 +55,6 @@ def why_no_namespace() -> str | None:
 
 
 def confine(python: Path, port: int, inner_port: int, command: Sequence[str]) -> list[str]:
-    """Returns the command that runs `command` confined, with this module in `python`."""
     return [str(python), "-m", MODULE, str(port), str(inner_port), *command]
 
 
@@ -68,7 +67,6 @@ def enter_namespace(port: int, arguments: Sequence[str]) -> NoReturn:
 
 
 def serve_confined(listener_fd: int, inner_port: int, command: Sequence[str]) -> int:
-    """Starts the command inside and relays until it ends; returns its exit code."""
     raise_loopback()
     child = subprocess.Popen(list(command))
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
@@ -84,7 +82,6 @@ def raise_loopback() -> None:
 
 
 def accept(listener: socket.socket, inner_port: int) -> None:
-    """Relays each connection; closes those that the server does not take."""
     while True:
         outer, _ = listener.accept()
         try:
@@ -100,7 +97,6 @@ def accept(listener: socket.socket, inner_port: int) -> None:
 
 
 def relay(source: socket.socket, sink: socket.socket) -> None:
-    """Passes one direction on until it ends."""
     out, into = os.pipe()
     try:
         while count := os.splice(source.fileno(), into, CHUNK_BYTES):

@@ -11,7 +11,6 @@ interrupted setup leaves nothing half-made.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -22,16 +21,12 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.workplace import cache_folder
-
-Progress = Callable[[str], None]
 
 # Import name -> distribution. These are pinned while an environment is filled, unless its
 # requirements name another version: a loose requirement would bring a second torch of 5.5 GB.
@@ -48,8 +43,6 @@ PTH_FILE = "offpath_shared.pth"
 CONSTRAINTS_FILE = "offpath-constraints.txt"
 # Written last.
 WHOLE_FILE = "offpath-whole"
-# Lines of the pip log in an error message.
-LINES_SHOWN = 8
 # Variables that would install elsewhere, or let pip see our own packages.
 HIDDEN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
 
@@ -84,70 +77,43 @@ class Environment:
     def packages(self) -> Path:
         return site_packages(self.folder)
 
-    @property
-    def log(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.log")
-
     def find(self) -> Path | None:
         folder = self.folder
         return folder / "bin" / "python" if (folder / WHOLE_FILE).exists() else None
 
-    def ensure(self, progress: Progress) -> Path:
+    def ensure(self) -> Path:
         """Installs the environment where that was not done, and returns its Python.
 
+        Two setups at a time would spoil each other's folder.
+
         Raises:
-            ExpectedError: there is no venv module, or pip failed; its log is named and kept.
+            ExpectedError: there is no venv module, or pip failed.
         """
         folder = self.folder
-        with exclusive(folder) as lock:
-            if self.find() is None:
-                progress(f"{self.name}: making {folder}")
-                # A killed setup may have left it; the lock says that nobody works on it.
+        if self.find() is None:
+            # A killed setup may have left it.
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                create(folder, self.requirements)
+                self._install(folder)
+                (folder / WHOLE_FILE).touch()
+            except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
-                try:
-                    create(folder, self.requirements)
-                    self._install(folder, lock, progress)
-                    (folder / WHOLE_FILE).touch()
-                except BaseException:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    raise
+                raise
         return folder / "bin" / "python"
 
-    def _install(self, folder: Path, lock: IO[str], progress: Progress) -> None:
+    def _install(self, folder: Path) -> None:
         command = [
             *(str(folder / "bin" / "python"), "-m", "pip", "install"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar", "off"),
             *("-c", str(folder / CONSTRAINTS_FILE), *self.requirements),
         ]
         environ = {k: v for k, v in os.environ.items() if k not in HIDDEN_VARIABLES}
-        log = self.log
-        with open(log, "w", encoding="utf-8") as file:
-            # pip holds our lock too, because it goes on filling the folder when we are killed.
-            pip = subprocess.Popen(
-                command,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                pass_fds=(lock.fileno(),),
-            )
-            try:
-                for line in pip.stdout or ():
-                    file.write(line)
-                    if line.startswith(("Collecting ", "Installing ")):
-                        progress(f"{self.name}: {line.strip()}")
-            except BaseException:
-                # At Ctrl-C pip must not stay behind.
-                pip.kill()
-                raise
-            finally:
-                pip.wait()
+        # Standard output is for results, so pip's lines go to ours for errors.
+        pip = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=2)
         if pip.returncode:
-            last = log.read_text(encoding="utf-8").splitlines()[-LINES_SHOWN:]
             raise ExpectedError(
-                f"cannot install server {self.name!r}: pip ended with {pip.returncode}; its log is"
-                f" {str(log)!r}, which ends:\n" + "\n".join(f"  {line}" for line in last)
+                f"cannot install server {self.name!r}: pip ended with {pip.returncode} (see above)"
             )
 
 
@@ -184,17 +150,7 @@ def shared_pins(requirements: Sequence[str]) -> list[str]:
     ]
 
 
-@contextmanager
-def exclusive(folder: Path) -> Iterator[IO[str]]:
-    """Holds the environment's lock, so that two setups do not meet in its folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f".{folder.name}.lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-
-
 def create(folder: Path, requirements: Sequence[str]) -> None:
-    """Makes the empty environment, which sees the shared packages and pip."""
     pip = package_folder("pip")
     # Where ours is shared, installing no further pip saves 8 s of CPU.
     with_pip = pip is None or str(pip) not in shared_folders()

@@ -15,6 +15,7 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
+    ServiceSettings,
     Start,
 )
 from offpath.profiling.servers.environments import Environment
@@ -22,7 +23,6 @@ from offpath.profiling.servers.server_process import (
     ServerProcess,
     server_environment,
 )
-from offpath.profiling.servers.service_settings import ServiceSettings
 from offpath.serving.process.processes import WORKER_SCRIPT
 from offpath.serving.torchserve.launch import find_java
 from offpath.serving.torchserve.server_settings import format_properties

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from offpath.profiling.servers.adapter import PackagedAdapter, Start
+from offpath.profiling.servers.adapter import PackagedAdapter, ServiceSettings, Start, is_service
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
-from offpath.profiling.servers.service_settings import ServiceSettings, is_service
 
 
 class Mosec(PackagedAdapter):

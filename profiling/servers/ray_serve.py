@@ -12,15 +12,16 @@ import secrets
 import signal
 from typing import TYPE_CHECKING
 
-from offpath.profiling.servers.adapter import PackagedAdapter, Start
+from offpath.profiling.servers.adapter import (
+    READY,
+    PackagedAdapter,
+    ServiceSettings,
+    Start,
+    is_service,
+)
 from offpath.profiling.servers.confined import MODULE, confine, why_no_namespace
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
-from offpath.profiling.servers.service_settings import (
-    READY,
-    ServiceSettings,
-    is_service,
-)
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -81,7 +81,6 @@ def make_servers(
 def make_override_variant(
     text: str, model: ModelUnderTest, cores: int, batch_size: int = BATCH_SIZE
 ) -> Adapter:
-    """Makes a server from NAME=SERVER:KEY=VALUE;...; raises WrongOption if a part is refused."""
     override = parse_override(text)
     check_names([override.server])
     server = SERVERS[override.server](model, cores)

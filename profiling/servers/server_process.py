@@ -64,7 +64,6 @@ class ServerProcess:
         return find_members(self._mark, self.pid)
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Waits until the server answers; raises ExpectedError, with lines of its log, if not."""
         deadline = time.monotonic() + timeout_s
         while not answers(is_ready):
             if not self.is_running():
@@ -88,7 +87,6 @@ class ServerProcess:
         return f"; its log is {self.log}, which says:{shown}"
 
     def end(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Asks the leading process to end within a time, then kills what is left of the server."""
         end_members(self._mark, self.pid, timeout_s)
         self._process.wait()
 
@@ -145,7 +143,6 @@ def start_process(
 
 
 def answers(is_ready: Callable[[], bool]) -> bool:
-    """Returns what `is_ready` says; False for a server that does not listen yet."""
     # Imported here: the guard's process must stay small.
     import httpx
 
@@ -156,7 +153,6 @@ def answers(is_ready: Callable[[], bool]) -> bool:
 
 
 def is_ok(url: str) -> Callable[[], bool]:
-    """Returns a readiness check: GET `url` gives 200."""
     import httpx
 
     return lambda: httpx.get(url, trust_env=False, timeout=5.0).status_code == 200
@@ -182,7 +178,6 @@ def find_members(mark: str, session_id: int) -> list[psutil.Process]:
 
 
 def has_mark(process: psutil.Process, mark: str) -> bool:
-    """Returns whether a process was started with the mark; False for another user's process."""
     try:
         return process.environ().get(MARK_VARIABLE) == mark
     except psutil.Error:

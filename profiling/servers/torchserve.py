@@ -78,7 +78,6 @@ class RunningTorchServe:
 
 @contextmanager
 def run_nothing() -> Iterator[Beside]:
-    """Runs nothing beside the server, which is what most servers need."""
     yield Beside()
 
 
@@ -227,7 +226,6 @@ def with_store(server: TorchServeAdapter, name: str) -> TorchServeAdapter:
 
 
 def why_missing(packages: Sequence[str], extra: str) -> str | None:
-    """Returns which packages are missing, and the extra that installs them; None if none is."""
     missing = [name for name in packages if find_spec(name) is None]
     if not missing:
         return None

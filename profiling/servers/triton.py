@@ -24,11 +24,12 @@ from offpath.profiling.load.call import JPEG, NPY, Call
 from offpath.profiling.servers.adapter import (
     MAX_BATCH_DELAY_MS,
     PackagedAdapter,
+    ServiceSettings,
     Start,
+    is_service,
 )
 from offpath.profiling.servers.environments import Environment
 from offpath.profiling.servers.server_process import LOOPBACK
-from offpath.profiling.servers.service_settings import ServiceSettings, is_service
 
 if TYPE_CHECKING:
     from offpath.profiling.servers.classifiers import Labels
@@ -108,7 +109,6 @@ class Triton(PackagedAdapter):
         return Call(JPEG, RAW_BODY, read_reply=read_outputs)
 
     def describe_image(self) -> str:
-        """Returns the input's type and shape for config.pbtxt."""
         return "data_type: TYPE_STRING, dims: [ 1 ]"
 
     def why_not(self) -> str | None:
@@ -225,7 +225,6 @@ if is_service():
             self._classify = ServiceSettings.from_environment().load_classifier()
 
         def execute(self, requests: list[Any]) -> list[Any]:
-            """Answers a batch; each request holds one photograph."""
             inputs = [pb_utils.get_input_tensor_by_name(request, "IMAGE") for request in requests]
             images = [read_image(tensor.as_numpy()) for tensor in inputs]
             return [make_response(answer) for answer in self._classify(images)]

@@ -26,7 +26,6 @@ from offpath.serving.servers_here import ServerProcess, find_servers
 from offpath.serving.torchserve.in_force import ENGINE_CURE, find_differences
 from offpath.serving.torchserve.launch import read_java_major
 from offpath.serving.torchserve.management import ManagementClient, ModelStatus, open_http
-from offpath.serving.torchserve.server_settings import LEFT_OUT
 
 AREA = "server"
 # Workers report their counters about once per second.
@@ -158,9 +157,6 @@ def _check_process(process: ServerProcess) -> Iterator[Finding]:
     has_file = config is not None and config.is_file()
     loss = None if has_file else "none; TorchServe uses its defaults"
     yield grade(AREA, "config.properties", config, loss, "torchserve --ts-config FILE ...")
-    if LEFT_OUT in properties:
-        found = f"{properties[LEFT_OUT]}: could not be loaded at the start (--keep-going)"
-        yield wrong(AREA, "archives", found, "offpath check FILE.mar, or torchserve.log")
     yield from check_config(properties, " ".join(command), AREA)
 
 

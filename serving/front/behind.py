@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpath.archive.mar_file import MarFile, read_archives
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import ExpectedError
 from offpath.handler.process.host_limits import DEFAULT_RESPONSE_TIMEOUT_S
 from offpath.handler.request.body_from_front_door import FOLDER_VARIABLE, KEY_VARIABLE
 from offpath.serving.front.door_settings import DoorPlace, DoorSettings
@@ -87,10 +87,6 @@ def look_behind(settings: ServerSettings, front: DoorSettings) -> Behind:
     """
     named = read_archives(settings.model_store, settings.models)
     check_splits(front.splits, named)
-    if front.splits and settings.keep_going:
-        raise WrongOption(
-            "--keep-going could leave out the version of a canary or shadow; start without it"
-        )
     archives = [archive for _, archive in named]
     properties = {**DEFAULTS, **read_config(settings), **settings.overrides}
     has_model_api = properties.get("enable_model_api") == "true"

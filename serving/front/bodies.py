@@ -46,7 +46,7 @@ def make_folder(
         raise ExpectedError(
             f"{parent} has {free >> 20} MB free, but {bodies} bodies of {max_body_bytes >> 20} MB "
             f"need {needed >> 20} MB; make it larger (docker run --shm-size=2g, a Memory volume in "
-            "Kubernetes), or lower max_request_size or --front-bodies"
+            "Kubernetes), or lower max_request_size or --limit front-bodies"
         )
     # Renamed after it is locked, so that no other door finds it without a lock.
     new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))

@@ -122,9 +122,7 @@ class OneHostSession:
             "management": f"unix:{self.door.place.run}/management.sock",
             "metrics": f"{self.door.metrics_url}/metrics",
         }
-        left_out = list(starting.server.settings.left_out)
-        statuses = starting.statuses or []
-        self._view.show_ready(urls, statuses, time.monotonic() - began, left_out)
+        self._view.show_ready(urls, starting.statuses or [], time.monotonic() - began)
 
     def show_sample(self) -> None:
         tokens = self.door.settings.tokens

@@ -19,7 +19,7 @@ from offpath.handler.prediction_log.packing import DamagedObject, unpack_lines
 from offpath.handler.prediction_log.segment import MOST_OBJECT_BYTES, SUFFIX_BY_COMPRESSION
 from offpath.handler.prediction_log.sinks import split_file_uri, split_s3_uri
 from offpath.serving.printable import printable
-from offpath.serving.storage import S3, Storage, explain
+from offpath.serving.storage import S3, Storage, explain, read_s3_options
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -295,16 +295,15 @@ class LogStore:
             raise DamagedObject(f"it cannot be read: {error.strerror or error}") from error
 
 
-def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> LogStore:
-    """Opens the store at a URI.
+def open_store_at(uri: str) -> LogStore:
+    """Opens the store at a URI; for S3, the environment names the region and the endpoint.
 
     Raises:
         ExpectedError: the URI or the endpoint is not valid, boto3 is not installed, or it lacks a
             region.
     """
-    s3 = {"endpoint_url": endpoint_url, "region": region}
     try:
-        settings = PredictionLogSettings.from_mapping({"uri": uri, "s3": s3}, {})
+        settings = PredictionLogSettings.from_mapping({"uri": uri}, {})
     except ValueError as error:
         raise WrongOption(str(error).replace("prediction_log.uri", "URI")) from error
     if settings.is_off:
@@ -312,7 +311,7 @@ def open_store_at(uri: str, endpoint_url: str | None, region: str | None) -> Log
             f"{uri!r} stores no records; expected s3://BUCKET/PREFIX or file:///FOLDER"
         )
     # A user waits for the answer, so nothing is repeated for a minute.
-    storage = Storage(settings.s3, attempts=1)
+    storage = Storage(read_s3_options(), attempts=1)
     if urlsplit(settings.uri).scheme == "file":
         return LogStore(settings.uri, str(split_file_uri(settings.uri)), storage)
     bucket, prefix = split_s3_uri(settings.uri)

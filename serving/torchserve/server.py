@@ -61,14 +61,6 @@ TRACEBACK_S = 0.5
 NEXT_ATTEMPT_S = 6.0
 
 
-class LoadFailure(ExpectedError):
-    """One archive cannot be loaded; `entry` names it as `ServerSettings.models` does."""
-
-    def __init__(self, entry: str, message: str) -> None:
-        super().__init__(message)
-        self.entry = entry
-
-
 def _once_started(value: T | None) -> T:
     if value is None:
         raise RuntimeError("the server is not started")
@@ -316,15 +308,13 @@ class TorchServe:
             self._fail(f"{self.product} ended while starting", failure)
 
     def _fail_to_load(self, who: str, lines: list[str]) -> None:
-        """Raises LoadFailure for `who` of the log, or ExpectedError for another model."""
-        for entry, (name, archive) in zip(self.settings.models, self.archives):
+        """Raises ExpectedError, with the archive's name if `who` of the log is one of ours."""
+        for name, archive in self.archives:
             if who in (f"{name}_{archive.model_version}", archive.path.name):
                 self._failed = True
-                others = "; --keep-going serves the others" if self.archives[1:] else ""
-                raise LoadFailure(
-                    entry,
+                raise ExpectedError(
                     f"{archive.path.name} (model {name} {archive.model_version}) cannot be loaded: "
-                    f"{find_last_error(lines)}\n  The log {self.log_path} has more{others}",
+                    f"{find_last_error(lines)}\n  The log {self.log_path} has more"
                 )
         self._fail("a model failed to load", lines)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from offpath.archive.mar_file import read_archives
-from offpath.handler.errors import ExpectedError, WrongOption
+from offpath.handler.errors import WrongOption
 from offpath.serving.process.ports import check_port_free, resolve_ports
 
 LOOPBACK = "127.0.0.1"
@@ -25,8 +24,6 @@ DEFAULTS = {
     "max_request_size": "6553500",
     "job_queue_size": "100",
 }
-# TorchServe ignores this key of config.properties; `offpath check` reads it.
-LEFT_OUT = "offpath_left_out"
 # Keys of config.properties whose value is the path of a file.
 PATH_KEYS = ("metrics_config",)
 # TorchServe always opens its two gRPC ports. The key does not belong to the certificate, so no
@@ -59,8 +56,6 @@ class ServerSettings:
             with `stock`).
         verbose: logs TorchServe's lines for each request.
         log_dir: folder of the logs, which stay; by default a folder that goes with the server.
-        keep_going: archives that cannot be loaded are left out, as long as one remains.
-        left_out: entries of `models` that were left out, with the reason.
         overrides: config.properties keys that win over everything else.
         env: additional environment of the server and its workers.
     """
@@ -80,8 +75,6 @@ class ServerSettings:
     fork_workers: bool = True
     verbose: bool = False
     log_dir: Path | None = None
-    keep_going: bool = False
-    left_out: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -175,33 +168,8 @@ def build_properties(
     is_closed = settings.grpc_port is None and not settings.stock
     if is_closed and not CLOSED_GRPC.keys() & properties.keys():
         properties.update(CLOSED_GRPC)
-    if settings.left_out:
-        properties[LEFT_OUT] = ", ".join(sorted(settings.left_out))
     properties.update(settings.overrides)
     return properties
-
-
-def leave_out(settings: ServerSettings, entry: str, why: Exception) -> ServerSettings:
-    """Returns the settings without an archive that cannot be served.
-
-    Raises:
-        Exception: `why`, if the settings do not allow that, or no archive remains.
-    """
-    rest = tuple(one for one in settings.models if one != entry)
-    if not settings.keep_going or not rest:
-        raise why
-    left_out = {**settings.left_out, entry: str(why)}
-    return replace(settings, models=rest, left_out=left_out)
-
-
-def leave_unreadable_out(settings: ServerSettings) -> ServerSettings:
-    """Returns the settings without the files that are no archives; see `leave_out`."""
-    for entry in settings.models:
-        try:
-            read_archives(settings.model_store, [entry])
-        except ExpectedError as why:
-            settings = leave_out(settings, entry, why)
-    return settings
 
 
 def read_config(settings: ServerSettings) -> dict[str, str]:
@@ -272,7 +240,7 @@ def read_properties(path: Path) -> dict[str, str]:
         raise WrongOption(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WrongOption(f"{path} is not UTF-8 text: {error}") from error
-    except ExpectedError as error:
+    except WrongOption as error:
         raise WrongOption(f"{path}, {error}") from error
 
 

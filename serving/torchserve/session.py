@@ -18,9 +18,9 @@ from offpath.serving.granian.server import GranianServer
 from offpath.serving.process.interrupts import Hangup, noting_hangup
 from offpath.serving.torchserve.in_force import ENGINE_CURE, check_in_force
 from offpath.serving.torchserve.management import UNIX, ModelStatus, open_http
-from offpath.serving.torchserve.server import LoadFailure, TorchServe
+from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_log import LogFollower, LogLine
-from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings, leave_out
+from offpath.serving.torchserve.server_settings import LOOPBACK, ServerSettings
 
 WATCH_S = 0.5
 PHOTOGRAPH = BUNDLED / "espresso.jpg"
@@ -42,9 +42,8 @@ class View:
         urls: Mapping[str, str],
         statuses: Sequence[ModelStatus],
         ready_s: float,
-        left_out: Sequence[str] = (),
     ) -> None:
-        """Shows the settings in force, `ready_s` seconds after the start, and what is missing."""
+        """Shows the settings in force, `ready_s` seconds after the start."""
 
     def show_unchecked(self, names: Sequence[str]) -> None:
         """Shows which archives have no settings to compare with those in force."""
@@ -86,8 +85,7 @@ def serve(
         with view.waiting(f"starting {server.product} ..."):
             statuses = start_checked(server)
         show_gaps(server, statuses, view)
-        ready_s, left_out = time.monotonic() - started, list(server.settings.left_out)
-        view.show_ready(_urls(server), statuses, ready_s, left_out)
+        view.show_ready(_urls(server), statuses, time.monotonic() - started)
         if sample:
             with Client(server.inference_url, model=server.model_names()[0]) as client:
                 view.show_prediction(PHOTOGRAPH, client.try_predict(PHOTOGRAPH))
@@ -106,15 +104,13 @@ def make_server(settings: ServerSettings) -> TorchServe:
 
 
 def start_checked(server: TorchServe) -> list[ModelStatus]:
-    """Starts a server, checks and returns each model's settings in force, and warms it up."""
-    while True:
-        server.start()
-        try:
-            server.wait_until_ready()
-            break
-        except LoadFailure as failure:
-            server.settings = leave_out(server.settings, failure.entry, failure)
-            server.stop()
+    """Starts a server, checks and returns each model's settings in force, and warms it up.
+
+    Raises:
+        ExpectedError: the start or the check fails.
+    """
+    server.start()
+    server.wait_until_ready()
     with server.management() as management:
         allow_cpu = server.settings.allow_cpu
         statuses = check_in_force(server.archives, management, allow_cpu)
@@ -164,8 +160,6 @@ def show_gaps(server: TorchServe, statuses: Iterable[ModelStatus], view: View) -
     for _, archive in server.archives:
         if archive.lacks_labels:
             view.show_problem(f"{archive.path.name}: {NO_LABELS}; {LABELS_CURE}")
-    for why in server.settings.left_out.values():
-        view.show_problem(f"NOT SERVED (--keep-going): {why}")
     for status in statuses:
         for reason in status.described.get("engines_lost", []):
             view.show_problem(

@@ -66,9 +66,9 @@ def test_a_gpu_archive_has_instances_on_each_gpu_and_a_thin_one_takes_pixels(tmp
         "handler": {"image_size": "96x64"},
     }
     archive = write_archive(tmp_path, settings)
-    choices = TritonChoices(archive, tmp_path, instances=3, is_thin=True)
+    choices = TritonChoices(archive, tmp_path, is_thin=True)
     text = make_config(read_exportable(archive), choices, "net")
-    assert "kind: KIND_GPU, count: 3" in text and "on each GPU" in text
+    assert "kind: KIND_GPU, count: 2" in text and "on each GPU" in text
     assert "TYPE_UINT8, dims: [ 96, 64, 3 ]" in text
 
 

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from offpath.commands.serve import command as serve
-from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front import nginx
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.torchserve import server
+from tests.support.certificates import write_certificate
 from tests.support.monitoring import DEPLOY
 
 CONTAINER = DEPLOY / "container"

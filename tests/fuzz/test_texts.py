@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from offpath.archive.model_config import SERVER_SETTINGS, make_model_config
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import BadEnvelope, ConfigError, ExpectedError, ItemError
-from offpath.handler.request import url_form
+from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, MULTIPART, parse_body
-from offpath.handler.request.multipart import parse_multipart
+from offpath.handler.request.forms import parse_multipart
 from offpath.handler.request.payload import JSON_KEYS, read_payload
 from offpath.serving.torchserve.server_log import parse_line
 from tests.fuzz.seeds import read_corpus
@@ -106,9 +106,9 @@ CODES = st.sampled_from([b"%", b"%4", b"%41", b"%zz", b"%%", b"+", b"=", b"&"])
 def test_any_percent_encoded_form_is_decoded_as_python_does_or_refused(
     text: bytes, piece_bytes: int
 ) -> None:
-    with patch.object(url_form, "PIECE_BYTES", piece_bytes):
+    with patch.object(forms, "PIECE_BYTES", piece_bytes):
         try:
-            decoded = url_form.read_percent_encoded(url_form.FIELD + text)
+            decoded = forms.read_percent_encoded(forms.FIELD + text)
         except BadEnvelope:
             assert 3 * text.count(b"%") > len(text)
         else:

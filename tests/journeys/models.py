@@ -107,7 +107,7 @@ JOURNEYS = {
     "grey": Journey(
         take("make_grey"),
         ("--model", "nets.py:make_grey", "--set", "channels=1")
-        + ("--mean", "0.5", "--std", "0.5")
+        + ("--set", "mean=0.5", "--set", "std=0.5")
         + ("--set", "image_size=384", "--set", "resize=stretch"),
         pixels=preprocess(v2.Resize((384, 384)), 384, (0.5,), channels=1),
     ),

@@ -107,7 +107,7 @@ def ready(shell: Shell, log: str) -> Iterator[dict[str, Any]]:
     for journey, said in zip(JOURNEYS.values(), all_said):
         assert journey.said in said
     archives = sorted(f"store/{one.name}" for one in shell.folder.glob("store/*.mar"))
-    with shell.serve(*archives, "--grpc-port", 0, "--management-port", 0) as ready:
+    with shell.serve(*archives, "--grpc-port", 0) as ready:
         yield ready
 
 

@@ -17,7 +17,7 @@ def test_resnet50_gets_the_fast_engine_by_itself(shell: Shell) -> None:
         *("archive", "--model", "torchvision:resnet50", "--weights", "resnet.pt"),
         *("--labels", "classes.txt", "--name", "six", "--output", "long"),
     )
-    with shell.serve("long", "--management-port", 0) as ready:
+    with shell.serve("long") as ready:
         assert ready["models"][0]["described"]["engine"] == "openvino"
         said = shell.run_json("predict", "part.jpg", "--url", ready["inference"])
         assert said["status"] == 200 and set(said["labels"]) <= set(LABELS)
@@ -37,7 +37,7 @@ def test_hugging_face_folders_answer_as_the_pipeline_of_transformers(
         command = ("--model", f"{kind}/", "--name", kind, "--engine", engine)
         shell.run("archive", *command, "--precision", "fp32", *store, "--force")
         assert "ImageProcessor" in shell.said and "taking logits" in shell.said
-    with shell.serve("faces", "--management-port", 0) as ready:
+    with shell.serve("faces") as ready:
         served = [one["described"]["engine"] for one in ready["models"]]
         assert sorted(served) == sorted(engines.values())
         for kind in engines:

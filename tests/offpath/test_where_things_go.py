@@ -178,7 +178,7 @@ from pathlib import Path
 
 from offpath.profiling.servers.adapter import PackagedAdapter, Start
 from offpath.profiling.servers.environments import Environment
-from offpath.profiling.servers.service_settings import ServiceSettings, is_service
+from offpath.profiling.servers.adapter import ServiceSettings, is_service
 
 
 class Plain(PackagedAdapter):

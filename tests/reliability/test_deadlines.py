@@ -67,7 +67,7 @@ def test_under_three_times_the_load_deadlines_keep_the_answers_that_come_in_time
     config = make_model_config(load_preset("cpu"), server, handler)
     spec = ArchiveSpec("slow", "1.0", source, None, "none", config)
     build_archive(spec, tmp_path / "store", force=True)
-    options = ("--client-connections", "1000")
+    options = ("--limit", "client-connections=1000")
     with FRONTS[product](tmp_path / "store", tmp_path / "logs", *options) as door:
         url = f"{door.url}/predictions/slow"
         sustainable = measure_in_time(url, tmp_path, 2 * BATCH * WORKERS, None)

@@ -182,7 +182,7 @@ def test_what_the_queue_cannot_hold_is_told_to_come_again(
 ) -> None:
     slow = progressive_jpeg(1000, 60)  # 20 kB every tenth of a second
     # The smallest queue, job_queue_size of config.properties, and more.
-    with run(model_store, tmp_path / "logs", "near-free", "--queue", "1") as door:
+    with run(model_store, tmp_path / "logs", "near-free", "--limit", "queue=1") as door:
 
         def post(_: int) -> httpx.Response:
             url = door.url + PATH

@@ -40,7 +40,7 @@ def test_a_killed_node_loses_and_doubles_no_picture(tmp_path: Path) -> None:
         (tmp_path / "in" / f"{number}.jpg").write_bytes(body)
     (tmp_path / "in" / "bad.jpg").write_bytes(b"no picture")
     build(tmp_path / "store", "near-free", "near-free")
-    python = RAY_DATA.ensure(print)
+    python = RAY_DATA.ensure()
     program = [sys.executable, "-m", "tests.reliability.test_offline_on_ray"]
     subprocess.run([*NAMESPACE, *program, str(tmp_path), str(python)], check=True)
     files = sorted((tmp_path / "out").glob("part-*.jsonl"))

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from offpath.profiling.load.sampling import Ticker
+from offpath.profiling.core.gpu import Ticker
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers import archives
 from offpath.serving.log_tools.reading import compare

@@ -34,7 +34,7 @@ NETS = {
         [
             *["--engine", "onnxruntime", "--set", "resize=stretch"],
             *["--set", "channel_order=bgr", "--set", "pixel_scale=255"],
-            *["--mean", "103.53,116.28,123.675", "--std", "57.375,57.12,58.395"],
+            *["--set", "mean=[103.53,116.28,123.675]", "--set", "std=[57.375,57.12,58.395]"],
         ],
         (256, 128),
         True,

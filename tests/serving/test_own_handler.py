@@ -79,5 +79,5 @@ def test_a_broken_answer_fails_its_item_and_neither_batch_nor_log(
 
 def read_log(folder: Path) -> dict[str, dict]:
     """Returns the records by their ids."""
-    store = open_store_at(f"file://{folder}", None, None)
+    store = open_store_at(f"file://{folder}")
     return {record["event_id"]: record for record in read_records(store, Period())}

@@ -233,7 +233,7 @@ def test_a_sick_worker_is_replaced_and_costs_few_answers(
 def check_log(failing: Failing, replies: list[Reply]) -> None:
     """Checks that each of our answers has one record."""
     asked = {reply.request_id for reply in replies}
-    store = open_store_at(f"file://{failing.log}", None, None)
+    store = open_store_at(f"file://{failing.log}")
 
     def missing_and_double() -> tuple[int, int]:
         found = Counter(one["event_id"] for one in read_records(store, Period()))

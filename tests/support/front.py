@@ -33,7 +33,6 @@ class FrontProcess:
 
     Attributes:
         url: base URL of predictions.
-        left_out: archives that --keep-going did not serve.
         log_dir: folder of its logs.
         run: its folder of links.
         bodies: its folder of request bodies.
@@ -62,7 +61,6 @@ class FrontProcess:
         ready = json.loads(line)
         self.url: str = ready["inference"]
         self.metrics_url: str = ready["metrics"]
-        self.left_out: list[str] = ready["left_out"]
         self.run = Path(ready["management"].removeprefix("unix:")).parent
         config = (self.run / "nginx.conf").read_text()
         self.config = config
@@ -329,5 +327,5 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         return not report.living_segments and not report.left_segments
 
     eventually(is_shipped)
-    store = open_store_at((folder / "log").as_uri(), None, None)
+    store = open_store_at((folder / "log").as_uri())
     return list(read_records(store, Period()))

@@ -55,7 +55,6 @@ class Choice:
     lost: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Returns the choice and its comparison with eager fp32, for `describe_handle`."""
         described: dict[str, Any] = {
             "engine": self.engine.name,
             "precision": self.engine.precision,

@@ -6,6 +6,7 @@ uint8 [batch, height, width, channels], to `logits`, float32 [batch, classes].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -88,3 +89,25 @@ def find_artefact(folder: Path | None, engine: str, precision: str) -> Path:
             f"{precision!r}"
         )
     return path
+
+
+def run_in_batches(
+    run: Callable[[torch.Tensor], torch.Tensor],
+    pictures: torch.Tensor,
+    size: int | None,
+) -> torch.Tensor:
+    """Splits a batch into parts of `size` pictures, and fills the last part up with zeros.
+
+    Cost: each part takes as long as a whole one. If `size` is None, the graph takes any batch.
+    """
+    import torch
+
+    if size is None:
+        return run(pictures)
+    answers = []
+    for part in pictures.split(size):
+        missing = part.new_zeros((size - len(part), *part.shape[1:]))
+        padded = torch.cat([part, missing]) if len(missing) else part
+        # Copied, because the next call may overwrite the answers.
+        answers.append(run(padded)[: len(part)].clone())
+    return torch.cat(answers)

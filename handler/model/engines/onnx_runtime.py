@@ -13,8 +13,8 @@ from offpath.handler.model.engines.engine import (
     INPUT,
     EngineUnavailable,
     find_artefact,
+    run_in_batches,
 )
-from offpath.handler.model.engines.fixed_batch import run_in_batches
 
 CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
 # Batches that TensorRT's engine takes, and the one that it is fastest for (the preset t4's).

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact
-from offpath.handler.model.engines.fixed_batch import run_in_batches
+from offpath.handler.model.engines.engine import EngineUnavailable, find_artefact, run_in_batches
 
 # Precision -> the type in which layers that are not quantised compute.
 _HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}

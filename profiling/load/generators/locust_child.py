@@ -58,13 +58,11 @@ class Arrivals:
         self._limit: int | None = None
 
     def open(self, seconds: float | None, limit: int | None) -> None:
-        """Begins the window, which ends after `seconds` or `limit` arrivals."""
         self._opens_s = time.perf_counter()
         self._closes_s = self._opens_s + (float("inf") if seconds is None else seconds)
         self._limit = limit
 
     def run(self) -> None:
-        """Puts each arrival into the queue when it is due, until the window is over."""
         due_s = time.perf_counter()
         while not self.is_over:
             due_s += next(self._pauses_s)
@@ -171,7 +169,6 @@ class Progress:
 
 
 def watch_closed_loop(recorder: Recorder, plan: dict[str, Any]) -> float:
-    """Keeps the window open until its time or number of replies; returns its length."""
     start_s = time.perf_counter()
     seconds = plan["seconds"]
     progress = Progress(recorder, start_s)

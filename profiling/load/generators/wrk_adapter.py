@@ -131,7 +131,6 @@ def write_script(plan: LoadPlan, folder: Path) -> None:
 
 
 def format_headers(headers: Mapping[str, str]) -> str:
-    """Formats the inside of a Lua table."""
     # JSON's escapes are Lua's for the printable ASCII of a header.
     return ", ".join(f"[{json.dumps(key)}] = {json.dumps(value)}" for key, value in headers.items())
 

@@ -11,9 +11,9 @@ import torch
 
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError
-from offpath.handler.model.activation import activate
 from offpath.handler.model.batch_runner import BatchRunner
 from offpath.handler.model.engines.eager import EagerEngine
+from offpath.handler.model.outputs import activate
 from offpath.handler.model.parity import ParitySet, measure_parity
 from offpath.handler.pipeline import Pipeline
 from tests.handler.conftest import MakePipeline

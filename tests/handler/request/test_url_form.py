@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request import url_form
+from offpath.handler.request import forms
 from offpath.handler.request.body_from_front_door import FORM, parse_body
 
 BODY_BYTES = 8 * 2**20
@@ -50,7 +50,7 @@ def parse(body: bytes) -> None:
 @pytest.mark.parametrize("piece_bytes", [3, 4, 2**20])
 def test_codes_are_decoded_as_by_the_standard_library(piece_bytes: int, text: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(url_form, "PIECE_BYTES", piece_bytes)
+        patch.setattr(forms, "PIECE_BYTES", piece_bytes)
         try:
             decoded = parse_body(b"data=" + text, FORM)["data"]
         except BadEnvelope:

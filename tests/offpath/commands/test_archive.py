@@ -115,12 +115,12 @@ def test_odd_image_size_builds(archive: Archive, store: Path) -> None:
 def test_grey_model_builds_from_a_list_of_numbers(archive: Archive, store: Path) -> None:
     Path("net.py").write_text(THREE_CLASSES.replace("Linear(3, 3)", "Linear(1, 3)"))
     torch.save({"head.weight": torch.eye(3)[:, :1], "head.bias": torch.ones(3)}, "net.pt")
-    grey = ("--set", "channels=1", "--mean", "0.5", "--std", "0.25")
+    grey = ("--set", "channels=1", "--set", "mean=[0.5]", "--set", "std=0.25")
     code, _, err = archive(*grey, "--set", "activation=auto")
     assert code == 0, err
     assert "activation auto: softmax; the model's outputs are no probabilities" in err
     handler = read_config(store / "classifier.mar")["handler"]
-    assert (handler["mean"], handler["std"]) == ([0.5], [0.25])
+    assert (handler["mean"], handler["std"]) == ([0.5], 0.25)
     assert handler["activation"] == "softmax"
 
 

@@ -149,7 +149,7 @@ def test_ship_watch_takes_what_dies_while_it_watches_and_ends_at_sigterm(
     tmp_path: Path, start_worker: StartWorker
 ) -> None:
     worker = start_worker("a")
-    options = ["--spool", str(tmp_path / "spool"), "--watch", "--every-s", "0.2"]
+    options = ["--spool", str(tmp_path / "spool"), "--watch"]
     watcher = subprocess.Popen(
         [sys.executable, "-m", "offpath", "logs", "ship", *options],
         cwd=ROOT,

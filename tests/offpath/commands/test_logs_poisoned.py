@@ -171,8 +171,8 @@ def test_a_poisoned_bucket_is_read_but_for_its_bombs(
         for name, content in objects.items():
             key = f"dt=2026-11-21/hour=03/{name}.jsonl.gz"
             client.put_object(Bucket="log", Key=key, Body=compress(content, "gzip"))
-        where = ("s3://log/", "--endpoint-url", server.endpoint_url)
-        done = run("logs", "read", *where)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint_url)
+        done = run("logs", "read", "s3://log/")
 
     assert done.code == 1 and "1 objects" in done.err and "/2.jsonl.gz" in done.err
     assert r"cat\ud800" in done.out and " x " in done.out

@@ -98,17 +98,17 @@ def test_two_workers_and_a_ship_from_outside_deliver_everything_once(
     answered = [event_id for writer in writers for event_id in writer.answered]
     ids = tmp_path / "ids"
     ids.write_text("\n".join(answered))
-    store = ["--endpoint-url", server.endpoint_url]
-    done = run_logs("verify", uri, "--ids", str(ids), "--json", *store)
+    store = {"AWS_ENDPOINT_URL_S3": server.endpoint_url}
+    done = run_logs("verify", uri, "--ids", str(ids), "--json", **store)
     verdict = json.loads(done.out)
     assert done.code == 0, done.err
     assert (verdict["missing"], verdict["double"]) == ([], [])
     assert verdict["asked"] == len(answered)
-    read = run_logs("read", uri, "--since", "1h", "--json", *store)
+    read = run_logs("read", uri, "--since", "1h", "--json", **store)
     counts = Counter(json.loads(line)["event_id"] for line in read.out.splitlines())
     assert set(counts.values()) == {1}
     sets = ("--a", uri, "--b", "since=1h", "--fail-if", f"requests_b<{len(counts)}")
-    report = run_logs("report", *sets, "--json", *store)
+    report = run_logs("report", *sets, "--json", **store)
     assert report.code == 0, report.err
     assert json.loads(report.out)["sets"]["a"]["records"] == len(counts)
 
@@ -130,8 +130,11 @@ def test_wrong_credentials_leave_the_spool_alone_and_say_what_to_allow(
     assert list(spool.glob("*/*/*")) == []
 
 
-def test_reading_an_endpoint_that_is_not_there_is_an_expected_error() -> None:
-    done = run_logs("read", "s3://a/b", "--endpoint-url", "http://127.0.0.1:9")
+@pytest.mark.parametrize(("endpoint", "code"), [("http://127.0.0.1:9", 1), ("nonsense", 2)])
+def test_reading_an_endpoint_that_is_not_there_is_an_expected_error(
+    endpoint: str, code: int
+) -> None:
+    done = run_logs("read", "s3://a/b", AWS_ENDPOINT_URL=endpoint)
 
-    assert done.code == 1
+    assert done.code == code
     assert "Traceback" not in done.err

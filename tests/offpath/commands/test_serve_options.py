@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from offpath.commands.serve_options import DEFAULTS, check_host, make_front
+from offpath.commands.serve_options import DEFAULTS, LIMITS, check_host, make_front, read_limit
 from offpath.handler.errors import ExpectedError
 from offpath.serving.front.door_settings import DoorSettings
 
-NAMES = """tls_cert tls_key tokens client_connections client_rate client_timeout_s
-client_ids front_keys explanations queue metrics_host memory""".split()
+NAMES = "tls_cert tls_key tokens client_ids front_keys explanations metrics_host memory".split()
 
 
 def make(**changes: Any) -> DoorSettings | None:
-    options = {"front": False, **{name: getattr(DEFAULTS, name) for name in NAMES}}
+    options = {"front": False, "limits": {}, **{name: getattr(DEFAULTS, name) for name in NAMES}}
     return make_front({**options, **changes}, drain_s=7)
 
 
 def test_the_door_is_there_where_it_is_asked_for() -> None:
     assert make() is None
-    assert make(front=True) == DoorSettings(drain_s=7)
+    limits = dict([read_limit("client-rate=0", LIMITS), read_limit("queue=9", LIMITS)])
+    assert make(front=True, limits=limits) == DoorSettings(drain_s=7, queue=9)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "example.org"])

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from offpath.profiling.core.gpu import Ticker
 from offpath.profiling.load.sampling import (
-    Ticker,
     sample_cpu_s,
     sample_pss_bytes,
     sample_rss_bytes,

@@ -17,9 +17,8 @@ from offpath.profiling.load.answers import check_answers, make_checks
 from offpath.profiling.load.bodies import Bodies
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers import confined, ray_serve, server_process
-from offpath.profiling.servers.adapter import Start
+from offpath.profiling.servers.adapter import VARIABLE, ServiceSettings, Start
 from offpath.profiling.servers.registry import ENVIRONMENTS, make_servers
-from offpath.profiling.servers.service_settings import VARIABLE, ServiceSettings
 from offpath.serving.process.processes import is_running
 
 SERVICES = ("bentoml", "ray-serve", "litserve", "mosec")

@@ -8,7 +8,6 @@ import pytest
 
 from offpath.profiling.load.model_under_test import load_model
 from offpath.profiling.servers.front import make_offpath
-from offpath.profiling.servers.registry import make_override_variant
 from tests.support.eventually import eventually
 from tests.support.front import is_alive
 from tests.support.pictures import jpeg
@@ -28,26 +27,6 @@ def test_it_answers_through_nginx_and_leaves_nothing(tmp_path: Path) -> None:
             psutil.Process(pid).name() for group in ("frontend", "nginx") for pid in groups[group]
         }
         assert names == {"java", "nginx"}
-        assert len(groups["workers"]) == 2
-        pids = [pid for group in groups.values() for pid in group]
-    eventually(lambda: not any(map(is_alive, pids)))
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_hosts_share_the_load_over_https_and_leave_nothing(tmp_path: Path) -> None:
-    text = "hosts=offpath:front.hosts=2;front.tls=true;model.workers=1"
-    server = make_override_variant(text, load_model("near-free"), 2)
-    server.prepare(tmp_path / "hosts")
-    with server.running() as running:
-        assert running.predict_url.startswith("https:")
-        for _ in range(4):
-            answer = httpx.post(running.predict_url, content=jpeg(), timeout=60, verify=False)
-            assert answer.status_code == 200
-        groups = running.groups()
-        names = [psutil.Process(pid).name() for pid in groups["frontend"]]
-        # Each host has a door, too.
-        assert names.count("java") == 2 and names.count("nginx") >= 4
         assert len(groups["workers"]) == 2
         pids = [pid for group in groups.values() for pid in group]
     eventually(lambda: not any(map(is_alive, pids)))

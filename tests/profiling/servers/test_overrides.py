@@ -87,7 +87,7 @@ def test_settings_of_the_archive_are_changed_and_the_others_stay(make, model):
         pytest.param("a=offpath:model.batchsize=1", "no setting 'model.batchsize'", id="model"),
         pytest.param("a=offpath:handler.no=1", "'no'", id="handler"),
         pytest.param("a=offpath:front.no=1", "no setting 'front.no'", id="front"),
-        pytest.param("a=offpath-direct:front.tls=true", "has no front door", id="no-door"),
+        pytest.param("a=offpath-direct:front.queue=9", "has no front door", id="no-door"),
         pytest.param("a=offpath:model.batch_size=0", "batchSize is 0", id="value"),
         pytest.param("a=offpath:handler.engine={", "engine", id="not-yaml"),
         pytest.param(

@@ -29,5 +29,5 @@ def door(
     """EfficientNet-Lite0 and the near-free model behind a door."""
     logs = tmp_path_factory.mktemp("front") / "logs"
     run = FRONTS[request.param]
-    with run(model_store, logs, "--client-timeout-s", "3") as running:
+    with run(model_store, logs, "--limit", "client-timeout-s=3") as running:
         yield running

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.servers.front import write_certificate
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
 from offpath.serving.front.nginx_config import ERRORS, DoorPlace, write_config
 from offpath.serving.process.ports import resolve_ports
+from tests.support.certificates import write_certificate
 from tests.support.eventually import eventually
 
 BEHIND = Behind(True, 32 << 20, 120, 1000)

@@ -5,10 +5,8 @@ One round of each; tests/reliability has twenty.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,10 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.archive.mar_file import MANIFEST, copy_mar, read_mar
-from offpath.serving.check.running import check_server
 from offpath.serving.client import Client
-from offpath.serving.finding import State
 from tests.conftest import build
 from tests.support.eventually import MOST_S, eventually
 from tests.support.front import (
@@ -30,7 +25,6 @@ from tests.support.front import (
     check_hostile_user_ids,
     front,
     is_alive,
-    log_variables,
     logged,
     send_hostile_user_ids,
 )
@@ -296,46 +290,3 @@ def test_sigkill_of_the_command_leaves_no_process_no_folder_and_nobody_to_reload
         finally:
             stranger.kill()
             stranger.wait()
-
-
-def write_broken(store: Path, config: bytes) -> None:
-    """Writes `broken.mar`: near-free, with a model-config.yaml of the test's."""
-    source = read_mar(store / "near-free.mar")
-    model = {**source.manifest["model"], "modelName": "broken"}
-    manifest = json.dumps({**source.manifest, "model": model}).encode()
-    workers = b"minWorkers: 1\nmaxWorkers: 1\n"
-    changed = {MANIFEST: manifest, "model-config.yaml": workers + config}
-    copy_mar(source, store / "broken.mar", changed)
-
-
-@pytest.fixture
-def incomplete(model_store: Path, tmp_path: Path) -> Iterator[FrontProcess]:
-    """A door with near-free, beside two archives that cannot be loaded."""
-    store = tmp_path / "store"
-    store.mkdir()
-    shutil.copy(model_store / "near-free.mar", store)
-    write_broken(store, b"handler: {topk: 5}\n")
-    (store / "text.mar").write_text("none")
-    variables = log_variables(tmp_path)
-    with front(store, tmp_path / "logs", "--keep-going", **variables) as running:
-        yield running
-
-
-def test_what_cannot_be_loaded_is_named_and_tried_again_at_a_reload(
-    incomplete: FrontProcess,
-) -> None:
-    assert incomplete.left_out == ["text.mar", "broken.mar"]
-    for why in ("text.mar is not a", "broken.mar (model broken 1.0) cannot be loaded"):
-        assert f"NOT SERVED (--keep-going): {why}" in incomplete.errors().replace(
-            str(incomplete.log_dir.parent / "store") + "/", ""
-        )
-    found = check_server(f"unix:{(incomplete.run / 'management.sock').resolve()}")
-    (lost,) = (one for one in found if one.cure and "keep" in one.found)
-    assert lost.state is State.WRONG and "broken.mar" in lost.found
-    done = incomplete.reload("--server", "granian")
-    assert done.returncode == 1 and "--keep-going needs --server torchserve" in done.stderr
-    url, photo = f"{incomplete.url}/predictions/broken", jpeg(size=(64, 64))
-    assert httpx.post(url, content=photo).status_code == 404
-    write_broken(incomplete.log_dir.parent / "store", b"handler: {top_k: 5}\n")
-    assert incomplete.reload().returncode == 0
-    assert httpx.post(url, content=photo).status_code == 200

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from offpath.profiling.servers.front import write_certificate
 from offpath.serving.client import Client
 from offpath.serving.servers_here import find_servers
+from tests.support.certificates import write_certificate
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 from tests.support.front import FrontProcess, front
@@ -44,7 +44,8 @@ def door(files: Path) -> Iterator[FrontProcess]:
     options = ["--tls-cert", str(files / "door.pem"), "--tls-key"]
     options += [str(files / "door.key"), "--tokens", str(files / "tokens")]
     options += ["--front-keys", str(files / "front-keys")]
-    options += ["--client-ids", "--client-rate", "1000", "--client-connections", "16"]
+    options += ["--client-ids", "--limit", "client-rate=1000", "--limit", "client-connections=16"]
+    options += ["--grpc-port", "0"]
     # No handler of ours: bodies go through.
     store = write_mar(files / "store").parent
     with front(store, files / "logs", *options) as running:
@@ -111,6 +112,11 @@ def test_the_only_model_is_found_with_a_token(door: FrontProcess, http: httpx.Cl
 def test_check_finds_the_doors_address(door: FrontProcess) -> None:
     address = door.url.removeprefix("https://")
     assert address in [one.door for one in find_servers()]
+
+
+def test_what_only_torchserve_can_do_keeps_torchserve(door: FrontProcess) -> None:
+    done = door.reload("--server", "granian")
+    assert done.returncode == 1 and "--grpc-port needs --server torchserve" in done.stderr
 
 
 def test_clients_uuid_starts_the_requests_id(http: httpx.Client) -> None:

@@ -144,7 +144,7 @@ def store(model_store: Path, flag: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def door(store: Path, flag: Path) -> Iterator[GranianProcess]:
-    options = ("--explanations", "--client-timeout-s", "3")
+    options = ("--explanations", "--limit", "client-timeout-s=3")
     with logged(granian, store, flag.parent, *options) as running:
         yield running
 

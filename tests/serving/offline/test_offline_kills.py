@@ -54,7 +54,7 @@ def bucket(server: S3Server) -> Bucket:
 def start(server: S3Server, *arguments: str) -> psutil.Popen:
     return psutil.Popen(
         [sys.executable, "-m", "offpath", "batch", *arguments],
-        env={**os.environ, **server.environ},
+        env={**os.environ, **server.environ, "AWS_ENDPOINT_URL": server.endpoint_url},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -85,8 +85,7 @@ def test_ten_kills_lose_and_double_no_picture(
 
     def run(output: str) -> psutil.Popen:
         place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", output)
-        url = ("--endpoint-url", server.endpoint_url, "--json", "--max-errors", "1")
-        return start(server, *place, "--format", form, *url)
+        return start(server, *place, "--format", form, "--json", "--max-errors", "1")
 
     for _ in range(ROUNDS):
         process = run(outputs[-1])
@@ -141,12 +140,12 @@ def test_a_second_run_is_refused_and_the_parts_of_a_killed_worker_are_given_to_a
 ) -> None:
     output = tmp_path / "out"
     place = (str(model_store / "near-free.mar"), f"s3://{bucket.name}/in", str(output))
-    url = ("--endpoint-url", server.endpoint_url, "--json", "--max-errors", "1")
-    process = start(server, *place, *url)
+    form = ("--json", "--max-errors", "1")
+    process = start(server, *place, *form)
     eventually(lambda: process.poll() is not None or len(list(output.glob("part-*"))) >= 3)
     assert process.poll() is None, process.communicate()
     process.suspend()  # or it could end before the second one asks
-    second = start(server, *place, *url)
+    second = start(server, *place, *form)
     _, err = second.communicate()
     assert second.returncode == 1 and b"another `offpath batch`" in err, err
     process.resume()
@@ -163,8 +162,7 @@ def test_what_the_storage_refuses_ends_the_run_with_one_line(
     server: S3Server, bucket: Bucket, model_store: Path, tmp_path: Path
 ) -> None:
     place = (f"s3://{bucket.name}/in", "s3://no-such-bucket/out")
-    url = ("--endpoint-url", server.endpoint_url)
-    process = start(server, str(model_store / "near-free.mar"), *place, *url)
+    process = start(server, str(model_store / "near-free.mar"), *place)
     _, err = process.communicate()
     assert process.returncode == 1
     assert len(err.splitlines()) == 1 and b"does not exist: create it" in err

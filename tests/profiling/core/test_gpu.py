@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from offpath.profiling.load.gpu import (
+from offpath.profiling.core.gpu import (
     GpuReading,
     GpuSampler,
     GpuSamples,

@@ -5,7 +5,7 @@ import mmap
 import pytest
 
 from offpath.handler.errors import BadEnvelope
-from offpath.handler.request.multipart import parse_multipart
+from offpath.handler.request.forms import parse_multipart
 
 TYPE = "multipart/form-data; boundary=xyz"
 
