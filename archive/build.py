@@ -27,7 +27,7 @@ from offpath.archive.mar_file import HANDLER_API, HANDLER_API_KEY, MANIFEST, NAM
 from offpath.archive.model_config import ModelConfig, format_model_config
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.onnx_model import OnnxModel
-from offpath.archive.photographs import load_photographs
+from offpath.archive.photograph_sets import load_photographs
 from offpath.archive.sources.definition import check_shadowing
 from offpath.archive.sources.model_source import ModelSource
 from offpath.handler.custom_handler import MARK_FILE

@@ -12,18 +12,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageFilter
 
-from offpath.handler.config import HandlerConfig
-from offpath.handler.errors import ItemError, MissingPackage, WrongOption
-from offpath.handler.image.decode import Pixels, decode_image
-from offpath.handler.image.torch_transform import transform_with_torch
-from offpath.handler.image.transform import transform_image
+from offpath.handler.errors import MissingPackage
 
 # (package, path inside it). Only colour photographs; all are listed in the wheels' RECORD.
 SOURCES = (
@@ -107,114 +101,3 @@ def encode_jpeg(picture: Image.Image, quality: int) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     return buffer.getvalue()
-
-
-# The most files taken from a folder, spread evenly over the names. NNCF's own default is 300.
-MOST_PICTURES = 300
-# The most photographs held out; the parity set is chosen from them.
-MOST_HELD_OUT = 48
-# File stems held out of the photographs in PyPI packages. The others calibrate; both pictures of
-# the stereo pair are among them.
-HELD_OUT = ("astronaut", "china", "coffee", "hubble_deep_field", "rocket")
-WINDOWS = 8
-WINDOW_SHAPE = (4, 3)
-JPEG_QUALITY = 90
-SEED = 0
-
-
-@dataclass(frozen=True)
-class PhotographSets:
-    """Two sets of photographs, each uint8 [n, height, width, channels].
-
-    A folder with one photograph has it in both sets. So do the bundled photographs, which
-    calibrate nothing.
-
-    Attributes:
-        calibration: photographs that the quantiser sees.
-        held_out: photographs that it does not see.
-    """
-
-    calibration: Pixels
-    held_out: Pixels
-
-
-def load_photographs(
-    folder: Path | None, config: HandlerConfig, to_calibrate: bool = False
-) -> PhotographSets:
-    """Loads the user's photographs, or windows of those that scikit-image and scikit-learn ship.
-
-    Args:
-        folder: the user's photographs; None for the shipped ones.
-        to_calibrate: without those packages raise an error; the few bundled photographs are
-            enough to check answers, but too few to calibrate int8.
-
-    Raises:
-        WrongOption: there is no such folder, it holds no image, or the packages are missing.
-    """
-    if folder is not None:
-        return _load_folder(folder, config)
-    try:
-        return _load_installed(config)
-    except MissingPackage as error:
-        if to_calibrate:
-            raise WrongOption(
-                f"{error}; or pass your own photographs: --calibrate FOLDER"
-            ) from error
-    windows = _load_windows(sorted(BUNDLED.glob("*.jpg")), config)
-    every = np.stack([window for _, window in windows])
-    return PhotographSets(every, every)
-
-
-def _load_folder(folder: Path, config: HandlerConfig) -> PhotographSets:
-    if not folder.is_dir():
-        raise WrongOption(f"--calibrate {str(folder)!r}: no such folder")
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    spread = files[:: -(-len(files) // MOST_PICTURES) or 1]
-    decoded = (_try_to_decode(path.read_bytes(), config) for path in spread)
-    pictures = [picture for picture in decoded if picture is not None]
-    if not pictures:
-        raise WrongOption(
-            f"--calibrate {str(folder)!r}: no image there can be decoded; expected a folder of "
-            "photographs like those that clients will send (JPEG, PNG, WebP, GIF, BMP, TIFF)"
-        )
-    if len(pictures) == 1:
-        return PhotographSets(np.stack(pictures), np.stack(pictures))
-    step = max(2, -(-len(pictures) // MOST_HELD_OUT))
-    calibration = [p for index, p in enumerate(pictures) if index % step]
-    return PhotographSets(np.stack(calibration), np.stack(pictures[::step]))
-
-
-def _load_installed(config: HandlerConfig) -> PhotographSets:
-    calibration: list[Pixels] = []
-    held_out: list[Pixels] = []
-    for path, window in _load_windows(find_sources(), config):
-        chosen = held_out if path.stem in HELD_OUT else calibration
-        chosen.append(window)
-    return PhotographSets(np.stack(calibration), np.stack(held_out))
-
-
-def _load_windows(paths: list[Path], config: HandlerConfig) -> Iterator[tuple[Path, Pixels]]:
-    """Yields windows of each photograph, as the handler decodes their JPEGs; seeded."""
-    for index, path in enumerate(paths):
-        rng = np.random.default_rng((SEED, index))
-        with Image.open(path) as file:
-            source = file.convert("RGB")
-        for _ in range(WINDOWS):
-            window = cut_window(source, WINDOW_SHAPE, rng)
-            yield path, decode_photograph(encode_jpeg(window, JPEG_QUALITY), config)
-
-
-def _try_to_decode(payload: bytes, config: HandlerConfig) -> Pixels | None:
-    """Returns None for a file that is no image: folders hold notes and label files too."""
-    try:
-        return decode_photograph(payload, config)
-    except ItemError:
-        return None
-
-
-def decode_photograph(payload: bytes, config: HandlerConfig) -> Pixels:
-    """Decodes and resizes as the handler's pipeline does."""
-    exact = config.decode == "exact"
-    transform = transform_image if exact else transform_with_torch
-    image = decode_image(payload, config.decode_options)
-    return transform(image, config.input_geometry)

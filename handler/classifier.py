@@ -31,8 +31,6 @@ from offpath.handler.model.weights import make_with_weights
 from offpath.handler.pipeline import Batch, Item, Pipeline, set_threads
 from offpath.handler.prediction_log import open_prediction_log
 from offpath.handler.prediction_log.batch_records import make_records
-from offpath.handler.process.allocator import keep_freed_memory
-from offpath.handler.process.cuda_device import use_device
 from offpath.handler.process.foreign_server import warn_of_losses
 from offpath.handler.process.host_limits import decode_budget_s, threads_per_worker
 from offpath.handler.process.sick_worker import (
@@ -44,6 +42,7 @@ from offpath.handler.process.sick_worker import (
     is_sticky,
 )
 from offpath.handler.process.warmup import WARM_UP_VARIABLE, warm_up_payloads
+from offpath.handler.process.worker_setup import keep_freed_memory, use_device
 from offpath.handler.request.body_from_front_door import FrontDoor
 from offpath.handler.response import JSON_CONTENT_TYPE, Reply, encode_error, encode_json
 from offpath.handler.stages import (

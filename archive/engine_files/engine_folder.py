@@ -30,7 +30,7 @@ from offpath.archive.engine_files.exporters import (
 )
 from offpath.archive.engine_files.quantisation import quantise
 from offpath.archive.models.onnx_model import OnnxModel
-from offpath.archive.photographs import PhotographSets
+from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.decode import Pixels

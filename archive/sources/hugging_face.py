@@ -22,7 +22,8 @@ from PIL import Image
 from offpath.archive import Say
 from offpath.archive.labels import tell_apart
 from offpath.archive.model_probe import format_error
-from offpath.archive.photographs import BUNDLED, decode_photograph
+from offpath.archive.photograph_sets import decode_photograph
+from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.definition import Definition, write_definition
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ConfigError, MissingPackage, WrongOption

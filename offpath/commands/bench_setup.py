@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import click
 
@@ -15,32 +14,23 @@ MEGABYTE = 1_000_000
 @click.command("setup")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "is_all", is_flag=True, help="Install every server that can be installed.")
-@click.option(
-    "--list",
-    "is_list",
-    is_flag=True,
-    help="List the servers and whether they can run; install nothing.",
-)
-def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
+def setup(names: tuple[str, ...], is_all: bool) -> None:
     """Install servers from PyPI into the cache, where `offpath bench compare` finds them.
 
-    They share torch, torchvision and offpath with this environment, so that all servers run the
-    same code. Delete the folder to undo it. docs/servers.md says what is installed and why.
+    Without names, it lists the servers and whether they can run here. They share torch, torchvision
+    and offpath with this environment, so that all servers run the same code. Delete the folder to
+    undo it. docs/servers.md says what is installed and why.
     """
     # Imported here: `--help` needs no torch.
     from offpath.profiling.servers.registry import ENVIRONMENTS, check_names
 
-    if is_list:
-        if names or is_all:
-            raise click.UsageError("--list takes no names and no --all")
+    if is_all and names:
+        raise click.UsageError("give names, or --all")
+    if not is_all and not names:
         print_list()
-        return
-    if is_all == bool(names):
-        raise click.UsageError("give names, or --all; --list shows them")
     check_names(names)
     failed = []
-    # Several servers may share one environment, which is then made once.
-    for name in unique(ENVIRONMENTS if is_all else names):
+    for name in ENVIRONMENTS if is_all else names:
         try:
             set_up(name)
         except ExpectedError as error:
@@ -50,16 +40,6 @@ def setup(names: tuple[str, ...], is_all: bool, is_list: bool) -> None:
         raise ExpectedError(
             f"not set up: {', '.join(failed)}; the messages are above, the others are done"
         )
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """Returns the first server of each environment, and the servers without one."""
-    from offpath.profiling.servers.registry import ENVIRONMENTS
-
-    chosen: dict[object, str] = {}
-    for name in names:
-        chosen.setdefault(ENVIRONMENTS.get(name, name), name)
-    return list(chosen.values())
 
 
 def set_up(name: str) -> None:

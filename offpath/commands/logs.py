@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import signal
@@ -176,7 +175,6 @@ def status(spool: Path, as_json: bool) -> None:
 
 @command.command("read")
 @_store_options
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "--once",
     is_flag=True,
@@ -184,7 +182,7 @@ def status(spool: Path, as_json: bool) -> None:
     "(docs/front-door.md).",
 )
 @_json_option
-def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
+def read(once: bool, as_json: bool, **where: Any) -> None:
     """Print the prediction log's records under URI.
 
     URI is s3://bucket/prefix or file:///folder. Prints a table, or JSON Lines with --json. With
@@ -195,8 +193,7 @@ def read(limit: int | None, once: bool, as_json: bool, **where: Any) -> None:
     damage: list[str] = []
     with counting_bar("reading objects") as progress:
         records = _records(progress, damage, **where)
-        kept = keep_one_attempt(records) if once else records
-        chosen = itertools.islice(kept, limit)
+        chosen = keep_one_attempt(records) if once else records
         if as_json:
             for record in chosen:
                 click.echo(json.dumps(record, separators=(",", ":")))

@@ -63,15 +63,8 @@ from offpath.serving.printable import printable
     type=click.IntRange(1, 256),
     help="Number of concurrent requests.",
 )
-@click.option(
-    "--top",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 1000),
-    help="Number of labels per answer in the table; --json prints all of them.",
-)
 @click.option("--token", help="Inference token, if the server asks for one.")
-@json_option("Print one JSON object per line.")
+@json_option("Print one JSON object per line, with all labels.")
 def command(images: tuple[str, ...], **options: Any) -> None:
     """Classify images with a running server.
 
@@ -97,7 +90,7 @@ def command(images: tuple[str, ...], **options: Any) -> None:
         if options["as_json"]:
             click.echo(json.dumps(_as_json(path, outcome)))
         else:
-            _add_row(table, path, outcome, options["top"])
+            _add_row(table, path, outcome)
     if not options["as_json"]:
         # Without markup, because a file name or a label may hold brackets.
         Console(markup=False).print(table)
@@ -207,7 +200,7 @@ def _as_json(path: Path, outcome: Prediction | str) -> dict[str, Any]:
     }
 
 
-def _add_row(table: Table, path: Path, outcome: Prediction | str, top: int) -> None:
+def _add_row(table: Table, path: Path, outcome: Prediction | str) -> None:
     if isinstance(outcome, str):
         table.add_row(str(path), f"not sent: {outcome}", "", "", "")
         return
@@ -220,10 +213,9 @@ def _add_row(table: Table, path: Path, outcome: Prediction | str, top: int) -> N
             "",
         )
         return
-    shown = outcome.labels[:top]
-    labels = "\n".join(label for label, _ in shown) or "(below)"
-    scores = "\n".join(f"{score:.3f}" for _, score in shown)
+    label, score = outcome.labels[0] if outcome.labels else ("(below)", None)
     stages = ", ".join(
         f"{name} {ms:.1f}" for name, ms in outcome.server_timing.items() if ms >= 0.05
     )
-    table.add_row(str(path), labels, scores, f"{outcome.latency_ms:.1f}", stages)
+    shown = "" if score is None else f"{score:.3f}"
+    table.add_row(str(path), label, shown, f"{outcome.latency_ms:.1f}", stages)

@@ -15,7 +15,7 @@ from offpath.archive import model_probe, say_nothing
 from offpath.archive.engine_files.engine_folder import EnginePlan, build_engine_folder
 from offpath.archive.model_probe import choose_activation, count_classes, find_output
 from offpath.archive.models.near_free import NearFree
-from offpath.archive.photographs import PhotographSets
+from offpath.archive.photograph_sets import PhotographSets
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError, WrongOption
 from offpath.handler.image.geometry import InputGeometry

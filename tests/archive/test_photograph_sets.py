@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpath.archive import photographs
-from offpath.archive.photographs import load_photographs
+from offpath.archive import photograph_sets
+from offpath.archive.photograph_sets import load_photographs
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -54,8 +54,8 @@ def test_large_folder_is_thinned_out_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 20)
-    monkeypatch.setattr(photographs, "MOST_PICTURES", 10)
-    monkeypatch.setattr(photographs, "MOST_HELD_OUT", 3)
+    monkeypatch.setattr(photograph_sets, "MOST_PICTURES", 10)
+    monkeypatch.setattr(photograph_sets, "MOST_HELD_OUT", 3)
     sets = load_photographs(tmp_path, CONFIG)
     assert len(sets.held_out) <= 3
     assert 5 <= len(sets.calibration) + len(sets.held_out) <= 10

@@ -71,7 +71,7 @@ WORDS += [
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 # These wait, or measure the machine.
 LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
-LEFT_OUT |= {"--retries", "--watch", "--help", "--list", "--all"}
+LEFT_OUT |= {"--retries", "--watch", "--help", "--all"}
 
 
 def draw_value(draw: st.DrawFn, option: click.Option) -> str:

@@ -24,7 +24,7 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
     write_parity_file,
 )
-from offpath.archive.photographs import PhotographSets, load_photographs
+from offpath.archive.photograph_sets import PhotographSets, load_photographs
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import ExpectedError
 from offpath.handler.image.geometry import InputGeometry

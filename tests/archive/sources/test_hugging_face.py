@@ -15,7 +15,8 @@ from PIL import Image
 
 from offpath.archive.labels import read_labels
 from offpath.archive.model_probe import find_output
-from offpath.archive.photographs import BUNDLED, decode_photograph
+from offpath.archive.photograph_sets import decode_photograph
+from offpath.archive.photographs import BUNDLED
 from offpath.archive.sources.model_source import ModelSource, load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption

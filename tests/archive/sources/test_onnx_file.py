@@ -15,7 +15,7 @@ from offpath.archive.engine_files.engine_folder import (
     plan_engine,
 )
 from offpath.archive.model_probe import count_classes
-from offpath.archive.photographs import PhotographSets
+from offpath.archive.photograph_sets import PhotographSets
 from offpath.archive.sources.model_source import load_model_source
 from offpath.handler.config import HandlerConfig
 from offpath.handler.errors import WrongOption

@@ -7,7 +7,7 @@ from pathlib import Path
 # In a process of its own: the thresholds hold for the rest of it.
 PROGRAM = """
 import ctypes
-from offpath.handler.process.allocator import keep_freed_memory
+from offpath.handler.process.worker_setup import keep_freed_memory
 
 def resident_mb():
     with open("/proc/self/statm") as file:

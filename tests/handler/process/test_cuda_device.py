@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from offpath.handler.classifier import OffpathClassifier
-from offpath.handler.process import cuda_device
-from offpath.handler.process.cuda_device import CU_CTX_SCHED_BLOCKING_SYNC, use_device
+from offpath.handler.process import worker_setup
+from offpath.handler.process.worker_setup import CU_CTX_SCHED_BLOCKING_SYNC, use_device
 from tests.handler.test_classifier import make_context, model_dir  # noqa: F401
 
 
@@ -53,7 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append("another call")
         raise RuntimeError("no device")
 
-    monkeypatch.setattr(cuda_device.ctypes, "CDLL", lambda name: Driver(made))
+    monkeypatch.setattr(worker_setup.ctypes, "CDLL", lambda name: Driver(made))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "_lazy_init", init)
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: made.append(("device", index)))
@@ -98,7 +98,7 @@ def test_a_driver_without_the_flag_only_costs_a_warning(
         monkeypatch.setattr(driver, "cuInit", lambda flags: status)
         return driver
 
-    monkeypatch.setattr(cuda_device.ctypes, "CDLL", load)
+    monkeypatch.setattr(worker_setup.ctypes, "CDLL", load)
     with caplog.at_level(logging.WARNING):
         use_device(0)
     assert calls == [("device", 0)]
@@ -114,7 +114,7 @@ def test_the_device_keeps_the_flag_that_lets_waiting_threads_sleep() -> None:
 
     code = (
         "import ctypes, torch\n"
-        "from offpath.handler.process.cuda_device import use_device\n"
+        "from offpath.handler.process.worker_setup import use_device\n"
         "use_device(0)\n"
         "torch.zeros(1, device='cuda').cpu()\n"
         "flags, active = ctypes.c_uint(), ctypes.c_int()\n"

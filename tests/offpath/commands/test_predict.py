@@ -47,18 +47,6 @@ def test_label_probability_and_stages_are_shown(
     assert "log" not in out  # too small to be worth its place
 
 
-def test_top_sets_the_number_of_labels_in_the_table(
-    predict: Predict, answers: Answers, photo: Path
-) -> None:
-    answers.body = b'{"cat": 0.98, "indoors": 0.91, "night": 0.2}'
-    assert "indoors" not in predict(photo, "--url", answers.url).out
-    code, out, _ = predict(photo, "--url", answers.url, "--top", 2)
-    assert code == 0
-    assert "cat" in out and "indoors" in out and "0.910" in out
-    assert "night" not in out
-    assert predict(photo, "--top", 0).code == 2
-
-
 def test_json_is_one_object_per_line(predict: Predict, answers: Answers, photo: Path) -> None:
     answers.headers = {"x-request-id": "abc"}
     code, out, _ = predict(photo, photo, "--url", answers.url, "--json")
