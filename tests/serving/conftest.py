@@ -15,8 +15,7 @@ from tests.support.scrape import wait_for_items
 
 
 @pytest.fixture(
-    scope="session",
-    params=["torchserve", pytest.param("granian", marks=pytest.mark.slow)],
+    scope="session", params=["torchserve", pytest.param("granian", marks=pytest.mark.slow)]
 )
 def either(
     request: pytest.FixtureRequest, server: TorchServe, model_store: Path

@@ -212,9 +212,7 @@ def test_server_timing_is_parsed_leniently(header: str, timings: dict[str, float
     assert parse_server_timing(header) == timings
 
 
-def test_client_imports_neither_torch_nor_modules_beside_the_script(
-    tmp_path: Path,
-) -> None:
+def test_client_imports_neither_torch_nor_modules_beside_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("""
 import sys

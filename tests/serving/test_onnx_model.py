@@ -54,12 +54,7 @@ def export(path: Path, size: tuple[int, int], is_fixed: bool, shown: Any) -> Non
     batch = None if is_fixed else ({0: torch.export.Dim("batch")},)
     pictures = torch.zeros(3, 3, *size)
     torch.onnx.export(
-        model,
-        (pictures,),
-        path,
-        dynamic_shapes=batch,
-        external_data=False,
-        verbose=False,
+        model, (pictures,), path, dynamic_shapes=batch, external_data=False, verbose=False
     )
 
 

@@ -44,7 +44,7 @@ def url(
     log = {"uri": f"file://{log_folder}", "segment_max_age_s": 0.5}
     own = {"own": {"reject_above": 0.0}, "prediction_log": log}
     config = make_model_config(
-        load_preset("cpu"), {"maxBatchDelay": 200}, {**source.handler, **own}
+        load_preset("cpu"), {"maxBatchDelay": 1000}, {**source.handler, **own}
     )
     spec = ArchiveSpec("own", "1.0", source, source.labels, "labels", config)
     spec = dataclasses.replace(spec, handler=load_custom_handler(str(file)))

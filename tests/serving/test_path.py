@@ -174,9 +174,7 @@ def traced(pids: list[int]) -> Iterator[list[str]]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_under_strace_200_requests_open_connect_and_start_nothing(
-    either: TorchServe,
-) -> None:
+def test_under_strace_200_requests_open_connect_and_start_nothing(either: TorchServe) -> None:
     send_many(either, "classifier", requests=64, clients=8)
     with traced(either.worker_pids()) as calls:
         send_many(either, "classifier", requests=200, clients=8)

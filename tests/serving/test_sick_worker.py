@@ -19,10 +19,7 @@ import torch
 from offpath.archive.build import ArchiveSpec, build_archive
 from offpath.archive.model_config import load_preset, make_model_config
 from offpath.archive.sources.model_source import load_model_source
-from offpath.handler.process.sick_worker import (
-    MOST_FAILURES_IN_A_ROW,
-    MOST_OUT_OF_MEMORY_IN_A_ROW,
-)
+from offpath.handler.process.sick_worker import MOST_FAILURES_IN_A_ROW, MOST_OUT_OF_MEMORY_IN_A_ROW
 from offpath.serving.check.running import check_server
 from offpath.serving.finding import State
 from offpath.serving.front.behind import Behind
@@ -129,12 +126,7 @@ def build_failing(folder: Path, preset: str = "cpu") -> tuple[Path, Path, Path]:
         load_preset(preset),
         {"batchSize": BATCH, "minWorkers": WORKERS, "maxWorkers": WORKERS},
         # A replayed graph does not run the model's Python code, which reads the flag.
-        {
-            **source.handler,
-            **handler,
-            "metrics_interval_s": 0.2,
-            "cuda_graphs": False,
-        },
+        {**source.handler, **handler, "metrics_interval_s": 0.2, "cuda_graphs": False},
     )
     spec = ArchiveSpec("failing", "1.0", source, None, "none", config)
     build_archive(spec, folder / "store", force=True)
@@ -201,9 +193,7 @@ def load_around(
         ),
         # By default any error is counted in tests/handler/process/test_sick_worker.py.
         pytest.param(
-            *("ValueError", "no", MOST_FAILURES_IN_A_ROW),
-            id="any-error",
-            marks=pytest.mark.slow,
+            *("ValueError", "no", MOST_FAILURES_IN_A_ROW), id="any-error", marks=pytest.mark.slow
         ),
         pytest.param(
             *("MemoryError", "no", MOST_OUT_OF_MEMORY_IN_A_ROW),
@@ -242,9 +232,7 @@ def check_log(failing: Failing, replies: list[Reply]) -> None:
     eventually(lambda: missing_and_double() == (0, 1))
 
 
-def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(
-    failing: Failing,
-) -> None:
+def test_a_batch_out_of_memory_is_asked_again_and_its_worker_stays(failing: Failing) -> None:
     eventually(failing.read_ready_pids)
     lines = failing.count_lines()
     before = failing.count("offpath_worker_starts_total")

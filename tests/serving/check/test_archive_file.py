@@ -56,7 +56,4 @@ def test_containers_cpu_limit_counts_as_its_cores(
     mar = make_mar(config={**MODEL_CONFIG, "maxWorkers": 4})
     assert states(mar)["workers"] == State.LOST
     cores = next(one for one in check_host() if one.subject == "cores")
-    assert (cores.state, cores.found) == (
-        State.LOST,
-        "64, of which this container may use 2",
-    )
+    assert (cores.state, cores.found) == (State.LOST, "64, of which this container may use 2")

@@ -32,41 +32,19 @@ def test_every_line_to_copy_cures_its_finding() -> None:
         ({"batch_size": "8"}, "batch_size", State.WRONG),
         ({"maxBatchDelay": "8"}, "maxBatchDelay", State.WRONG),
         ({"vmargs": "-XX:+UseG1GC"}, "collector", State.LOST),
-        (
-            {"vmargs": "-XX:+UseG1GC -XX:G1HeapRegionSize=16m"},
-            "collector",
-            State.OK,
-        ),
-        (
-            {"vmargs": "-XX:+UseG1GC -XX:+UseParallelGC"},
-            "collector",
-            State.OK,
-        ),
-        (
-            {"vmargs": "-Xmx100m", "job_queue_size": "200"},
-            "queue and heap",
-            State.LOST,
-        ),
-        (
-            {"prefer_direct_buffer": "true", "vmargs": "-Xmx1g"},
-            "buffers",
-            State.LOST,
-        ),
+        ({"vmargs": "-XX:+UseG1GC -XX:G1HeapRegionSize=16m"}, "collector", State.OK),
+        ({"vmargs": "-XX:+UseG1GC -XX:+UseParallelGC"}, "collector", State.OK),
+        ({"vmargs": "-Xmx100m", "job_queue_size": "200"}, "queue and heap", State.LOST),
+        ({"prefer_direct_buffer": "true", "vmargs": "-Xmx1g"}, "buffers", State.LOST),
         ({"metrics_config": "/no/such/file.yaml"}, "our metrics", State.LOST),
         ({"model_metrics_auto_detect": "true"}, "our metrics", State.OK),
         (
-            {
-                "inference_address": "http://0.0.0.0:8080",
-                "disable_token_authorization": "true",
-            },
+            {"inference_address": "http://0.0.0.0:8080", "disable_token_authorization": "true"},
             "inference_address",
             State.LOST,
         ),
         (
-            {
-                "management_address": "http://0.0.0.0:8081",
-                "disable_token_authorization": "true",
-            },
+            {"management_address": "http://0.0.0.0:8081", "disable_token_authorization": "true"},
             "management_address",
             State.WRONG,
         ),

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from offpath.archive.mar_file import MarFile
-from offpath.handler.prediction_log.sink_file import (
-    make_sink_folder_name,
-    write_last_error,
-)
+from offpath.handler.prediction_log.sink_file import make_sink_folder_name, write_last_error
 from offpath.serving.check.running import check_model, check_server
 from offpath.serving.finding import Finding, State
 from offpath.serving.torchserve.management import ModelStatus
@@ -96,11 +93,7 @@ def test_prediction_log_that_cannot_be_delivered_is_lost(tmp_path: Path) -> None
     folder = tmp_path / make_sink_folder_name("s3://a/b")
     folder.mkdir()
     write_last_error(folder, "refused", "refused with AccessDenied: allow s3:PutObject")
-    described = {
-        "handler": "offpath",
-        "prediction_log": "s3://a/b",
-        "spool": str(tmp_path),
-    }
+    described = {"handler": "offpath", "prediction_log": "s3://a/b", "spool": str(tmp_path)}
     findings = list(check_model(replace(STATUS, described=described), None))
     (found,) = [one for one in findings if "AccessDenied" in str(one.found)]
     assert (found.subject, found.state) == ("prediction log", State.LOST)

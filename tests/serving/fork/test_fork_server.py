@@ -70,9 +70,7 @@ def test_killed_worker_is_replaced_and_nothing_of_it_stays(server: TorchServe, v
     assert helpers(server, "fork_launcher.py") not in ([], [launcher])
 
 
-def test_killed_fork_server_takes_its_workers_along_and_is_replaced(
-    server: TorchServe,
-) -> None:
+def test_killed_fork_server_takes_its_workers_along_and_is_replaced(server: TorchServe) -> None:
     (worker,), (forker,) = server.worker_pids(), helpers(server, "fork_server.py")
     gone = [psutil.Process(worker), psutil.Process(forker)]
     os.kill(forker, signal.SIGKILL)
@@ -100,8 +98,6 @@ def test_launcher_without_a_fork_server_runs_plain_python(
 def test_other_programs_of_torchserve_get_plain_python(server: TorchServe) -> None:
     launcher = server.log_dir.parent / "python"
     done = subprocess.run(
-        [launcher, "-c", "import sys; print(sys.flags.isolated)"],
-        capture_output=True,
-        text=True,
+        [launcher, "-c", "import sys; print(sys.flags.isolated)"], capture_output=True, text=True
     )
     assert done.stdout.strip() == "0"

@@ -22,9 +22,7 @@ from tests.support.granian import FRONTS
     ],
 )
 def door(
-    request: pytest.FixtureRequest,
-    model_store: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, model_store: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[FrontProcess]:
     """EfficientNet-Lite0 and the near-free model behind a door."""
     logs = tmp_path_factory.mktemp("front") / "logs"

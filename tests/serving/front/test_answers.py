@@ -18,9 +18,7 @@ def read_count(run: Path, status: str) -> float:
     return sum(map(float, re.findall(counts, page, re.MULTILINE)))
 
 
-def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(
-    tmp_path: Path,
-) -> None:
+def test_half_lines_are_left_out_and_a_page_that_cannot_be_written_stays(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
     log, obstacle = tmp_path / ANSWERS, (tmp_path / DOOR_METRICS).with_suffix(".new")
     log.write_text(

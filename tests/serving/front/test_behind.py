@@ -9,11 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.serving.front.behind import (
-    check_successor,
-    find_ready,
-    look_behind,
-)
+from offpath.serving.front.behind import check_successor, find_ready, look_behind
 from offpath.serving.front.door_settings import DoorSettings
 from offpath.serving.front.one_host import find_last_number
 from offpath.serving.torchserve.server_settings import find_config
@@ -22,9 +18,7 @@ from tests.support.echo_archive import MakeMar, make_settings
 INVOCATIONS = DoorSettings(invocations=True)
 
 
-def test_invocations_leads_to_the_name_that_the_model_is_served_under(
-    make_mar: MakeMar,
-) -> None:
+def test_invocations_leads_to_the_name_that_the_model_is_served_under(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
     assert look_behind(settings, INVOCATIONS).only_model == "echo"
     renamed = replace(settings, models=("defects=echo.mar",))
@@ -58,9 +52,7 @@ def test_bodies_go_by_name_unless_models_can_be_registered(
     assert not look_behind(replace(settings, config=config), DoorSettings()).hand_over
 
 
-def test_a_successor_whose_model_has_another_name_is_refused(
-    make_mar: MakeMar,
-) -> None:
+def test_a_successor_whose_model_has_another_name_is_refused(make_mar: MakeMar) -> None:
     settings = make_settings(make_mar())
     old = look_behind(settings, INVOCATIONS)
     new = look_behind(replace(settings, models=("x=echo.mar",)), INVOCATIONS)

@@ -30,9 +30,7 @@ def test_folder_on_a_disk_is_refused(tmp_path: Path) -> None:
         make_folder(1 << 20, tmp_path)
 
 
-def test_too_little_memory_is_refused_with_the_cure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_little_memory_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     # What Docker gives a container.
     monkeypatch.setattr(bodies, "free_bytes", lambda _: 64 << 20)
     with pytest.raises(ExpectedError, match="64 MB free.*--shm-size"):

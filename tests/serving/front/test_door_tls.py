@@ -85,8 +85,7 @@ def test_http_1_and_2_are_served(door: FrontProcess, files: Path, version: str) 
 
 
 @pytest.mark.parametrize(
-    "token",
-    ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD],
+    "token", ["", "Bearer", f"Bearer {OLD}x", f"Bearer {OLD.upper()}", f"Basic {OLD}", OLD]
 )
 def test_request_without_a_valid_token_is_refused(http: httpx.Client, token: str) -> None:
     refused = post(http, Authorization=token)

@@ -63,10 +63,7 @@ BOTH = {"1.0": 200, "2.0": 200}
 NOTHING: dict[str, list[str]] = {"canary": [], "shadow": [], "ended": [], "suspended": []}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["defects=2.0:5%", "defects=2.0:0.25%", "a.b_c-d=v1:100%"],
-)
+@pytest.mark.parametrize("text", ["defects=2.0:5%", "defects=2.0:0.25%", "a.b_c-d=v1:100%"])
 def test_split_is_read_and_written_alike(text: str) -> None:
     assert str(parse_split(text)) == text
 

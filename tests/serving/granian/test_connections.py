@@ -64,9 +64,7 @@ def test_the_client_finds_the_only_model_without_its_name(ready: dict) -> None:
         assert client.predict(jpeg()).labels
 
 
-def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(
-    ready: dict,
-) -> None:
+def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(ready: dict) -> None:
     serve = psutil.Process(ready["pid"])
     assert serve.rlimit(psutil.RLIMIT_NOFILE)[0] == MOST_DESCRIPTORS
     with ExitStack() as stack:
@@ -77,9 +75,7 @@ def test_idle_connections_to_metrics_take_no_descriptors_and_no_threads(
         assert {httpx.post(url, content=jpeg()).status_code for _ in range(20)} == {200}
 
 
-def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(
-    ready: dict,
-) -> None:
+def test_idle_connections_to_predictions_leave_descriptors_and_cpu_time(ready: dict) -> None:
     workers = [psutil.Process(pid) for pid in ready["models"][0]["worker_pids"]]
 
     def cpu_s() -> float:

@@ -36,12 +36,7 @@ from offpath.serving.torchserve.server import TorchServe
 from tests.serving.front import test_door_hostile as hostile
 from tests.support.attacks import connect, head_of
 from tests.support.eventually import MOST_S, eventually
-from tests.support.front import (
-    check_hostile_user_ids,
-    load,
-    logged,
-    send_hostile_user_ids,
-)
+from tests.support.front import check_hostile_user_ids, load, logged, send_hostile_user_ids
 from tests.support.granian import GranianProcess, granian
 from tests.support.photographs import PHOTOGRAPHS, encode
 from tests.support.pictures import jpeg
@@ -430,9 +425,7 @@ def test_a_request_that_waited_too_long_gets_504(door: GranianProcess, flag: Pat
     assert slow.result().status_code == patient.result().status_code == 200
 
 
-def test_metrics_have_torchserves_names_and_count_what_was_answered(
-    door: GranianProcess,
-) -> None:
+def test_metrics_have_torchserves_names_and_count_what_was_answered(door: GranianProcess) -> None:
     before, requests = read_metrics(door, "near-free"), read_metrics(door)
     for _ in range(5):
         httpx.post(f"{door.url}/predictions/near-free", content=jpeg())

@@ -84,9 +84,7 @@ def are_gone(pids: list[int]) -> bool:
     return not any(psutil.pid_exists(pid) and is_running(psutil.Process(pid)) for pid in pids)
 
 
-def test_a_session_is_ended_although_its_members_ignore_sigterm(
-    tmp_path: Path,
-) -> None:
+def test_a_session_is_ended_although_its_members_ignore_sigterm(tmp_path: Path) -> None:
     folder = tmp_path / "of the server"
     folder.mkdir()
     leader, guard = map(int, kill_after_start(SESSION, folder))

@@ -9,11 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from offpath.serving.process import in_flight
-from offpath.serving.process.in_flight import (
-    QUIET_POLLS,
-    count_unanswered,
-    wait_until_answered,
-)
+from offpath.serving.process.in_flight import QUIET_POLLS, count_unanswered, wait_until_answered
 from tests.support.eventually import MOST_S, eventually
 
 # More than a tick of the kernel's clock, within which the order of two events is unknown.
@@ -62,8 +58,7 @@ def test_requests_without_an_answer_are_counted(
 
 
 def test_wait_ends_with_the_last_answer_or_the_time_limit(
-    connections: list[tuple[socket.socket, socket.socket]],
-    monkeypatch: pytest.MonkeyPatch,
+    connections: list[tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, counts = connections[0][1].getsockname()[1], []
 

@@ -40,9 +40,7 @@ def test_children_whose_leader_is_dead_are_ended() -> None:
     assert find_session_members(leader.pid) == []
 
 
-def test_members_that_have_just_ended_are_no_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_members_that_have_just_ended_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     leader = start_session("sleep 600 & wait", members=2)
     members = find_session_members(leader.pid)
     for member in members:

@@ -53,9 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     return WatchedQueue.asked
 
 
-def in_event_loop(
-    test: Callable[..., Coroutine[None, None, None]],
-) -> Callable[..., None]:
+def in_event_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(**fixtures: object) -> None:
         asyncio.run(asyncio.wait_for(test(**fixtures), MOST_S))

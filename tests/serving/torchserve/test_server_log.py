@@ -75,11 +75,7 @@ def test_an_attempt_with_its_traceback_comes_before_one_without() -> None:
 
 def test_layout_as_torchserve_ships_it_is_understood() -> None:
     line = parse_line(f"{TIME} [WARN ] W-9000-echo_1.0-stderr org.pytorch.serve.wlm.X - spoke - up")
-    assert (line.level, line.worker, line.message) == (
-        "WARN",
-        "W-9000-echo_1.0",
-        "spoke - up",
-    )
+    assert (line.level, line.worker, line.message) == ("WARN", "W-9000-echo_1.0", "spoke - up")
 
 
 def test_server_failure_starts_at_the_error() -> None:
