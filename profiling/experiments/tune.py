@@ -32,7 +32,7 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
 )
 from offpath.profiling.load.plan import Load, find_generator
-from offpath.profiling.load.window import measure_load
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
     RegisteringServer,
@@ -281,7 +281,8 @@ class Search:
             warm_up_s=warm_up_s,
             seconds=seconds,
         )
-        return measure_load(NAME, running, plan, find_generator(LOAD.generator), self.observer)
+        watcher = WindowWatcher(NAME, running, self.observer)
+        return measure_load(watcher, plan, find_generator(LOAD.generator))
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:

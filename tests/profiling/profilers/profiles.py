@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.profilers.profile_figures import list_batches, sum_kinds
-from offpath.profiling.profilers.samples import (
+from offpath.profiling.profilers.collector import (
     BatchSample,
     FunctionSample,
     LineSample,
 )
+from offpath.profiling.profilers.profile_report import list_batches, sum_kinds
 
 IMAGES = {"identity": "ab", "mean_bytes": 55000, "count": 32}
 HOST = {"cpu": "some", "cores": 2, "packages": {"torch": "2.14.1"}}
@@ -114,9 +114,6 @@ def make_server(queue_ms: float = 12.0, clients: int = 32) -> Run:
         **{f"account_ms.{part}": ms for part, ms in account.items()},
     }
     run.add(0, "offpath", Cell("photos", clients), figures)
-    run.details = {
-        "in_force": {"batch_size": 8},
-        "gpu": {"devices": [], "readings": [], "absent": "no NVIDIA driver"},
-    }
+    run.details = {"in_force": {"batch_size": 8}}
     run.warnings = ["only 30 batches were counted"]
     return run
