@@ -36,7 +36,6 @@ from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
     RegisteringServer,
-    ServerDied,
     Setting,
     prepare_archive,
     read_setting,
@@ -215,8 +214,8 @@ class Search:
     def settle(self) -> None:
         """Sends load and drops its figures."""
         self.observer.on_step("warm up the server")
-        with self.server.serving(self.reference) as (running, _):
-            self._load(running, 0.0, SETTLE_S)
+        running, _ = self.server.serve(self.reference)
+        self._load(running, 0.0, SETTLE_S)
 
     def try_settings(self, proposals: Proposals) -> None:
         """Measures candidates, the preset first, until there are as many as asked for.
@@ -256,19 +255,22 @@ class Search:
                     raise ExpectedError(f"{label}: {self.run.failures[-1].reason}")
 
     def _measure(self, setting: Setting, rounds: Sequence[int], seconds: float) -> None:
-        """Measures a window for each round, all with the same fresh workers."""
+        """Measures a window for each round, all with the same fresh workers.
+
+        Raises ExpectedError if TorchServe itself died.
+        """
         name, cell = str(setting), Cell(self.workload.name, self.choices.clients)
         self.run.variants[name] = asdict(setting)
         try:
-            with self.server.serving(setting) as (running, ready_s):
-                self.run.add(rounds[0], name, Cell(), {READY: ready_s})
-                for number in rounds:
-                    warm_up_s = LOAD.warm_up_s if number == rounds[0] else AGAIN_S
-                    self.run.add(number, name, cell, self._load(running, warm_up_s, seconds))
-                    self.save(self.run)
-        except ServerDied:
-            raise
+            running, ready_s = self.server.serve(setting)
+            self.run.add(rounds[0], name, Cell(), {READY: ready_s})
+            for number in rounds:
+                warm_up_s = LOAD.warm_up_s if number == rounds[0] else AGAIN_S
+                self.run.add(number, name, cell, self._load(running, warm_up_s, seconds))
+                self.save(self.run)
         except ExpectedError as error:
+            if not self.server.is_running():
+                raise  # No further setting can be measured.
             self.run.failures.append(Failure(rounds[0], name, str(error)))
             self.observer.on_failure(name, str(error))
             self.save(self.run)
@@ -297,8 +299,8 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
     # Making the photographs takes a minute: wrong choices are reported before that.
     check_workload(choices.workload)
     check_search(choices.search)
-    died: list[ServerDied] = []
-    with work_folder(lambda: bool(died)) as folder:
+    is_kept = False
+    with work_folder(lambda: is_kept) as folder:
         observer.on_step("build the archive")
         archive, preset = prepare_archive(
             choices.model, choices.mar, choices.preset, folder / "store"
@@ -332,8 +334,8 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
                 search.settle()
                 search.try_settings(proposals)
                 search.measure_finalists()
-        except ServerDied as error:
-            died.append(error)
+        except ExpectedError:
+            is_kept = True  # The message names a log in it.
             raise
     return run
 

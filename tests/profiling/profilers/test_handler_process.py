@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.profilers.flame import FlameCollector
+from offpath.profiling.profilers.flame import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
 from offpath.profiling.profilers.handlers import HandlerSpec, write_entry
 from tests.support.photographs import PHOTOGRAPHS, encode
@@ -91,12 +91,15 @@ def test_lines_names_the_lines_with_the_mistakes(profile):
     assert "Planted.initialize" not in by_function
 
 
-def test_flame_is_one_page_with_all_threads(profile, tmp_path):
+def test_flame_is_one_page_with_all_threads_that_opens_with_the_graph(profile, tmp_path):
     page = tmp_path / "flame.html"
     profile("flame", file=page)
     text = page.read_text(encoding="utf-8")
     assert "write_audit" in text
     assert "fonts.googleapis.com" not in text
+    assert GRAPH_FIRST in text and TREE_FIRST not in text
+    # The batches together.
+    assert text.count('"write_audit\\u0000') == 1
 
 
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
