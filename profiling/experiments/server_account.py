@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.core.doubts import find_doubts
-from offpath.profiling.core.figures import format_figure, format_ms
+from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
@@ -33,7 +33,7 @@ from offpath.profiling.profilers.profile_report import (
     draw_bars,
     list_each,
 )
-from offpath.profiling.report.charts import Histogram, Span, Waterfall
+from offpath.profiling.report.charts import Histogram
 from offpath.profiling.report.declared import (
     Column,
     Part,
@@ -247,16 +247,6 @@ def find_account_doubts(
     return doubts
 
 
-def draw_account(server: Profiled) -> Iterator[Waterfall]:
-    """Draws the parts end to end. A negative part has no length."""
-    spans, start = [], 0.0
-    for part, ms in server.parts(ACCOUNT).items():
-        length = max(0.0, ms)
-        spans.append(Span(part, start, length, f"{format_ms(ms / 1e3)} ms", part))
-        start += length
-    yield Waterfall(server.name, "ms", spans)
-
-
 def draw_latencies(server: Profiled) -> Iterator[Histogram]:
     yield Histogram(server.name, "ms per request", server.values(LATENCY))
 
@@ -301,16 +291,7 @@ draw_parts = draw_bars(TITLE, ACCOUNT)
 SERVER: Report[Handlers] = Report(
     TITLE,
     (
-        Part(
-            "A client's mean latency",
-            (draw_parts,),
-            "From the client's socket inwards.",
-        ),
-        Part(
-            "The account",
-            (each(list_each, draw_account), each(list_each, ACCOUNT_TABLE)),
-            explain_account,
-        ),
+        Part("The account", (draw_parts, each(list_each, ACCOUNT_TABLE)), explain_account),
         Part("How long clients wait", (each(list_each, draw_latencies),)),
         Part("What was counted", (each(list_each, COUNTS),)),
     ),
