@@ -111,16 +111,18 @@ def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
     with keeping(outputs, "handlers"), LiveProgress() as progress:
         run = run_profile(choices, progress, outputs.save)
     document = document_of(run, None)
+    written = {
+        name: file
+        for name in run.variants
+        if (file := choices.name_file(name)) is not None and not run.has_failed(name)
+    }
     if kind == "flame":
         # Only what this command has just written: a saved result could name any file.
-        files = {name: choices.name_file(name) for name in run.variants}
-        pages = {
-            name: file.read_text("utf-8")
-            for name, file in files.items()
-            if file is not None and not run.has_failed(name)
-        }
+        pages = {name: file.read_text("utf-8") for name, file in written.items()}
         document = replace(document, pages=pages)
     present(run, document, outputs)
+    for name, file in written.items():
+        click.echo(f"{name}: {file}")
     fail_if_left_out(run)
 
 

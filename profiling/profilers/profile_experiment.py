@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,7 @@ from offpath.profiling.profilers.handlers import (
     choose_handlers,
     prepare_handler,
 )
-from offpath.profiling.profilers.profile_report import (
-    FILES,
-    FUNCTIONS,
-    LINES,
-    list_batches,
-    sum_kinds,
-)
+from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
 
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 EXPERIMENT = "profile-"
@@ -97,27 +91,12 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     for one in handlers:
         model = Path(one.source if one.is_archive else choices.shared_model).name
         run.variants[one.name] = {"model": model, "batch_size": one.batch_size(choices.batch_size)}
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="offpath-profile-"))
-        s3_environ: Mapping[str, str] = {}
-        if any(one.source == NAIVE for one in handlers):
-            from offpath.profiling.servers.put_store import run_put_store
-
-            # Our handler ships its prediction log there too, so both put each prediction.
-            observer.on_step("a stand-in for S3")
-            s3_environ = stack.enter_context(run_put_store()).env
+    temporary = tempfile.TemporaryDirectory(prefix="offpath-profile-")
+    with temporary as folder, running_s3(handlers, observer) as s3_environ:
         for done, handler in enumerate(handlers):
             observer.on_progress(done, len(handlers))
             try:
-                add_handler(
-                    run,
-                    choices,
-                    handler,
-                    s3_environ,
-                    workload,
-                    Path(folder, handler.name),
-                    observer,
-                )
+                add_handler(run, choices, handler, s3_environ, workload, Path(folder), observer)
             except ExpectedError as error:
                 run.failures.append(Failure(0, handler.name, str(error)))
                 observer.on_failure(handler.name, str(error))
@@ -125,6 +104,24 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     if not run.rows:
         raise ExpectedError(run.failures[0].reason)
     return run
+
+
+@contextlib.contextmanager
+def running_s3(
+    handlers: Sequence[HandlerChoice], observer: Observer
+) -> Iterator[Mapping[str, str]]:
+    """Runs a stand-in for S3 if a handler is the naive one; yields variables that name it.
+
+    Our handler ships its prediction log to it too, so both put each prediction.
+    """
+    if not any(one.source == NAIVE for one in handlers):
+        yield {}
+        return
+    from offpath.profiling.servers.put_store import run_put_store
+
+    observer.on_step("a stand-in for S3")
+    with run_put_store() as store:
+        yield store.env
 
 
 def add_handler(
@@ -138,7 +135,7 @@ def add_handler(
 ) -> None:
     name, size = handler.name, handler.batch_size(choices.batch_size)
     observer.on_step(f"{name}: build")
-    spec = prepare_handler(handler, choices.shared_model, size, s3_environ, folder)
+    spec = prepare_handler(handler, choices.shared_model, size, s3_environ, folder / name)
     batches, file = math.ceil(choices.requests / size), choices.name_file(name)
     job = Job(
         choices.kind,
@@ -150,23 +147,10 @@ def add_handler(
         "" if file is None else str(file.resolve()),
     )
     observer.on_step(f"{name}: {batches} batches of {size}")
-    profile = profile_handler(job, folder)
-    cell = Cell(workload.name, 0, size)
-    run.add(0, name, cell, {**list_batches(profile.batches), **sum_kinds(profile.functions)})
-    found = {
-        FUNCTIONS: [asdict(sample) for sample in profile.functions],
-        LINES: [asdict(sample) for sample in profile.lines],
-        FILES: [] if file is None else [show_path(file)],
-    }
-    for kind, samples in found.items():
+    profile = profile_handler(job, folder / name)
+    run.add(0, name, Cell(workload.name, 0, size), list_batches(profile.batches))
+    for kind, samples in ((FUNCTIONS, profile.functions), (LINES, profile.lines)):
         if samples:
-            run.details.setdefault(kind, {})[name] = samples
+            run.details.setdefault(kind, {})[name] = [asdict(sample) for sample in samples]
     if profile.refused:
         run.warnings.append(f"{name} refused {profile.refused} requests, whose time says little")
-
-
-def show_path(path: Path) -> str:
-    """Returns a path as the user would type it, without folders of this machine if possible."""
-    path = path.resolve()
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path.name)

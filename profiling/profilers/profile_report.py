@@ -2,11 +2,11 @@
 
     batch_ms           duration of a call of `handle`: one value per batch, like the next
     stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
-    kind_ms.NAME       own time of all functions of one package, over all batches
     account_ms.NAME    one part of a client's mean latency in a server
 
 All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
-those of an account in milliseconds per request, and they add up to their total.
+those of an account in milliseconds per request, and they add up to their total. A profile of calls
+has further parts: the own time of all functions of one package.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ TITLES = {
     "profile-flame": "Where the time goes, by call stack",
 }
 BATCH = "batch_ms"
-STAGE, KIND, ACCOUNT = "stage_ms", "kind_ms", "account_ms"
+STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
 OTHER, TOTAL = "other", "total"
 MEAN = ".mean"
-# A run keeps a handler's functions, lines and written files in `details[...][handler]`.
-FUNCTIONS, LINES, FILES = "functions", "lines", "files"
+# A run keeps a handler's functions and lines in `details[...][handler]`.
+FUNCTIONS, LINES = "functions", "lines"
 HOT_FUNCTIONS, BUSY_FUNCTIONS = 20, 12
 # Lines below this share of their function's time, and functions below this share of the slowest
 # function's, are left out.
@@ -67,13 +67,6 @@ def list_batches(samples: Sequence[BatchSample]) -> dict[str, list[float]]:
         left = [sample.total_s - sum(sample.stages_s.values()) for sample in samples]
         figures[f"{STAGE}.{OTHER}"] = [1e3 * seconds for seconds in left]
     return figures
-
-
-def sum_kinds(functions: Sequence[FunctionSample]) -> dict[str, float]:
-    own_ms: dict[str, float] = defaultdict(float)
-    for sample in functions:
-        own_ms[sample.kind] += 1e3 * sample.own_s
-    return {f"{KIND}.{kind}": round(ms, 3) for kind, ms in own_ms.items()}
 
 
 @dataclass(frozen=True)
@@ -111,15 +104,17 @@ class Profiled:
 
         Parts without any time are left out. Packages have no order: the largest is first.
         """
+        if kind == KIND:
+            own_ms: dict[str, float] = defaultdict(float)
+            for sample in self.list_functions():
+                own_ms[sample.kind] += 1e3 * sample.own_s / self.images
+            return dict(sorted(own_ms.items(), key=lambda item: -item[1]))
         found = {
             metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
             for metric in self.summary.metrics(self.name, self.cell)
             if metric.startswith(f"{kind}.")
         }
-        if kind == KIND:
-            largest = sorted(found, key=lambda name: -found[name])
-            found = {name: found[name] / self.images for name in largest}
-        elif kind != ACCOUNT:
+        if kind == STAGE:
             found = {
                 name.removesuffix(MEAN): ms / self.cell.batch_size
                 for name, ms in found.items()
@@ -276,14 +271,6 @@ def make_line_table(group: LineGroup) -> list[Table]:
     return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(group)
 
 
-def list_written(handlers: Handlers) -> list[tuple[str, str]]:
-    return [
-        (one.name, path)
-        for one in handlers
-        for path in one.summary.run.details.get(FILES, {}).get(one.name, [])
-    ]
-
-
 OVERVIEW: TableSpec[Handlers, Profiled] = TableSpec(
     "",
     list_each,
@@ -342,12 +329,6 @@ def function_table(
 
 HOT_TABLE = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
 BUSY_TABLE = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
-FILES_TABLE: TableSpec[Handlers, tuple[str, str]] = TableSpec(
-    "",
-    list_written,
-    (Column("", lambda row: row[0]), Column("file", lambda row: row[1])),
-    words=2,
-)
 draw_stages = draw_bars("Milliseconds per image", STAGE)
 HANDLERS: Report[Handlers] = Report(
     "Where the time goes",
@@ -363,7 +344,6 @@ HANDLERS: Report[Handlers] = Report(
         Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
         Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),
         Part("Lines", (each(list_each, each(Profiled.list_line_groups, make_line_table)),)),
-        Part("Files", (FILES_TABLE,)),
     ),
     headline=(draw_stages,),
 )

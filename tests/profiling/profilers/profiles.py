@@ -12,7 +12,7 @@ from offpath.profiling.profilers.collector import (
     FunctionSample,
     LineSample,
 )
-from offpath.profiling.profilers.profile_report import list_batches, sum_kinds
+from offpath.profiling.profilers.profile_report import list_batches
 
 IMAGES = {"identity": "ab", "mean_bytes": 55000, "count": 32}
 HOST = {"cpu": "some", "cores": 2, "packages": {"torch": "2.14.1"}}
@@ -50,7 +50,6 @@ def add_handler(
     batches: Sequence[BatchSample] | None = None,
     functions: Sequence[FunctionSample] = (),
     lines: Sequence[LineSample] = (),
-    files: Sequence[str] = (),
     size: int = 8,
 ) -> Run:
     """Adds a handler with two rounds."""
@@ -60,12 +59,9 @@ def add_handler(
     for round_, share in enumerate((batches[:half], batches[half:])):
         if share:
             run.add(round_, name, cell, list_batches(share))
-    run.add(0, name, cell, sum_kinds(functions))
     for kind, samples in (("functions", functions), ("lines", lines)):
         if samples:
             run.details.setdefault(kind, {})[name] = [asdict(s) for s in samples]
-    if files:
-        run.details.setdefault("files", {})[name] = list(files)
     return run
 
 
