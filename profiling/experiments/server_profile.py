@@ -36,7 +36,9 @@ from offpath.profiling.profilers.profile_experiment import DEFAULT_MODEL
 from offpath.profiling.profilers.profile_report import ACCOUNT
 from offpath.profiling.servers.archives import NAME
 from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
+from offpath.serving.client import IMAGE_CONTENT_TYPE
 from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.torchserve.session import PHOTOGRAPH
 
 EXPERIMENT = "profile-server"
 # Java compiles its hot code meanwhile.
@@ -143,7 +145,7 @@ def run_server_profile(
         check_archive(choices.mar)
     if choices.url is not None:
         # Before images are made, which takes half a minute the first time.
-        check_alive(choices.url)
+        check_answers(attach(choices.url, choices.metrics_url))
     workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
@@ -157,7 +159,7 @@ def run_server_profile(
     with work_folder(lambda: failed) as folder:
         try:
             with open_target(choices, folder, observer) as target:
-                check_answers(target, workload.paths[0].read_bytes())
+                check_answers(target)
                 add_account(run, choices, target, workload, observer)
                 save(run)
         except ExpectedError:
@@ -233,31 +235,17 @@ def attach(url: str, metrics_url: str | None) -> Target:
     return Target(AttachedServer(url), path.split("/")[0], metrics_url)
 
 
-def check_alive(url: str) -> None:
-    """Raises ExpectedError if /ping is not answered, or with a status other than 200."""
-    host = url.partition("/predictions/")[0]
-    try:
-        reply = httpx.get(f"{host}/ping", timeout=TIMEOUT_S, trust_env=False)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ExpectedError(
-            f"no server at {host!r}: {error}; start one with `offpath serve`, or give no address:"
-            " then a server is started for the profile"
-        ) from error
-    if reply.status_code != 200:
-        raise ExpectedError(
-            f"the server at {host!r} answered {reply.status_code} to /ping:"
-            f" {reply.text.strip()[:300]}"
-        )
-
-
-def check_answers(target: Target, image: bytes) -> None:
+def check_answers(target: Target) -> None:
     """Raises ExpectedError unless the model answers an image with 200."""
-    url = target.running.predict_url
-    headers = {"Content-Type": "application/octet-stream"}
+    url, image = target.running.predict_url, PHOTOGRAPH.read_bytes()
+    headers = {"Content-Type": IMAGE_CONTENT_TYPE}
     try:
         reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)
-    except httpx.HTTPError as error:
-        raise ExpectedError(f"no answer from {url}: {error!r}") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ExpectedError(
+            f"no server at {url!r}: {error}; start one with `offpath serve`, or give no address:"
+            " then a server is started for the profile"
+        ) from error
     if reply.status_code != 200:
         raise ExpectedError(
             f"the model {target.model!r} answered {reply.status_code} to an image:"

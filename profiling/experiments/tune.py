@@ -92,6 +92,17 @@ class TuneChoices:
     command: str
     search: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "model": self.model or str(self.mar and self.mar.name),
+            "clients": self.clients,
+            "repeats": REPEATS,
+            "seconds": LOAD.seconds,
+            "warm_up_s": LOAD.warm_up_s,
+            "generator": LOAD.generator,
+        }
+
 
 def check_search(chosen: Mapping[str, Sequence[int]]) -> None:
     """Raises WrongOption for an unknown field, or values that TorchServe would ignore."""
@@ -312,21 +323,12 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
         observer.on_step(f"{choices.trials} of {size} candidates, about 20 s each")
         proposals = Proposals(space, reference, choices.p95_ms)
         workload = load_workload(choices.workload, LOAD.seed, observer.on_step)
-        settings = {
-            "model": choices.model or str(choices.mar and choices.mar.name),
-            "archive": hashlib.sha256(archive.path.read_bytes()).hexdigest()[:16],
-            "clients": choices.clients,
-            "repeats": REPEATS,
-            "seconds": LOAD.seconds,
-            "warm_up_s": LOAD.warm_up_s,
-            "generator": LOAD.generator,
-        }
-        details = {
-            "reference": asdict(reference),
-            "preset": preset,
-            "p95_ms": choices.p95_ms,
-        }
+        details = {"reference": asdict(reference), "preset": preset, "p95_ms": choices.p95_ms}
         workloads = {workload.name: workload.facts}
+        settings = {
+            **choices.settings,
+            "archive": hashlib.sha256(archive.path.read_bytes()).hexdigest()[:16],
+        }
         run = Run(NAME, choices.command, settings, workloads=workloads, details=details)
         try:
             with RegisteringServer(archive) as server:

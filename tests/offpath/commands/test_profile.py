@@ -186,7 +186,7 @@ def no_warm_up(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        pytest.param(500, b"broken", "answered 500 to /ping: broken", id="not-well"),
+        pytest.param(500, b"broken", "'m' answered 500 to an image: broken", id="not-well"),
         pytest.param(200, b"", "no ts_inference_requests_total", id="no-torchserve"),
     ],
 )
