@@ -16,45 +16,40 @@ CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply.
 
 def load_options(
     *,
-    clients: int | str,
+    clients: str,
     seconds: float,
     warm_up_s: float,
     warm_up_help: str,
     clients_help: str = CLIENTS_HELP,
     seconds_help: str = "Length of a window.",
-    seconds_option: str = "--seconds",
     least_s: float = 0.0,
     min_replies: int = 0,
     is_full: bool = False,
 ) -> Callable[[Command], Command]:
     """Adds the options of a load to a command.
 
-    The command gets `load`, a `profiling.load.plan.Load`, and `clients`: one number, or a tuple
-    where `clients` is a text like "1,8".
+    The command gets `load`, a `profiling.load.plan.Load`, and the tuple `clients`.
 
     Args:
-        clients: default number or numbers of clients.
+        clients: default numbers of clients, like "1,8".
         seconds: default length of a window, which is at least `least_s`.
         warm_up_s: default seconds of load before a window.
         min_replies: replies that a window of the default length goes on for.
         is_full: adds --requests and --rate.
     """
     unless_requests = None if is_full else seconds
-    is_one = isinstance(clients, int)
     options = [
         click.option(
             "--clients",
             "--users",
             "clients",
-            type=click.IntRange(1) if is_one else str,
             default=clients,
             show_default=True,
-            metavar=None if is_one else "N,...",
+            metavar="N,...",
             help=clients_help,
         ),
         click.option(
-            seconds_option,
-            "seconds",
+            "--seconds",
             type=click.FloatRange(least_s),
             default=unless_requests,
             show_default=not is_full,
@@ -81,7 +76,7 @@ def load_options(
             click.option(
                 "--requests",
                 type=click.IntRange(1),
-                help=f"Number of replies in a window, instead of {seconds_option}.",
+                help="Number of replies in a window, instead of --seconds.",
             ),
             click.option(
                 "--rate",
@@ -94,7 +89,7 @@ def load_options(
     def decorate(command: Command) -> Command:
         @wraps(command)
         def collect(
-            clients: int | str,
+            clients: str,
             warm_up_s: float,
             generator: str,
             seconds: float | None = None,
@@ -106,7 +101,7 @@ def load_options(
             from offpath.profiling.load.plan import Load
 
             if seconds is not None and requests is not None:
-                raise click.UsageError(f"{seconds_option} and --requests exclude each other")
+                raise click.UsageError("--seconds and --requests exclude each other")
             is_default = seconds is None and requests is None
             load = Load(
                 seconds=default_seconds if is_default else seconds,
@@ -116,10 +111,7 @@ def load_options(
                 min_replies=min_replies if is_default or not is_full else 0,
                 generator=generator,
             )
-            if isinstance(clients, str):
-                numbers = read_numbers("--clients", clients, "8,32")
-                return command(load=load, clients=numbers, **others)
-            return command(load=load, clients=clients, **others)
+            return command(load=load, clients=read_numbers("--clients", clients, "8,32"), **others)
 
         return add_options(*options)(collect)  # type: ignore[return-value]
 

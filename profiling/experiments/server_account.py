@@ -16,26 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.core.doubts import find_doubts
-from offpath.profiling.core.figures import format_bytes, format_figure, format_share
+from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
-from offpath.profiling.profilers.profile_figures import ACCOUNT, TOTAL, Profiled
 from offpath.profiling.profilers.profile_report import (
+    ACCOUNT,
+    TOTAL,
     Handlers,
     PartRow,
+    Profiled,
     draw_bars,
-    lay_out,
     list_each,
-    list_rows,
 )
-from offpath.profiling.report.charts import Histogram, Waterfall
+from offpath.profiling.report.charts import Histogram
 from offpath.profiling.report.declared import (
     Column,
     Part,
@@ -87,6 +85,8 @@ COUNTED = {
     "cpu_ms.workers": "CPU ms per request, workers",
     "cpu_ms.generator": "CPU ms per request, load generator",
     "other_cores": "cores busy with something else",
+    "gpu_percent": "GPU, % busy",
+    "gpu_mb": "GPU memory, MB",
 }
 
 
@@ -247,10 +247,6 @@ def find_account_doubts(
     return doubts
 
 
-def draw_account(server: Profiled) -> Iterator[Waterfall]:
-    yield Waterfall(server.name, "ms", lay_out(server.parts(ACCOUNT)))
-
-
 def draw_latencies(server: Profiled) -> Iterator[Histogram]:
     yield Histogram(server.name, "ms per request", server.values(LATENCY))
 
@@ -270,33 +266,13 @@ def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
     for metric, title in COUNTED.items():
         if (value := server.value(metric)) is not None:
             yield title, format_figure(value)
-    details = server.summary.run.details
-    for key, value in details["in_force"].items():
+    for key, value in server.summary.run.details["in_force"].items():
         yield f"in force: {key}", str(value)
-    yield from list_gpu_figures(details["gpu"])
-
-
-def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields mean utilisation and largest memory of each device of `GpuSamples`."""
-    for device in gpu["devices"]:
-        readings = [r for r in gpu["readings"] if r["device"] == device["index"]]
-        busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]
-        name = f"GPU {device['index']}, {device['name']}"
-        if busy:
-            yield f"{name}: utilisation", format_share(fmean(busy))
-        if readings:
-            used = max(r["memory_used_bytes"] for r in readings)
-            yield f"{name}: memory", format_bytes(used)
-
-
-def explain_gpu(server: Profiled) -> str:
-    absent = server.summary.run.details["gpu"]["absent"]
-    return f"GPU: {absent}" if absent else ""
 
 
 ACCOUNT_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
     lambda server: server.name,
-    lambda server: list_rows(server, ACCOUNT),
+    lambda server: server.list_rows(ACCOUNT),
     (
         Column("part", lambda row: row.part),
         Column("where", lambda row: WHERE.get(row.part, "handler")),
@@ -310,22 +286,12 @@ COUNTS: TableSpec[Profiled, tuple[str, str]] = TableSpec(
     lambda server: server.name,
     list_counts,
     (Column("", lambda row: row[0]), Column("value", lambda row: row[1])),
-    note=explain_gpu,
 )
 draw_parts = draw_bars(TITLE, ACCOUNT)
 SERVER: Report[Handlers] = Report(
     TITLE,
     (
-        Part(
-            "A client's mean latency",
-            (draw_parts,),
-            "From the client's socket inwards.",
-        ),
-        Part(
-            "The account",
-            (each(list_each, draw_account), each(list_each, ACCOUNT_TABLE)),
-            explain_account,
-        ),
+        Part("The account", (draw_parts, each(list_each, ACCOUNT_TABLE)), explain_account),
         Part("How long clients wait", (each(list_each, draw_latencies),)),
         Part("What was counted", (each(list_each, COUNTS),)),
     ),

@@ -1,41 +1,32 @@
-"""The declared report of a profile of handlers, and what it shares with a server's account."""
+"""The figures of a profile and their declared report; a server's account shares parts of it.
+
+    batch_ms           duration of a call of `handle`: one value per batch, like the next
+    stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
+    account_ms.NAME    one part of a client's mean latency in a server
+
+All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
+those of an account in milliseconds per request, and they add up to their total. A profile of calls
+has further parts: the own time of all functions of one package.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure, format_ms, format_share
-from offpath.profiling.core.run import Run
-from offpath.profiling.profilers.profile_figures import (
-    BATCH,
-    DEVICE,
-    KIND,
-    MEAN,
-    STAGE,
-    TOTAL,
-    Profiled,
-    read_profile,
-)
-from offpath.profiling.profilers.samples import (
-    FUNCTIONS,
-    LINES,
-    FunctionSample,
-    LineSample,
-    list_files,
-    read_samples,
-)
-from offpath.profiling.report.charts import (
-    Histogram,
-    Span,
-    StackedBar,
-    StackedChart,
-    Waterfall,
-)
+from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
+from offpath.profiling.report.charts import Histogram, StackedBar, StackedChart
 from offpath.profiling.report.declared import (
     Column,
     Draw,
@@ -54,12 +45,132 @@ TITLES = {
     "profile-lines": "Where the time goes, by line",
     "profile-flame": "Where the time goes, by call stack",
 }
+BATCH = "batch_ms"
+STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
+OTHER, TOTAL = "other", "total"
+MEAN = ".mean"
+# A run keeps a handler's functions and lines in `details[...][handler]`.
+FUNCTIONS, LINES = "functions", "lines"
 HOT_FUNCTIONS, BUSY_FUNCTIONS = 20, 12
 # Lines below this share of their function's time, and functions below this share of the slowest
 # function's, are left out.
 COLD_SHARE = 0.005
 
+
+def list_batches(samples: Sequence[BatchSample]) -> dict[str, list[float]]:
+    """Returns the metrics of some batches. A stage that a batch lacks took no time in it."""
+    figures = {BATCH: [1e3 * s.total_s for s in samples]}
+    for name in dict.fromkeys(name for sample in samples for name in sample.stages_s):
+        figures[f"{STAGE}.{name}"] = [1e3 * s.stages_s.get(name, 0.0) for s in samples]
+    if any(sample.stages_s for sample in samples):
+        # Negative where stages overlap, so that the sum still holds.
+        left = [sample.total_s - sum(sample.stages_s.values()) for sample in samples]
+        figures[f"{STAGE}.{OTHER}"] = [1e3 * seconds for seconds in left]
+    return figures
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The figures of one handler or server; `baseline` is what it is compared with, "" for none."""
+
+    summary: Summary
+    name: str
+    baseline: str = ""
+
+    @cached_property
+    def cell(self) -> Cell:
+        """The cell in which it was measured, or `Cell()` if it was not."""
+        rows = self.summary.run.rows
+        cells = (row.cell for row in rows if row.variant == self.name)
+        return next((cell for cell in cells if cell != Cell()), Cell())
+
+    @property
+    def batches(self) -> int:
+        return len(self.values(BATCH))
+
+    @property
+    def images(self) -> int:
+        return self.batches * self.cell.batch_size
+
+    def value(self, metric: str) -> float | None:
+        return self.summary.value(self.name, self.cell, metric)
+
+    def values(self, metric: str) -> list[float]:
+        """Returns one value per batch or request."""
+        return self.summary.values(self.name, self.cell, metric)
+
+    def parts(self, kind: str) -> dict[str, float]:
+        """Returns milliseconds per image (ACCOUNT: per request) by part, in the path's order.
+
+        Parts without any time are left out. Packages have no order: the largest is first.
+        """
+        if kind == KIND:
+            own_ms: dict[str, float] = defaultdict(float)
+            for sample in self.list_functions():
+                own_ms[sample.kind] += 1e3 * sample.own_s / self.images
+            return dict(sorted(own_ms.items(), key=lambda item: -item[1]))
+        found = {
+            metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
+            for metric in self.summary.metrics(self.name, self.cell)
+            if metric.startswith(f"{kind}.")
+        }
+        if kind == STAGE:
+            found = {
+                name.removesuffix(MEAN): ms / self.cell.batch_size
+                for name, ms in found.items()
+                if name.endswith(MEAN) and (ms or name == OTHER + MEAN)
+            }
+        other = {OTHER: found.pop(OTHER)} if OTHER in found else {}
+        return {**found, **other}
+
+    def total(self, kind: str) -> float:
+        if kind == ACCOUNT:
+            return self.value(LATENCY + MEAN) or 0.0
+        if kind == KIND:
+            return sum(self.parts(KIND).values())
+        return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)
+
+    def list_rows(self, kind: str) -> list[PartRow]:
+        """Lists the parts of a kind, then their total."""
+        parts = {**self.parts(kind), TOTAL: self.total(kind)}
+        return [PartRow(self, kind, part, ms) for part, ms in parts.items()]
+
+    def list_functions(self) -> list[FunctionSample]:
+        rows = self.summary.run.details.get(FUNCTIONS, {}).get(self.name, [])
+        return msgspec.convert(rows, list[FunctionSample])
+
+    def list_line_groups(self) -> list[LineGroup]:
+        """Lists the functions whose lines took time, the slowest first."""
+        rows = self.summary.run.details.get(LINES, {}).get(self.name, [])
+        groups: dict[tuple[str, str], list[LineSample]] = {}
+        for line in msgspec.convert(rows, list[LineSample]):
+            groups.setdefault((line.file, line.function), []).append(line)
+        made = [
+            LineGroup(self.name, group, math.fsum(line.time_s for line in group))
+            for group in groups.values()
+        ]
+        made.sort(key=lambda group: -group.total_s)
+        return [group for group in made if group.total_s > COLD_SHARE * made[0].total_s]
+
+    def format_ratio(self) -> str:
+        """Returns how many times as fast as the baseline the handler is, per image."""
+        if not self.baseline:
+            return ""
+        own_ms = self.total(STAGE)
+        base_ms = replace(self, name=self.baseline).total(STAGE)
+        return format_figure(base_ms / own_ms if own_ms else math.nan)
+
+
 Handlers = Sequence[Profiled]
+
+
+def read_profile(run: Run, baseline: str | None = None) -> list[Profiled]:
+    """Returns the handlers that were measured. The default baseline is the first of several."""
+    summary = Summary(run)
+    names = [name for name in run.variants if Profiled(summary, name).batches]
+    base = baseline if baseline in names else "".join(names[:1])
+    is_alone = len(names) == 1
+    return [Profiled(summary, name, "" if is_alone else base or "") for name in names]
 
 
 class PartRow(NamedTuple):
@@ -83,15 +194,18 @@ class PartRow(NamedTuple):
         of_stage = f"{STAGE}.{self.part}{metric}"
         return show_ms(self.of.value(whole if self.part == TOTAL else of_stage))
 
+    def count_calls(self) -> str:
+        functions = self.of.list_functions()
+        return f"{sum(f.calls for f in functions if f.kind == self.part):,}"
+
 
 def show_ms(ms: float | None) -> str:
     return "" if ms is None else format_ms(ms / 1e3)
 
 
-def list_rows(of: Profiled, kind: str) -> list[PartRow]:
-    """Lists the parts of a kind, then their total."""
-    parts = {**of.parts(kind), TOTAL: of.total(kind)}
-    return [PartRow(of, kind, part, ms) for part, ms in parts.items()]
+def list_each(profiled: Handlers) -> Handlers:
+    """Returns the handlers themselves, for `each`."""
+    return profiled
 
 
 def draw_bars(title: str, kind: str) -> Draw[Handlers]:
@@ -112,51 +226,14 @@ def draw_bars(title: str, kind: str) -> Draw[Handlers]:
     return draw
 
 
-def lay_out(parts_ms: Mapping[str, float]) -> list[Span]:
-    """Lays parts end to end. A negative part has no length."""
-    spans, start = [], 0.0
-    for part, ms in parts_ms.items():
-        length = max(0.0, ms)
-        spans.append(Span(part, start, length, f"{format_ms(ms / 1e3)} ms", part))
-        start += length
-    return spans
-
-
-def format_ratio(handler: Profiled) -> str:
-    """Returns how many times as fast as the baseline a handler is, per image."""
-    if not handler.baseline:
-        return ""
-    own_ms = handler.total(STAGE)
-    base_ms = replace(handler, name=handler.baseline).total(STAGE)
-    return format_figure(base_ms / own_ms if own_ms else math.nan)
-
-
-def explain_ratio(handlers: Handlers) -> str:
-    base = handlers[0].baseline
-    return f"x: speed per image relative to {base}." if base else ""
-
-
-def draw_typical_batch(handler: Profiled) -> Iterator[Waterfall]:
-    """Draws the stages of one batch end to end, then the time that no stage covers."""
-    if handler.parts(STAGE):
-        batch_ms, stages = handler.find_typical_batch()
-        images = handler.cell.batch_size
-        title = f"{handler.name}: {images} images in {show_ms(batch_ms)} ms"
-        yield Waterfall(title, "ms", lay_out(stages))
-
-
 def draw_batches(handler: Profiled) -> Iterator[Histogram]:
     if values := handler.values(BATCH):
         yield Histogram(f"{handler.name}, batches", "ms per batch", values)
 
 
-def read_functions(one: Profiled) -> list[FunctionSample]:
-    return read_samples(one.summary.run, FUNCTIONS, one.name, FunctionSample)
-
-
-def count_calls(row: PartRow) -> str:
-    functions = read_functions(row.of)
-    return f"{sum(f.calls for f in functions if f.kind == row.part):,}"
+def explain_ratio(handlers: Handlers) -> str:
+    base = handlers[0].baseline
+    return f"x: speed per image relative to {base}." if base else ""
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -183,20 +260,6 @@ class LineGroup(NamedTuple):
         return f"{self.handler}, {place}: {format_ms(self.total_s)} ms"
 
 
-def list_line_groups(handlers: Handlers) -> Iterator[LineGroup]:
-    """Lists the functions that took time, for each handler the slowest first."""
-    for one in handlers:
-        groups: dict[tuple[str, str], list[LineSample]] = {}
-        for line in read_samples(one.summary.run, LINES, one.name, LineSample):
-            groups.setdefault((line.file, line.function), []).append(line)
-        made = [
-            LineGroup(one.name, group, math.fsum(line.time_s for line in group))
-            for group in groups.values()
-        ]
-        made.sort(key=lambda group: -group.total_s)
-        yield from (g for g in made if g.total_s > COLD_SHARE * made[0].total_s)
-
-
 def make_line_table(group: LineGroup) -> list[Table]:
     columns: Sequence[Column[LineSample]] = (
         Column("line", lambda line: str(line.line)),
@@ -208,52 +271,41 @@ def make_line_table(group: LineGroup) -> list[Table]:
     return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(group)
 
 
-def list_written(profiled: Sequence[Profiled]) -> list[tuple[str, str]]:
-    return [(one.name, path) for one in profiled for path in list_files(one.summary.run, one.name)]
-
-
-def list_stage_rows(handler: Profiled) -> list[PartRow]:
-    return list_rows(handler, STAGE) if handler.parts(STAGE) else []
-
-
 OVERVIEW: TableSpec[Handlers, Profiled] = TableSpec(
     "",
-    lambda handlers: handlers,
+    list_each,
     (
         Column("", lambda handler: handler.name),
         Column("batches", lambda handler: f"{handler.batches:,}"),
         Column("images", lambda handler: f"{handler.images:,}"),
         Column("ms per batch", lambda handler: show_ms(handler.value(BATCH + MEAN))),
         Column("ms per image", lambda handler: show_ms(handler.total(STAGE))),
-        Column("x", format_ratio),
+        Column("x", Profiled.format_ratio),
     ),
     note=explain_ratio,
 )
 STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
     lambda handler: f"{handler.name}, ms per batch",
-    list_stage_rows,
+    lambda handler: handler.list_rows(STAGE) if handler.parts(STAGE) else [],
     (
         Column("stage", lambda row: row.part),
         Column("p50", lambda row: row.show(".p50")),
         Column("p95", lambda row: row.show(".p95")),
         Column("p99", lambda row: row.show(".p99")),
         Column("mean", lambda row: row.show(".mean")),
-        Column("device", lambda row: show_ms(row.of.value(f"{DEVICE}.{row.part}{MEAN}"))),
         Column("share", PartRow.format_share),
         Column("per image", PartRow.format_ms),
     ),
     has_total=True,
 )
-
-
 KIND_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
     lambda one: one.name,
-    lambda one: list_rows(one, KIND)[:-1],
+    lambda one: one.list_rows(KIND)[:-1],
     (
         Column("kind", lambda row: row.part),
         Column("own ms per image", PartRow.format_ms),
         Column("share", PartRow.format_share),
-        Column("calls", count_calls),
+        Column("calls", PartRow.count_calls),
     ),
 )
 
@@ -263,7 +315,7 @@ def function_table(
 ) -> TableSpec[Profiled, FunctionSample]:
     return TableSpec(
         lambda one: one.name,
-        lambda one: sorted(read_functions(one), key=order, reverse=True)[:count],
+        lambda one: sorted(one.list_functions(), key=order, reverse=True)[:count],
         (
             Column("function", name_function),
             Column("kind", lambda function: function.kind),
@@ -275,36 +327,15 @@ def function_table(
     )
 
 
-def list_each(profiled: Sequence[Profiled]) -> Sequence[Profiled]:
-    """Returns the handlers themselves, for `each`."""
-    return profiled
-
-
 HOT_TABLE = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
 BUSY_TABLE = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
-FILES_TABLE: TableSpec[Handlers, tuple[str, str]] = TableSpec(
-    "",
-    list_written,
-    (Column("", lambda row: row[0]), Column("file", lambda row: row[1])),
-    words=2,
-)
 draw_stages = draw_bars("Milliseconds per image", STAGE)
 HANDLERS: Report[Handlers] = Report(
     "Where the time goes",
     (
         Part("Handlers", (OVERVIEW,)),
         Part("Stages", (draw_stages,), "Means of all batches."),
-        Part(
-            "Stages in figures",
-            (each(list_each, STAGE_TABLE),),
-            "Means add up to the total.",
-        ),
-        Part(
-            "One typical batch",
-            (each(list_each, draw_typical_batch),),
-            "The batch nearest the median, with its stages in their order. The time that no stage"
-            " covers comes last. Stages that ran interleaved are drawn end to end.",
-        ),
+        Part("Stages in figures", (each(list_each, STAGE_TABLE),), "Means add up to the total."),
         Part("How long batches take", (each(list_each, draw_batches),)),
         Part(
             "Own time by package",
@@ -312,8 +343,7 @@ HANDLERS: Report[Handlers] = Report(
         ),
         Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
         Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),
-        Part("Lines", (each(list_line_groups, make_line_table),)),
-        Part("Files", (FILES_TABLE,)),
+        Part("Lines", (each(list_each, each(Profiled.list_line_groups, make_line_table)),)),
     ),
     headline=(draw_stages,),
 )
