@@ -120,9 +120,9 @@ def present(run: Run, document: Document, outputs: Outputs) -> None:
     from offpath.profiling.report.terminal import print_document
 
     if outputs.markdown:
-        from offpath.profiling.report.markdown import format_markdown
+        from offpath.profiling.report.document import format_markdown
 
-        click.echo(format_markdown(document), nl=False)
+        click.echo(format_markdown(document))
     else:
         print_document(document, Console())
     if outputs.html_path is not None:

@@ -45,7 +45,7 @@ from offpath.profiling.report.declared import (
     each,
     make_document,
 )
-from offpath.profiling.report.document import Document, Table
+from offpath.profiling.report.document import Document
 from offpath.profiling.report.measured import describe_run
 
 TITLES = {
@@ -197,7 +197,7 @@ def list_line_groups(handlers: Handlers) -> Iterator[LineGroup]:
         yield from (g for g in made if g.total_s > COLD_SHARE * made[0].total_s)
 
 
-def make_line_table(group: LineGroup) -> list[Table]:
+def make_line_table(group: LineGroup) -> list[str]:
     columns: Sequence[Column[LineSample]] = (
         Column("line", lambda line: str(line.line)),
         Column("hits", lambda line: f"{line.hits:,}"),

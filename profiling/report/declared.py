@@ -35,14 +35,14 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, Union
 
 from offpath.profiling.report.charts import Chart
-from offpath.profiling.report.document import Document, Section, Table
+from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 
 Source = TypeVar("Source")
 Element = TypeVar("Element")
 Row = TypeVar("Row")
 
 Text = Union[str, Callable[[Source], str]]
-Show = Callable[[Source], Iterable[Union[Table, Chart]]]
+Show = Callable[[Source], Iterable[Union[str, Chart]]]
 Draw = Callable[[Source], Iterable[Chart]]
 
 
@@ -69,12 +69,9 @@ class Column(Generic[Row]):
 class TableSpec(Generic[Source, Row]):
     """A declared table.
 
-    Rows and columns without any figure are left out, and so is a table that has none at all.
-
     Attributes:
         rows: lists the rows of a source.
-        words: number of columns at the left that hold words.
-        has_total, code, note, is_wide: see `document.Table`.
+        words, has_total, code, note: see `document.format_table`.
     """
 
     title: Text[Source]
@@ -84,35 +81,25 @@ class TableSpec(Generic[Source, Row]):
     has_total: bool = False
     code: int | None = None
     note: Text[Source] = ""
-    is_wide: bool = False
 
-    def __call__(self, source: Source) -> list[Table]:
+    def __call__(self, source: Source) -> list[str]:
         """Makes the table of one source; an empty list where nothing was measured."""
-        columns = self.columns
-        figures = [n for n in range(len(columns)) if n >= self.words and not columns[n].is_factor]
-        rows = [[one.text(row) for one in columns] for row in self.rows(source)]
-        rows = [row for row in rows if not figures or any(row[n] for n in figures)]
-        if not rows:
-            return []
-        kept = [
-            n
-            for n in range(len(columns))
-            if n < self.words
-            or (n in figures and any(row[n] for row in rows))
-            or (columns[n].is_factor and len({row[n] for row in rows}) > 1)
+        rows = list(self.rows(source))
+        columns = [
+            one
+            for one in self.columns
+            if not one.is_factor or len({one.text(row) for row in rows}) > 1
         ]
-        return [
-            Table(
-                write(self.title, source),
-                [columns[n].title for n in kept],
-                [[row[n] for n in kept] for row in rows],
-                self.words,
-                self.has_total,
-                self.code,
-                write(self.note, source),
-                self.is_wide,
-            )
-        ]
+        table = format_table(
+            [one.title for one in columns],
+            [[one.text(row) for one in columns] for row in rows],
+            title=write(self.title, source),
+            note=write(self.note, source),
+            words=self.words + sum(one.is_factor for one in columns),
+            code=self.code,
+            has_total=self.has_total,
+        )
+        return [table] if table else []
 
 
 def each(split: Callable[[Source], Iterable[Element]], show: Show[Element]) -> Show[Source]:
@@ -127,13 +114,17 @@ class Part(Generic[Source]):
     heading: str
     shows: Sequence[Show[Source]]
     note: Text[Source] = ""
+    is_wide: bool = False
 
     def make(self, name: str, source: Source) -> list[Section]:
         """Makes the section of one source; an empty list where nothing was measured."""
         parts = [shown for show in self.shows for shown in show(source)]
         if not parts:
             return []
-        return [Section(join(name, self.heading), parts, write(self.note, source))]
+        tables = join_blocks(*(one for one in parts if isinstance(one, str)))
+        charts = [one for one in parts if isinstance(one, Chart)]
+        note = write(self.note, source)
+        return [Section(join(name, self.heading), tables, charts, note, self.is_wide)]
 
 
 @dataclass(frozen=True)

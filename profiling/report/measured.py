@@ -180,10 +180,10 @@ ROW = (
 
 
 def figure_table(
-    title: Text[View], columns: Sequence[Column[Measured]], is_wide: bool = False
+    title: Text[View], columns: Sequence[Column[Measured]]
 ) -> TableSpec[View, Measured]:
     """Declares a table with a row for each variant and cell."""
-    return TableSpec(title, View.list_measured, (*ROW, *columns), is_wide=is_wide)
+    return TableSpec(title, View.list_measured, (*ROW, *columns))
 
 
 def bar_charts(
@@ -290,9 +290,9 @@ EVERYTHING: Part[View] = Part(
         figure_table(
             "medians of the rounds",
             [figure_column(m.name) for m in METRICS],
-            is_wide=True,
         ),
     ),
+    is_wide=True,
 )
 
 

@@ -21,7 +21,6 @@ from offpath.profiling.load.model_under_test import Answer
 from offpath.profiling.load.plan import Load
 from offpath.profiling.load.workload import load_folder
 from offpath.profiling.report.charts import BarChart
-from offpath.profiling.report.document import Table
 from offpath.serving.client import make_npy
 from tests.profiling.experiments.quick import (
     CAT,
@@ -32,6 +31,7 @@ from tests.profiling.experiments.quick import (
 )
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.runs import PHOTOS, make_compare, make_window
+from tests.support.documents import read_tables
 
 
 def make_choices(workloads: list[str], **changes: Any) -> CompareChoices:
@@ -188,28 +188,26 @@ def test_a_run_says_in_advance_how_long_it_takes():
     assert choices.estimated_s == 18 + 2 * (10 + 30 + 2 * 12)
 
 
-def tables_of(run: Run, heading: str) -> list[Table]:
-    document = document_of(run, None)
-    (section,) = [s for s in document.sections if s.heading == heading]
-    return [part for part in section.parts if isinstance(part, Table)]
+def read_section(run: Run, heading: str) -> list[list[str]]:
+    """Returns the lines of a section's only table."""
+    (section,) = [s for s in document_of(run, None).sections if s.heading == heading]
+    (table,) = read_tables(section.tables)
+    return table
 
 
 def test_the_tables_have_ratios_shares_and_failures():
     run = make_compare()
     window = make_window(1210, replies_503=7, answer_difference=0.00123)
     run.add(3, "offpath", PHOTOS, window)
-    (speed,) = tables_of(run, "photos: requests per second")
-    figures = ["req/s", "range", "x", "% decode", "diff"]
-    assert list(speed.columns) == ["", *figures, "failed"]
-    assert "torchserve-stock" in speed.title
-    assert speed.rows == [
+    assert read_section(run, "photos: requests per second") == [
+        ["", "req/s", "range", "x", "% decode", "diff", "failed"],
         ["torchserve-stock", "11.0", "10.0-12.0", "1.00", "6", "", "0"],
         ["offpath", "121", "100-150", "11.0", "60", "0.0012", "7 x 503"],
     ]
-    (ready,) = tables_of(run, "Starts")
-    assert ready.rows == [["offpath", "6.00", "5.00-7.00"]]
-    (allowed,) = tables_of(run, "What the cores allow")
-    assert allowed.rows == [["photos", "200", "600", "150"]]
+    assert "relative to torchserve-stock" in document_of(run, None).sections[0].tables
+    assert read_section(run, "Starts")[1:] == [["offpath", "6.00", "5.00-7.00"]]
+    allowed = read_section(run, "What the cores allow")
+    assert allowed[1:] == [["photos", "200", "600", "150"]]
 
 
 def test_the_headline_has_the_limit_through_the_bars():

@@ -14,10 +14,10 @@ from offpath.profiling.experiments.sweep import run_sweep
 from offpath.profiling.experiments.sweep_report import document_of
 from offpath.profiling.load.plan import Load
 from offpath.profiling.report.charts import LineChart
-from offpath.profiling.report.document import Table
 from tests.profiling.experiments.quick import are_gone, make_workload, serve
 from tests.profiling.quick_server import Listener, QuickServer
 from tests.profiling.runs import make_run, make_window
+from tests.support.documents import read_tables
 
 
 def make_choices(folder: str, **changes: Any) -> Choices:
@@ -78,12 +78,12 @@ def test_charts_and_tables_are_against_clients():
         run.add(0, "offpath", Cell("photos", clients), make_window(good, replies_503=7))
     document = document_of(run, None)
     section, *_ = document.sections
-    charts = [part for part in section.parts if isinstance(part, LineChart)]
+    charts = [chart for chart in section.charts if isinstance(chart, LineChart)]
     assert [chart.series[0].points[1][0] for chart in charts] == [16.0] * 4
     assert [chart.series[0].points for chart in charts][::3] == [
         [(1.0, 50.0), (16.0, 90.0)],
         [(1.0, 7.0), (16.0, 7.0)],
     ]
     assert [chart.title for chart in document.headline] == ["photos: Requests per second"]
-    (table,) = [part for part in section.parts if isinstance(part, Table)]
-    assert table.rows[1] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]
+    (table,) = read_tables(section.tables)
+    assert table[2] == ["offpath", "16", "90.0", "50.5", "95.0", "7 x 503"]
