@@ -35,7 +35,7 @@ from offpath.profiling.profilers.profile_report import (
     list_each,
     list_rows,
 )
-from offpath.profiling.report.charts import Histogram, Waterfall
+from offpath.profiling.report.charts import BarChart, Histogram
 from offpath.profiling.report.declared import (
     Column,
     Part,
@@ -247,8 +247,8 @@ def find_account_doubts(
     return doubts
 
 
-def draw_account(server: Profiled) -> Iterator[Waterfall]:
-    yield Waterfall(server.name, "ms", lay_out(server.parts(ACCOUNT)))
+def draw_account(server: Profiled) -> Iterator[BarChart]:
+    yield BarChart(server.name, "ms", lay_out(server.parts(ACCOUNT)))
 
 
 def draw_latencies(server: Profiled) -> Iterator[Histogram]:

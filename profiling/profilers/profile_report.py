@@ -30,11 +30,11 @@ from offpath.profiling.profilers.samples import (
     read_samples,
 )
 from offpath.profiling.report.charts import (
+    Bar,
+    BarChart,
     Histogram,
-    Span,
     StackedBar,
     StackedChart,
-    Waterfall,
 )
 from offpath.profiling.report.declared import (
     Column,
@@ -112,14 +112,14 @@ def draw_bars(title: str, kind: str) -> Draw[Handlers]:
     return draw
 
 
-def lay_out(parts_ms: Mapping[str, float]) -> list[Span]:
+def lay_out(parts_ms: Mapping[str, float]) -> list[Bar]:
     """Lays parts end to end. A negative part has no length."""
-    spans, start = [], 0.0
+    bars, start = [], 0.0
     for part, ms in parts_ms.items():
         length = max(0.0, ms)
-        spans.append(Span(part, start, length, f"{format_ms(ms / 1e3)} ms", part))
+        bars.append(Bar(part, length, f"{format_ms(ms / 1e3)} ms", start=start, part=part))
         start += length
-    return spans
+    return bars
 
 
 def format_ratio(handler: Profiled) -> str:
@@ -136,13 +136,13 @@ def explain_ratio(handlers: Handlers) -> str:
     return f"x: speed per image relative to {base}." if base else ""
 
 
-def draw_typical_batch(handler: Profiled) -> Iterator[Waterfall]:
+def draw_typical_batch(handler: Profiled) -> Iterator[BarChart]:
     """Draws the stages of one batch end to end, then the time that no stage covers."""
     if handler.parts(STAGE):
         batch_ms, stages = handler.find_typical_batch()
         images = handler.cell.batch_size
         title = f"{handler.name}: {images} images in {show_ms(batch_ms)} ms"
-        yield Waterfall(title, "ms", lay_out(stages))
+        yield BarChart(title, "ms", lay_out(stages))
 
 
 def draw_batches(handler: Profiled) -> Iterator[Histogram]:

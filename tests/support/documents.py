@@ -13,10 +13,8 @@ from offpath.profiling.report.charts import (
     Histogram,
     LineChart,
     Series,
-    Span,
     StackedBar,
     StackedChart,
-    Waterfall,
 )
 from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 
@@ -29,7 +27,7 @@ def make_charts(name: str = "offpath") -> list[Chart]:
         StackedChart(name, name, [StackedBar(name, [("decode", 1.0)], name)]),
         LineChart(name, name, name, lines, log_x=True, bound=(2, name)),
         Histogram(name, name, [1.0, 2.0, 3.0, 40.0]),
-        Waterfall(name, name, [Span(name, 0, 1, name, "decode")]),
+        BarChart(name, name, [Bar(name, 1, name, start=2, part="decode")]),
     ]
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from offpath.profiling.core.run import Run
 from offpath.profiling.experiments.registry import document_of
 from offpath.profiling.profilers.samples import BatchSample
-from offpath.profiling.report.charts import Histogram, StackedChart, Waterfall
+from offpath.profiling.report.charts import BarChart, Histogram, StackedChart
 from offpath.profiling.report.page import render_page
 from offpath.profiling.report.terminal import print_document
 from tests.profiling.profilers.profiles import (
@@ -75,11 +75,11 @@ def test_ours_stands_beside_the_baseline_on_one_scale_as_shares_and_by_batch(bot
 
 
 def test_the_waterfall_shows_the_batch_nearest_the_median():
-    (fall,) = find_charts(add_handler(make_run()), Waterfall)
+    (fall,) = find_charts(add_handler(make_run()), BarChart)
     titles = [f"offpath: 8 images in {ms}.0 ms" for ms in (18, 19)]
     assert fall.title in titles
-    decode, inference, _ = fall.spans
-    assert (inference.start, inference.length) == (decode.length, 5.0)
+    decode, inference, _ = fall.bars
+    assert (inference.start, inference.value) == (decode.value, 5.0)
 
 
 def test_device_times_have_a_column_where_they_were_taken():
