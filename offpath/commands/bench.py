@@ -40,7 +40,7 @@ def command() -> None:
 @options.rounds_option(3)
 @load_options(
     clients="32",
-    clients_help=f"{CLIENTS_HELP} With --rate: connections.",
+    clients_help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
     seconds=10.0,
     seconds_help=f"Length of a window.  [default: 10, and until there are {MIN_REPLIES} replies,"
     " a minute at most]",
@@ -48,7 +48,7 @@ def command() -> None:
     warm_up_s=20,
     warm_up_help="Seconds of load before each window; Java compiles for tens of seconds.",
     min_replies=MIN_REPLIES,
-    is_full=True,
+    has_rate=True,
 )
 @click.option(
     "--side-by-side",
@@ -56,14 +56,12 @@ def command() -> None:
     help="Start each server once, keep all running and let them take turns. On cores whose speed"
     " changes, take short windows in many rounds. Needs the memory of all servers together.",
 )
-@options.bound_option
 @options.fail_if_option
 @run_outputs.output_options
 def compare(
     servers: str,
     workers: str,
     baseline: str | None,
-    bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
     **asked: Any,
@@ -75,15 +73,15 @@ def compare(
     out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.profiling.experiments.compare import CompareChoices, run_compare
+    from offpath.profiling.experiments.compare import Choices, run_compare
 
-    choices = CompareChoices(
+    choices = Choices(
         servers=run_outputs.split_names(servers),
         command=run_outputs.command_line(),
         workers=run_outputs.read_numbers("--workers", workers, "1,2") if workers else (),
         **asked,
     )
-    reading = options.Reading(baseline, bound_ms, conditions)
+    reading = options.Reading(baseline, conditions=conditions)
     options.measure_and_show(run_compare, choices, outputs, reading)
 
 
@@ -112,37 +110,6 @@ def show(
     run = load_run(path)
     outputs.save(run)
     options.Reading(baseline, bound_ms, conditions).show(run, replace(outputs, markdown=markdown))
-
-
-@command.command("sweep")
-@options.workloads_option("photos-55k")
-@options.model_option
-@options.servers_option
-@options.batch_size_option
-@options.rounds_option(1)
-@load_options(
-    clients="1,2,4,8,16,32,64,128,256",
-    seconds=10,
-    least_s=0.5,
-    seconds_help="Length of a step.",
-    warm_up_s=10,
-    warm_up_help="Seconds of load after each start of a server; 2 before a further step.",
-)
-@run_outputs.output_options
-def sweep(servers: str, outputs: run_outputs.Outputs, **asked: Any) -> None:
-    """Measure rate, p50/p95 latency and failures of each server against the number of clients.
-
-    Finished steps are kept in --json, also after Ctrl-C.
-    """
-    from offpath.profiling.experiments.server_experiment import Choices
-    from offpath.profiling.experiments.sweep import run_sweep
-
-    choices = Choices(
-        servers=run_outputs.split_names(servers),
-        command=run_outputs.command_line(),
-        **asked,
-    )
-    options.measure_and_show(run_sweep, choices, outputs)
 
 
 command.add_command(bench_setup.setup)

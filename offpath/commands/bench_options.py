@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.core.conditions import Condition
     from offpath.profiling.core.run import Run
-    from offpath.profiling.experiments.server_experiment import Choices
+    from offpath.profiling.experiments.compare import Choices
 
 DEFAULT_SERVERS = "offpath,torchserve-stock,torchserve-fixed"
 
