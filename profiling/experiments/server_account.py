@@ -1,4 +1,4 @@
-"""The account of a client's mean latency in a server, and its declared report.
+"""The account of a client's mean latency in a server, and its report.
 
 The account is made of two /metrics snapshots and the clients' latencies. Four clocks lie inside
 one another: the client's, Java's per request (from the whole request read to the reply begun, with
@@ -15,7 +15,7 @@ if time grows with size, and the difference appears in "worker protocol".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -28,23 +28,12 @@ from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
 from offpath.profiling.profilers.profile_figures import ACCOUNT, TOTAL, Profiled
 from offpath.profiling.profilers.profile_report import (
-    Handlers,
-    PartRow,
     draw_bars,
     lay_out,
-    list_each,
     list_rows,
 )
 from offpath.profiling.report.charts import BarChart, Histogram
-from offpath.profiling.report.declared import (
-    Column,
-    Part,
-    Report,
-    TableSpec,
-    each,
-    make_document,
-)
-from offpath.profiling.report.document import Document
+from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 
 REQUESTS = "ts_inference_requests_total"
@@ -247,17 +236,9 @@ def find_account_doubts(
     return doubts
 
 
-def draw_account(server: Profiled) -> Iterator[BarChart]:
-    yield BarChart(server.name, "ms", lay_out(server.parts(ACCOUNT)))
-
-
-def draw_latencies(server: Profiled) -> Iterator[Histogram]:
-    yield Histogram(server.name, "ms per request", server.values(LATENCY))
-
-
-def explain_account(servers: Handlers) -> str:
+def explain_account(server: Profiled) -> str:
     note = "Means in the order of the path; they add up to the client's mean."
-    if servers[0].cell.clients != 1:
+    if server.cell.clients != 1:
         return note
     return (
         f"{note} With one client, no request waits for another: the queue holds only the wait"
@@ -289,52 +270,32 @@ def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{name}: memory", format_bytes(used)
 
 
-def explain_gpu(server: Profiled) -> str:
-    absent = server.summary.run.details["gpu"]["absent"]
-    return f"GPU: {absent}" if absent else ""
-
-
-ACCOUNT_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda server: server.name,
-    lambda server: list_rows(server, ACCOUNT),
-    (
-        Column("part", lambda row: row.part),
-        Column("where", lambda row: WHERE.get(row.part, "handler")),
-        Column("ms", PartRow.format_ms),
-        Column("share", PartRow.format_share),
-    ),
-    words=2,
-    has_total=True,
-)
-COUNTS: TableSpec[Profiled, tuple[str, str]] = TableSpec(
-    lambda server: server.name,
-    list_counts,
-    (Column("", lambda row: row[0]), Column("value", lambda row: row[1])),
-    note=explain_gpu,
-)
-draw_parts = draw_bars(TITLE, ACCOUNT)
-SERVER: Report[Handlers] = Report(
-    TITLE,
-    (
-        Part(
-            "A client's mean latency",
-            (draw_parts,),
-            "From the client's socket inwards.",
-        ),
-        Part(
-            "The account",
-            (each(list_each, draw_account), each(list_each, ACCOUNT_TABLE)),
-            explain_account,
-        ),
-        Part("How long clients wait", (each(list_each, draw_latencies),)),
-        Part("What was counted", (each(list_each, COUNTS),)),
-    ),
-    headline=(draw_parts,),
-)
-
-
 def document_of(run: Run, baseline: str | None = None) -> Document:
     (name,) = run.variants
-    servers = [Profiled(Summary(run), name)]
-    report = replace(SERVER, title=f"{TITLE}: {name}")
-    return describe_run(run, make_document(report, {"": servers}, find_doubts(run)))
+    server = Profiled(Summary(run), name)
+    charts = draw_bars([server], TITLE, ACCOUNT)
+    account = [
+        [row.part, WHERE.get(row.part, "handler"), row.format_ms(), row.format_share()]
+        for row in list_rows(server, ACCOUNT)
+    ]
+    columns, absent = ["part", "where", "ms", "share"], run.details["gpu"]["absent"]
+    gpu = f"GPU: {absent}" if absent else ""
+    sections = [
+        Section("A client's mean latency", charts=charts, note="From the client's socket inwards."),
+        Section(
+            "The account",
+            format_table(columns, account, title=name, words=2, has_total=True),
+            [BarChart(name, "ms", lay_out(server.parts(ACCOUNT)))],
+            explain_account(server),
+        ),
+        Section(
+            "How long clients wait",
+            charts=[Histogram(name, "ms per request", server.values(LATENCY))],
+        ),
+        Section(
+            "What was counted",
+            format_table(["", "value"], list_counts(server), title=name, note=gpu),
+        ),
+    ]
+    title = f"{TITLE}: {name}"
+    return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

@@ -1,8 +1,9 @@
-"""The declared report of a profile of handlers, and what it shares with a server's account."""
+"""The report of a profile of handlers, and what it shares with a server's account."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,20 +33,12 @@ from offpath.profiling.profilers.samples import (
 from offpath.profiling.report.charts import (
     Bar,
     BarChart,
+    Chart,
     Histogram,
     StackedBar,
     StackedChart,
 )
-from offpath.profiling.report.declared import (
-    Column,
-    Draw,
-    Part,
-    Report,
-    TableSpec,
-    each,
-    make_document,
-)
-from offpath.profiling.report.document import Document
+from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 from offpath.profiling.report.measured import describe_run
 
 TITLES = {
@@ -94,22 +87,18 @@ def list_rows(of: Profiled, kind: str) -> list[PartRow]:
     return [PartRow(of, kind, part, ms) for part, ms in parts.items()]
 
 
-def draw_bars(title: str, kind: str) -> Draw[Handlers]:
-    """Declares stacked bars of the parts of a kind: on one scale and, if several, as shares."""
-
-    def draw(handlers: Handlers) -> Iterator[StackedChart]:
-        bars = [
-            StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
-            for one in handlers
-            if (parts := one.parts(kind))
-        ]
-        if bars:
-            yield StackedChart(title, "ms", bars)
-        if len(bars) > 1:
-            shares = [replace(bar, text="") for bar in bars]
-            yield StackedChart("Shares of each", "", shares, is_share=True)
-
-    return draw
+def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
+    """Draws stacked bars of the parts of a kind: on one scale and, if several, as shares."""
+    bars = [
+        StackedBar(one.name, [*parts.items()], f"{show_ms(one.total(kind))} ms")
+        for one in handlers
+        if (parts := one.parts(kind))
+    ]
+    charts: list[Chart] = [StackedChart(title, "ms", bars)] if bars else []
+    if len(bars) > 1:
+        shares = [replace(bar, text="") for bar in bars]
+        charts.append(StackedChart("Shares of each", "", shares, is_share=True))
+    return charts
 
 
 def lay_out(parts_ms: Mapping[str, float]) -> list[Bar]:
@@ -131,32 +120,16 @@ def format_ratio(handler: Profiled) -> str:
     return format_figure(base_ms / own_ms if own_ms else math.nan)
 
 
-def explain_ratio(handlers: Handlers) -> str:
-    base = handlers[0].baseline
-    return f"x: speed per image relative to {base}." if base else ""
-
-
-def draw_typical_batch(handler: Profiled) -> Iterator[BarChart]:
+def draw_typical_batch(handler: Profiled) -> BarChart:
     """Draws the stages of one batch end to end, then the time that no stage covers."""
-    if handler.parts(STAGE):
-        batch_ms, stages = handler.find_typical_batch()
-        images = handler.cell.batch_size
-        title = f"{handler.name}: {images} images in {show_ms(batch_ms)} ms"
-        yield BarChart(title, "ms", lay_out(stages))
-
-
-def draw_batches(handler: Profiled) -> Iterator[Histogram]:
-    if values := handler.values(BATCH):
-        yield Histogram(f"{handler.name}, batches", "ms per batch", values)
+    batch_ms, stages = handler.find_typical_batch()
+    images = handler.cell.batch_size
+    title = f"{handler.name}: {images} images in {show_ms(batch_ms)} ms"
+    return BarChart(title, "ms", lay_out(stages))
 
 
 def read_functions(one: Profiled) -> list[FunctionSample]:
     return read_samples(one.summary.run, FUNCTIONS, one.name, FunctionSample)
-
-
-def count_calls(row: PartRow) -> str:
-    functions = read_functions(row.of)
-    return f"{sum(f.calls for f in functions if f.kind == row.part):,}"
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -197,131 +170,147 @@ def list_line_groups(handlers: Handlers) -> Iterator[LineGroup]:
         yield from (g for g in made if g.total_s > COLD_SHARE * made[0].total_s)
 
 
-def make_line_table(group: LineGroup) -> list[str]:
-    columns: Sequence[Column[LineSample]] = (
-        Column("line", lambda line: str(line.line)),
-        Column("hits", lambda line: f"{line.hits:,}"),
-        Column("ms", lambda line: format_ms(line.time_s)),
-        Column("share", lambda line: format_share(line.time_s / group.total_s)),
-        Column("source", lambda line: line.source.rstrip()),
+def format_lines(group: LineGroup) -> str:
+    rows = [
+        [
+            str(line.line),
+            f"{line.hits:,}",
+            format_ms(line.time_s),
+            format_share(line.time_s / group.total_s),
+            line.source.rstrip(),
+        ]
+        for line in group.list_hot()
+    ]
+    columns = ["line", "hits", "ms", "share", "source"]
+    return format_table(columns, rows, title=group.name(), words=0, code=4)
+
+
+def format_overview(handlers: Handlers) -> str:
+    rows = [
+        [
+            handler.name,
+            f"{handler.batches:,}",
+            f"{handler.images:,}",
+            show_ms(handler.value(BATCH + MEAN)),
+            show_ms(handler.total(STAGE)),
+            format_ratio(handler),
+        ]
+        for handler in handlers
+    ]
+    base = handlers[0].baseline
+    note = f"x: speed per image relative to {base}." if base else ""
+    columns = ["", "batches", "images", "ms per batch", "ms per image", "x"]
+    return format_table(columns, rows, note=note)
+
+
+def format_stages(handler: Profiled) -> str:
+    if not handler.parts(STAGE):
+        return ""
+    rows = [
+        [
+            row.part,
+            *map(row.show, (".p50", ".p95", ".p99", ".mean")),
+            show_ms(handler.value(f"{DEVICE}.{row.part}{MEAN}")),
+            row.format_share(),
+            row.format_ms(),
+        ]
+        for row in list_rows(handler, STAGE)
+    ]
+    columns = ["stage", "p50", "p95", "p99", "mean", "device", "share", "per image"]
+    return format_table(columns, rows, title=f"{handler.name}, ms per batch", has_total=True)
+
+
+def format_kinds(handler: Profiled) -> str:
+    calls: Counter[str] = Counter()
+    for function in read_functions(handler):
+        calls[function.kind] += function.calls
+    rows = [
+        [row.part, row.format_ms(), row.format_share(), f"{calls[row.part]:,}"]
+        for row in list_rows(handler, KIND)[:-1]
+    ]
+    return format_table(["kind", "own ms per image", "share", "calls"], rows, title=handler.name)
+
+
+def format_functions(
+    handlers: Handlers, count: int, order: Callable[[FunctionSample], float]
+) -> str:
+    """Formats for each handler the functions that come first in an order."""
+    columns = ["function", "kind", "cumulative ms", "own ms", "calls"]
+    return join_blocks(
+        *(
+            format_table(
+                columns,
+                [
+                    [
+                        name_function(one),
+                        one.kind,
+                        format_ms(one.cumulative_s),
+                        format_ms(one.own_s),
+                        f"{one.calls:,}",
+                    ]
+                    for one in sorted(read_functions(handler), key=order, reverse=True)[:count]
+                ],
+                title=handler.name,
+                words=2,
+            )
+            for handler in handlers
+        )
     )
-    return TableSpec(LineGroup.name, LineGroup.list_hot, columns, words=0, code=4)(group)
 
 
-def list_written(profiled: Sequence[Profiled]) -> list[tuple[str, str]]:
-    return [(one.name, path) for one in profiled for path in list_files(one.summary.run, one.name)]
-
-
-def list_stage_rows(handler: Profiled) -> list[PartRow]:
-    return list_rows(handler, STAGE) if handler.parts(STAGE) else []
-
-
-OVERVIEW: TableSpec[Handlers, Profiled] = TableSpec(
-    "",
-    lambda handlers: handlers,
-    (
-        Column("", lambda handler: handler.name),
-        Column("batches", lambda handler: f"{handler.batches:,}"),
-        Column("images", lambda handler: f"{handler.images:,}"),
-        Column("ms per batch", lambda handler: show_ms(handler.value(BATCH + MEAN))),
-        Column("ms per image", lambda handler: show_ms(handler.total(STAGE))),
-        Column("x", format_ratio),
-    ),
-    note=explain_ratio,
-)
-STAGE_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda handler: f"{handler.name}, ms per batch",
-    list_stage_rows,
-    (
-        Column("stage", lambda row: row.part),
-        Column("p50", lambda row: row.show(".p50")),
-        Column("p95", lambda row: row.show(".p95")),
-        Column("p99", lambda row: row.show(".p99")),
-        Column("mean", lambda row: row.show(".mean")),
-        Column("device", lambda row: show_ms(row.of.value(f"{DEVICE}.{row.part}{MEAN}"))),
-        Column("share", PartRow.format_share),
-        Column("per image", PartRow.format_ms),
-    ),
-    has_total=True,
-)
-
-
-KIND_TABLE: TableSpec[Profiled, PartRow] = TableSpec(
-    lambda one: one.name,
-    lambda one: list_rows(one, KIND)[:-1],
-    (
-        Column("kind", lambda row: row.part),
-        Column("own ms per image", PartRow.format_ms),
-        Column("share", PartRow.format_share),
-        Column("calls", count_calls),
-    ),
-)
-
-
-def function_table(
-    count: int, order: Callable[[FunctionSample], float]
-) -> TableSpec[Profiled, FunctionSample]:
-    return TableSpec(
-        lambda one: one.name,
-        lambda one: sorted(read_functions(one), key=order, reverse=True)[:count],
-        (
-            Column("function", name_function),
-            Column("kind", lambda function: function.kind),
-            Column("cumulative ms", lambda function: format_ms(function.cumulative_s)),
-            Column("own ms", lambda function: format_ms(function.own_s)),
-            Column("calls", lambda function: f"{function.calls:,}"),
-        ),
-        words=2,
-    )
-
-
-def list_each(profiled: Sequence[Profiled]) -> Sequence[Profiled]:
-    """Returns the handlers themselves, for `each`."""
-    return profiled
-
-
-HOT_TABLE = function_table(HOT_FUNCTIONS, lambda function: function.cumulative_s)
-BUSY_TABLE = function_table(BUSY_FUNCTIONS, lambda function: function.own_s)
-FILES_TABLE: TableSpec[Handlers, tuple[str, str]] = TableSpec(
-    "",
-    list_written,
-    (Column("", lambda row: row[0]), Column("file", lambda row: row[1])),
-    words=2,
-)
-draw_stages = draw_bars("Milliseconds per image", STAGE)
-HANDLERS: Report[Handlers] = Report(
-    "Where the time goes",
-    (
-        Part("Handlers", (OVERVIEW,)),
-        Part("Stages", (draw_stages,), "Means of all batches."),
-        Part(
+def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
+    return [
+        Section("Handlers", format_overview(handlers)),
+        Section("Stages", charts=charts, note="Means of all batches."),
+        Section(
             "Stages in figures",
-            (each(list_each, STAGE_TABLE),),
-            "Means add up to the total.",
+            join_blocks(*map(format_stages, handlers)),
+            note="Means add up to the total.",
         ),
-        Part(
+        Section(
             "One typical batch",
-            (each(list_each, draw_typical_batch),),
-            "The batch nearest the median, with its stages in their order. The time that no stage"
-            " covers comes last. Stages that ran interleaved are drawn end to end.",
+            charts=[draw_typical_batch(one) for one in handlers if one.parts(STAGE)],
+            note="The batch nearest the median, with its stages in their order. The time that no"
+            " stage covers comes last. Stages that ran interleaved are drawn end to end.",
         ),
-        Part("How long batches take", (each(list_each, draw_batches),)),
-        Part(
+        Section(
+            "How long batches take",
+            charts=[
+                Histogram(f"{one.name}, batches", "ms per batch", values)
+                for one in handlers
+                if (values := one.values(BATCH))
+            ],
+        ),
+    ]
+
+
+def show_functions(handlers: Handlers) -> list[Section]:
+    written = [
+        (one.name, path) for one in handlers for path in list_files(one.summary.run, one.name)
+    ]
+    return [
+        Section(
             "Own time by package",
-            (draw_bars("own ms per image", KIND), each(list_each, KIND_TABLE)),
+            join_blocks(*map(format_kinds, handlers)),
+            draw_bars(handlers, "own ms per image", KIND),
         ),
-        Part("Hot functions, by cumulative time", (each(list_each, HOT_TABLE),)),
-        Part("Busy functions, by own time", (each(list_each, BUSY_TABLE),)),
-        Part("Lines", (each(list_line_groups, make_line_table),)),
-        Part("Files", (FILES_TABLE,)),
-    ),
-    headline=(draw_stages,),
-)
+        Section(
+            "Hot functions, by cumulative time",
+            format_functions(handlers, HOT_FUNCTIONS, lambda function: function.cumulative_s),
+        ),
+        Section(
+            "Busy functions, by own time",
+            format_functions(handlers, BUSY_FUNCTIONS, lambda function: function.own_s),
+        ),
+        Section("Lines", join_blocks(*map(format_lines, list_line_groups(handlers)))),
+        Section("Files", format_table(["", "file"], written, words=2)),
+    ]
 
 
 def document_of(run: Run, baseline: str | None) -> Document:
     """Makes the document of a profile of handlers; the default baseline is the first handler."""
     handlers = read_profile(run, baseline)
-    names = ", ".join(handler.name for handler in handlers)
-    report = replace(HANDLERS, title=f"{TITLES[run.experiment]}: {names}")
-    return describe_run(run, make_document(report, {"": handlers}, find_doubts(run)))
+    charts = draw_bars(handlers, "Milliseconds per image", STAGE)
+    sections = [*show_stages(handlers, charts), *show_functions(handlers)]
+    title = f"{TITLES[run.experiment]}: {', '.join(handler.name for handler in handlers)}"
+    return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

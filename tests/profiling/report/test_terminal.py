@@ -47,6 +47,13 @@ def test_sections_of_charts_alone_and_wide_tables_are_not_for_the_terminal() -> 
     assert "wide" in format_markdown(document)
 
 
+def test_rows_and_columns_without_figures_are_left_out() -> None:
+    rows = [["a", "5", ""], ["b", "", ""], ["c", "6", ""]]
+    table = format_table(["", "rate", "memory"], rows)
+    assert read_tables(table) == [[["", "rate"], ["a", "5"], ["c", "6"]]]
+    assert format_table(["", "rate"], [["a", ""]], title="t", note="n") == ""
+
+
 def test_markdown_is_a_table_with_its_command_first() -> None:
     document = Document("t", [Section("Speed", SPEED)], command="offpath bench")
     lines = format_markdown(document).splitlines()
