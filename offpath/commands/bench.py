@@ -92,6 +92,12 @@ def compare(
 @options.fail_if_option
 @run_outputs.output_options
 @click.option(
+    "--plot",
+    "plot_path",
+    type=run_outputs.FILE,
+    help="Draw the main charts into FILE.svg or FILE.png.",
+)
+@click.option(
     "--markdown",
     is_flag=True,
     help="Print Markdown tables for a README or an issue.",
@@ -102,14 +108,17 @@ def show(
     bound_ms: float | None,
     conditions: tuple[Condition, ...],
     outputs: run_outputs.Outputs,
+    plot_path: Path | None,
     markdown: bool,
 ) -> None:
     """Print (and draw) a saved result of `offpath bench`, `offpath profile` or `offpath tune`."""
     from offpath.profiling.core.run import load_run
 
+    run_outputs.check_output(plot_path, "matplotlib")
     run = load_run(path)
     outputs.save(run)
-    options.Reading(baseline, bound_ms, conditions).show(run, replace(outputs, markdown=markdown))
+    outputs = replace(outputs, plot_path=plot_path, markdown=markdown)
+    options.Reading(baseline, bound_ms, conditions).show(run, outputs)
 
 
 command.add_command(bench_setup.setup)

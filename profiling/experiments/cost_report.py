@@ -140,7 +140,6 @@ def show_month(month: Month) -> list[Section]:
 
 
 def as_json(month: Month, warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns everything as plain data, dollars unrounded."""
     return {
         "demand": asdict(month.demand) | {"predictions": month.demand.predictions},
         "servers": [
@@ -193,7 +192,6 @@ def total_published(month: Month) -> dict[str, float]:
 
 
 def list_inputs(month: Month) -> list[tuple[str, str]]:
-    """Lists where each input of the published bill comes from, and its value."""
     prices = month.prices
     one_put_usd = total_published(cost_published(prices, puts_per_record=1))[TORCHSERVE]
     hourly = prices.hourly(PUBLISHED_INSTANCE)

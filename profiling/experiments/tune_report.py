@@ -290,7 +290,6 @@ def draw_candidates(result: Result) -> list[BarChart]:
 
 
 def name_bar(setting: Setting) -> str:
-    """Returns a setting in as few letters as fit beside a bar."""
     threads = f" x {setting.threads}" if setting.threads else ""
     return f"{setting.batch_size}, {setting.max_batch_delay_ms} ms, {setting.workers}{threads}"
 

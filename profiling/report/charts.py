@@ -57,7 +57,6 @@ class Chart(ABC):
 
     @property
     def names(self) -> Sequence[str]:
-        """The names in the legend."""
         return ()
 
     @abstractmethod

@@ -73,7 +73,6 @@ class View:
         return len({cell.clients for cell in self.cells if cell.clients}) > 1
 
     def list_measured(self) -> Iterator[Measured]:
-        """Lists everything that was measured, cell by cell."""
         for cell in self.cells:
             for variant in self.variants:
                 if self.summary.metrics(variant, cell):
@@ -94,7 +93,6 @@ class Measured(NamedTuple):
         return summary.value(self.variant, Cell(), metric) if value is None else value
 
     def spread(self, metric: str) -> Spread | None:
-        """Returns median, lowest and highest value over the rounds."""
         return self.view.summary.spread(self.variant, self.cell, metric)
 
     def format_ratio(self, metric: str) -> str:
@@ -142,7 +140,6 @@ def range_column(metric: str) -> Column:
 
 
 def ratio_column(metric: str) -> Column:
-    """Declares a column with the ratio to the baseline."""
     return Column("x", lambda row: row.format_ratio(metric))
 
 
@@ -161,7 +158,6 @@ LATENCIES = tuple(
 
 
 def figure_table(view: View, title: str, columns: Sequence[Column]) -> str:
-    """Makes a table with a row for each variant and cell."""
     measured = list(view.list_measured())
     rows = [(row, [column.text(row) for column in columns]) for row in measured]
     rows = [(row, texts) for row, texts in rows if any(texts)]
@@ -191,7 +187,6 @@ def draw_bars(
 
 
 def draw_stacks(view: View, parts: Sequence[tuple[str, str]], title: str, unit: str) -> list[Chart]:
-    """Draws a bar for each variant, stacked of (metric, name) parts."""
     bars = []
     for row in view.list_measured():
         values = [(name, row.value(metric)) for metric, name in parts]
@@ -210,7 +205,6 @@ def draw_lines(
     log_y: bool = False,
     bound: tuple[float, str] | None = None,
 ) -> list[Chart]:
-    """Draws a line for each variant against the number of clients."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in view.list_measured():
         if (value := row.value(metric)) is not None:
@@ -286,7 +280,6 @@ def name_workloads(run: Run) -> dict[str, str]:
 
 
 def describe_run(run: Run, document: Document) -> Document:
-    """Adds a run's command line, facts and details to a document."""
     details = {
         "versions": describe_versions(run.host),
         "settings": describe_settings(run.settings),

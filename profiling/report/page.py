@@ -19,13 +19,11 @@ from offpath.profiling.report.pictures import inline_svg
 
 
 def write_page(document: Document, path: Path) -> None:
-    """Writes the page and replaces the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(document), encoding="utf-8")
 
 
 def render_page(document: Document) -> str:
-    """Returns the whole page."""
     return environment().get_template("page.html").render(document=document)
 
 

@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from offpath.handler.errors import ExpectedError, MissingPackage
+from offpath.handler.errors import ExpectedError, MissingPackage, WrongOption
 from offpath.profiling.report.charts import WIDTH_IN, Chart, shorten
 from offpath.profiling.report.style import PALETTE, STYLE
 
@@ -36,7 +36,7 @@ def draw_charts(charts: Sequence[Chart], path: Path) -> None:
             missing.
     """
     if path.suffix not in SUFFIXES:
-        raise ExpectedError(f"plot {str(path)!r}: expected a name ending in .svg or .png")
+        raise WrongOption(f"plot {str(path)!r}: expected a name ending in .svg or .png")
     if not charts:
         raise ExpectedError(f"nothing to draw in {str(path)!r}: no figures yet")
     path.parent.mkdir(parents=True, exist_ok=True)
