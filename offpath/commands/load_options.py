@@ -16,42 +16,37 @@ CLIENTS_HELP = "Concurrent clients. Each sends its next request after the reply.
 
 def load_options(
     *,
-    clients: int | str,
+    clients: str,
     seconds: float,
     warm_up_s: float,
     warm_up_help: str,
     clients_help: str = CLIENTS_HELP,
     seconds_help: str = "Length of a window.",
-    seconds_option: str = "--seconds",
     least_s: float = 0.0,
     min_replies: int = 0,
     has_rate: bool = False,
 ) -> Callable[[Command], Command]:
     """Adds the options of a load to a command.
 
-    The command gets `load`, a `profiling.load.plan.Load`, and `clients`: one number, or a tuple
-    where `clients` is a text like "1,8".
+    The command gets `load`, a `profiling.load.plan.Load`, and the tuple `clients`.
 
     Args:
-        clients: default number or numbers of clients.
+        clients: default numbers of clients, like "1,8".
         seconds: default length of a window, which is at least `least_s`.
         warm_up_s: default seconds of load before a window.
         min_replies: replies that a window of the default length goes on for.
         has_rate: adds --rate.
     """
-    is_one = isinstance(clients, int)
     options = [
         click.option(
             "--clients",
-            type=click.IntRange(1) if is_one else str,
             default=clients,
             show_default=True,
-            metavar=None if is_one else "N,...",
+            metavar="N,...",
             help=clients_help,
         ),
         click.option(
-            seconds_option,
-            "seconds",
+            "--seconds",
             type=click.FloatRange(least_s),
             default=None if min_replies else seconds,
             show_default=not min_replies,
@@ -85,7 +80,7 @@ def load_options(
     def decorate(command: Command) -> Command:
         @wraps(command)
         def collect(
-            clients: int | str,
+            clients: str,
             warm_up_s: float,
             generator: str,
             seconds: float | None,
@@ -102,10 +97,7 @@ def load_options(
                 min_replies=min_replies if seconds is None else 0,
                 generator=generator,
             )
-            if isinstance(clients, str):
-                numbers = read_numbers("--clients", clients, "8,32")
-                return command(load=load, clients=numbers, **others)
-            return command(load=load, clients=clients, **others)
+            return command(load=load, clients=read_numbers("--clients", clients, "8,32"), **others)
 
         return add_options(*options)(collect)  # type: ignore[return-value]
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from offpath.commands.bench_options import MODELS, fail_if_left_out
-from offpath.commands.load_options import load_options
+from offpath.commands.load_options import CLIENTS_HELP
 from offpath.commands.run_outputs import (
     FILE,
     Outputs,
@@ -20,11 +20,12 @@ from offpath.commands.run_outputs import (
 )
 from offpath.commands.shared_options import add_options
 from offpath.commands.url_option import check_url
+from offpath.handler.errors import WrongOption
 
 model_option = click.option(
-    "--model", default="near-free", show_default=True,
-    type=click.Choice(MODELS),
-    help="Model to load. near-free (pool + linear) stands in for an accelerator.",
+    "--model", type=click.Choice(MODELS),
+    help="Model to load, where no --mar brings its own. near-free (pool + linear) stands in for an"
+    " accelerator.  [default: near-free]",
 )  # fmt: skip
 images_option = click.option(
     "--images", default="photos-55k", show_default=True,
@@ -35,27 +36,20 @@ output_option = click.option(
     default=Path("offpath-profile"), show_default=True,
     help="Folder for the .prof and .html files.",
 )  # fmt: skip
-HANDLER_OPTIONS = (
+handler_options = add_options(
     click.option("--handler", "handlers", multiple=True, metavar="NAME|FILE:CLASS",
                  help="offpath, stock, naive, or a class of your own. Can be repeated: handlers"
                       " get the same images.  [default: offpath]"),
     click.option("--mar", "mars", multiple=True, type=FILE,
-                 help="An archive with its own handler and model. Can be repeated."),
-    click.option("--s3-latency-ms", type=click.FloatRange(0), default=30.0, show_default=True,
-                 help="Latency of the stand-in for S3 that is started for the handler naive."),
+                 help="An archive with its own handler and model, which a --handler beside it runs"
+                      " too. Can be repeated."),
     model_option,
     click.option("--requests", type=click.IntRange(1), default=1000, show_default=True,
                  help="Requests per handler, not counting the warm-up."),
     click.option("--batch-size", type=click.IntRange(1, 1024),
                  help="Requests per batch.  [default: 8; naive 1, as TorchServe would give it]"),
     images_option,
-    click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True,
-                 help="Threads for torch and for offpath's decoder. In production: cores /"
-                      " workers."),
-    click.option("--warm-up", type=click.IntRange(1), default=80, show_default=True,
-                 help="Requests per handler before measuring starts."),
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto",
-                 show_default=True, help="auto uses CUDA where torch finds it."),
+    output_options,
 )  # fmt: skip
 
 
@@ -69,27 +63,22 @@ def command() -> None:
 
 
 @command.command("stages")
-@add_options(*HANDLER_OPTIONS, output_options)
-@click.option(
-    "--torch-profiler",
-    "trace",
-    type=FILE,
-    help="Also write a torch.profiler trace of three batches, with one range per stage.",
-)
+@handler_options
 def stages(**chosen: Any) -> None:
     """Measure each stage of a handler, per batch and per image. Stages add up to the total."""
     profile_handlers("stages", **chosen)
 
 
 @command.command("cprofile")
-@add_options(*HANDLER_OPTIONS, output_options, output_option)
+@handler_options
+@output_option
 def cprofile(**chosen: Any) -> None:
     """Measure each function and package; write HANDLER.prof."""
     profile_handlers("cprofile", **chosen)
 
 
 @command.command("lines")
-@add_options(*HANDLER_OPTIONS, output_options)
+@handler_options
 @click.option(
     "--function",
     "functions",
@@ -103,91 +92,85 @@ def lines(**chosen: Any) -> None:
 
 
 @command.command("flame")
-@add_options(*HANDLER_OPTIONS, output_options, output_option)
+@handler_options
+@output_option
 def flame(**chosen: Any) -> None:
     """Sample the stacks of all threads; write a flame graph, HANDLER-flame.html."""
     profile_handlers("flame", **chosen)
 
 
 def profile_handlers(kind: str, outputs: Outputs, **chosen: Any) -> None:
+    if chosen["mars"] and chosen["model"]:
+        raise WrongOption("--mar brings its own model: leave out --model")
     # Imported here: `offpath profile --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
-    from offpath.profiling.profilers.profile_experiment import (
-        ProfileChoices,
-        run_profile,
-    )
+    from offpath.profiling.profilers.profile_experiment import ProfileChoices, run_profile
     from offpath.profiling.profilers.profile_report import document_of
 
     choices = ProfileChoices(kind=kind, command=command_line(), **chosen)
     with keeping(outputs, "handlers"), LiveProgress() as progress:
         run = run_profile(choices, progress, outputs.save)
     document = document_of(run, None)
+    written = {
+        name: file
+        for name in run.variants
+        if (file := choices.name_file(name)) is not None and not run.has_failed(name)
+    }
     if kind == "flame":
         # Only what this command has just written: a saved result could name any file.
-        files = {name: choices.name_file(name) for name in run.variants}
-        pages = {
-            name: file.read_text("utf-8")
-            for name, file in files.items()
-            if file is not None and not run.has_failed(name)
-        }
+        pages = {name: file.read_text("utf-8") for name, file in written.items()}
         document = replace(document, pages=pages)
     present(run, document, outputs)
+    for name, file in written.items():
+        click.echo(f"{name}: {file}")
     fail_if_left_out(run)
 
 
 @command.command("server")
-@load_options(
-    clients=32,
-    clients_help="Concurrent clients. Each sends its next request after the reply. 1 shows what a"
-    " request costs without a queue.",
-    seconds=30,
-    seconds_option="--duration",
-    seconds_help="Seconds to measure.",
-    least_s=2,
-    warm_up_s=15,
-    warm_up_help="Seconds of load before measuring. Java compiles its hot code meanwhile.",
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help=f"{CLIENTS_HELP} 1 shows what a request costs without a queue.",
+)
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(2),
+    default=30,
+    show_default=True,
+    help="Seconds to measure, after 15 of warm-up.",
 )
 @click.option(
     "--handler",
     type=click.Choice(["offpath", "stock", "naive"]),
-    default="offpath",
-    show_default=True,
-    help="Handler to serve.",
+    help="Handler to serve.  [default: offpath]",
 )
 @model_option
 @click.option("--mar", type=FILE, help="Serve this archive instead of --handler and --model.")
-@click.option("--url", help="Profile the TorchServe at this address instead of starting one.")
+@click.option(
+    "--url",
+    metavar="http://HOST:PORT/predictions/MODEL",
+    help="Profile this model of a running TorchServe instead of starting one.",
+)
 @click.option(
     "--metrics-url",
     help="Address of its metrics API.  [default: port 8082 of the same host]",
 )
-@click.option(
-    "--management-url",
-    help="Address of its management API, unix:PATH as `offpath serve` prints it."
-    "  [default: port 8081 of the same host]",
-)
-@click.option(
-    "--served-as",
-    metavar="NAME",
-    help="Name of the model on that server.  [default: the only model]",
-)
 @images_option
 @output_options
-@click.pass_context
-def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
+def server(outputs: Outputs, **chosen: Any) -> None:
     """Split clients' mean latency into socket, queue, worker and stages.
 
     Loads a TorchServe and compares its counters with the clients' clock. The parts add up to the
     clients' mean latency. Use `--clients 1` to see what a single request costs.
     """  # fmt: skip
-    check_server_options(ctx, chosen)
+    check_server_options(chosen)
     # Imported here: `offpath profile server --help` needs neither torch nor rich's live display.
     from offpath.commands.progress import LiveProgress
     from offpath.profiling.experiments.server_account import document_of
-    from offpath.profiling.experiments.server_profile import (
-        ServerChoices,
-        run_server_profile,
-    )
+    from offpath.profiling.experiments.server_profile import ServerChoices, run_server_profile
 
     choices = ServerChoices(command=command_line(), **chosen)
     with keeping(outputs, "the window"), LiveProgress() as progress:
@@ -195,26 +178,21 @@ def server(ctx: click.Context, /, outputs: Outputs, **chosen: Any) -> None:
     present(run, document_of(run), outputs)
 
 
-def check_server_options(ctx: click.Context, chosen: dict[str, Any]) -> None:
-    """Raises UsageError for options that contradict each other, before anything is started."""
-
-    def is_given(name: str) -> bool:
-        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-    if chosen["mar"] is not None and (is_given("handler") or is_given("model")):
-        raise click.UsageError(
-            "--mar brings its own handler and model: leave out --handler and --model"
-        )
-    attached = ("metrics_url", "management_url", "served_as")
-    own = ("mar", "handler", "model")
+def check_server_options(chosen: dict[str, Any]) -> None:
+    """Raises WrongOption for options that contradict each other, before anything is started."""
+    if chosen["mar"] and (chosen["handler"] or chosen["model"]):
+        raise WrongOption("--mar brings its own handler and model: leave out --handler and --model")
     if chosen["url"] is None:
-        clashing = [name for name in attached if is_given(name)]
-        reason = "needs --url"
-    else:
-        clashing = [name for name in own if is_given(name)]
-        reason = "cannot be used with --url, which profiles a server as it runs"
-    if clashing:
-        option = "--" + clashing[0].replace("_", "-")
-        raise click.UsageError(f"{option} {reason}")
-    if chosen["url"] is not None:
-        check_url("--url", chosen["url"])
+        if chosen["metrics_url"]:
+            raise WrongOption("--metrics-url needs --url")
+        return
+    for name in ("mar", "handler", "model"):
+        if chosen[name]:
+            raise WrongOption(
+                f"--{name} cannot be used with --url, which profiles a server as it runs"
+            )
+    check_url("--url", chosen["url"])
+    if "/predictions/" not in chosen["url"]:
+        raise WrongOption(
+            f"--url {chosen['url']!r} names no model; expected http://HOST:PORT/predictions/MODEL"
+        )

@@ -46,14 +46,14 @@ def find_cell_doubts(summary: Summary, variant: str, cell: Cell, few_replies: in
         if spread and spread.high - spread.low > NOISY_SPREAD * spread.median:
             share = (spread.high - spread.low) / spread.median if spread.median else 1.0
             doubts.append(
-                f"spread: the rounds of {where} differ by {100 * share:.0f} %; more rounds or"
-                " longer windows narrow it"
+                f"spread: the rounds of {where} differ by {100 * share:.0f} %; a quieter"
+                " machine or a longer run narrows it"
             )
     good = summary.spread(variant, cell, OK)
     if good is not None and good.low < few_replies:
         doubts.append(
             f"few replies: a round of {where} had {good.low:.0f}, its percentiles say little;"
-            " take longer windows"
+            " a longer run says more"
         )
     failures = summary.failures(variant, cell)
     if failures:

@@ -25,7 +25,7 @@ from offpath.profiling.load.limits import LimitMeter, Rate
 from offpath.profiling.load.model_under_test import Answer, load_model, name_model
 from offpath.profiling.load.plan import Load, find_generator
 from offpath.profiling.load.running_server import RunningServer
-from offpath.profiling.load.window import measure_load
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import load_workload
 from offpath.profiling.servers.adapter import BATCH_SIZE, Adapter
 from offpath.profiling.servers.registry import make_servers
@@ -222,9 +222,9 @@ class ServerExperiment:
             headers=adapter.call.all_headers,
             warm_up_s=warm_up_s,
         )
-        name, observer = turn.variant.name, turn.observer
+        watcher = WindowWatcher(turn.variant.name, running, turn.observer)
         return {
-            **measure_load(name, running, plan, self.generator, observer),
+            **measure_load(watcher, plan, self.generator),
             "answer_difference": round(checked[cell.workload], 5),
         }
 

@@ -16,23 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
 from offpath.handler.errors import ExpectedError
 from offpath.handler.stages import Stage
 from offpath.profiling.core.doubts import find_doubts
-from offpath.profiling.core.figures import format_bytes, format_figure, format_share
+from offpath.profiling.core.figures import format_figure
 from offpath.profiling.core.run import Run
 from offpath.profiling.core.statistics import LATENCY, Summary
 from offpath.profiling.load.prometheus import Snapshot
-from offpath.profiling.profilers.profile_figures import ACCOUNT, TOTAL, Profiled
-from offpath.profiling.profilers.profile_report import (
-    draw_bars,
-    lay_out,
-    list_rows,
-)
-from offpath.profiling.report.charts import BarChart, Histogram
+from offpath.profiling.profilers.profile_report import ACCOUNT, TOTAL, Profiled, draw_bars
+from offpath.profiling.report.charts import Histogram
 from offpath.profiling.report.document import Document, Section, format_table
 from offpath.profiling.report.measured import describe_run
 
@@ -76,6 +69,8 @@ COUNTED = {
     "cpu_ms.workers": "CPU ms per request, workers",
     "cpu_ms.generator": "CPU ms per request, load generator",
     "other_cores": "cores busy with something else",
+    "gpu_percent": "GPU, % busy",
+    "gpu_mb": "GPU memory, MB",
 }
 
 
@@ -251,23 +246,8 @@ def list_counts(server: Profiled) -> Iterator[tuple[str, str]]:
     for metric, title in COUNTED.items():
         if (value := server.value(metric)) is not None:
             yield title, format_figure(value)
-    details = server.summary.run.details
-    for key, value in details["in_force"].items():
+    for key, value in server.summary.run.details["in_force"].items():
         yield f"in force: {key}", str(value)
-    yield from list_gpu_figures(details["gpu"])
-
-
-def list_gpu_figures(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields mean utilisation and largest memory of each device of `load.gpu.GpuSamples`."""
-    for device in gpu["devices"]:
-        readings = [r for r in gpu["readings"] if r["device"] == device["index"]]
-        busy = [r["utilisation"] for r in readings if r["utilisation"] is not None]
-        name = f"GPU {device['index']}, {device['name']}"
-        if busy:
-            yield f"{name}: utilisation", format_share(fmean(busy))
-        if readings:
-            used = max(r["memory_used_bytes"] for r in readings)
-            yield f"{name}: memory", format_bytes(used)
 
 
 def document_of(run: Run, baseline: str | None = None) -> Document:
@@ -276,26 +256,21 @@ def document_of(run: Run, baseline: str | None = None) -> Document:
     charts = draw_bars([server], TITLE, ACCOUNT)
     account = [
         [row.part, WHERE.get(row.part, "handler"), row.format_ms(), row.format_share()]
-        for row in list_rows(server, ACCOUNT)
+        for row in server.list_rows(ACCOUNT)
     ]
-    columns, absent = ["part", "where", "ms", "share"], run.details["gpu"]["absent"]
-    gpu = f"GPU: {absent}" if absent else ""
+    columns = ["part", "where", "ms", "share"]
     sections = [
-        Section("A client's mean latency", charts=charts, note="From the client's socket inwards."),
         Section(
             "The account",
             format_table(columns, account, title=name, words=2, has_total=True),
-            [BarChart(name, "ms", lay_out(server.parts(ACCOUNT)))],
+            charts,
             explain_account(server),
         ),
         Section(
             "How long clients wait",
             charts=[Histogram(name, "ms per request", server.values(LATENCY))],
         ),
-        Section(
-            "What was counted",
-            format_table(["", "value"], list_counts(server), title=name, note=gpu),
-        ),
+        Section("What was counted", format_table(["", "value"], list_counts(server), title=name)),
     ]
     title = f"{TITLE}: {name}"
     return describe_run(run, Document(title, sections, warnings=find_doubts(run), headline=charts))

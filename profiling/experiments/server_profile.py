@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
 
 from offpath.handler.errors import ExpectedError
+from offpath.handler.prediction_log.log_settings import OFF, URI_VARIABLE
 from offpath.handler.process.host_limits import count_cores
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.workplace import work_folder
-from offpath.profiling.experiments.profiled_server import (
-    ServedModel,
-    attach,
-    check_alive,
-    check_answers,
-    start_server,
-)
 from offpath.profiling.experiments.server_account import (
     find_account_doubts,
     make_account,
     read_counters,
 )
-from offpath.profiling.load.gpu import GpuSampler
 from offpath.profiling.load.plan import Load, find_generator
 from offpath.profiling.load.prometheus import Snapshot, read_metrics
-from offpath.profiling.load.window import WindowWatcher, name_figures
+from offpath.profiling.load.running_server import RunningServer
+from offpath.profiling.load.sampling import Groups
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, load_workload
 from offpath.profiling.profilers.handlers import OFFPATH, build_handler, check_archive
-from offpath.profiling.profilers.profile_figures import ACCOUNT
+from offpath.profiling.profilers.profile_experiment import DEFAULT_MODEL
+from offpath.profiling.profilers.profile_report import ACCOUNT
+from offpath.profiling.servers.archives import NAME
+from offpath.profiling.servers.torchserve import ARCHIVE, TorchServeAdapter
+from offpath.serving.client import IMAGE_CONTENT_TYPE
+from offpath.serving.torchserve.server_settings import CONF_DIR
+from offpath.serving.torchserve.session import PHOTOGRAPH
 
 EXPERIMENT = "profile-server"
+# Java compiles its hot code meanwhile.
+WARM_UP_S = 15.0
 # Java takes a few milliseconds to make the metrics page.
 SNAPSHOT_EVERY_S = 1.0
+METRICS_PORT = 8082
+TIMEOUT_S = 120.0
+# TorchServe's gauges keep only the last value. As histograms, they have sums and counts.
+SUMMED_METRICS = {
+    "ts_metrics": ("QueueTime",),
+    "model_metrics": ("HandlerTime", "PredictionTime"),
+}
 # Figures of a window that cannot be measured for a server that somebody else runs.
 NOT_OURS = ("cpu_s.", "other_cores")
 
@@ -46,35 +61,35 @@ class ServerChoices:
     """The choices for a profile of a server.
 
     Attributes:
-        url: address of a running server; None starts one.
+        url: address of a model's predictions on a running server; None starts one.
+        metrics_url: None for METRICS_PORT of the same host.
         mar: an archive to serve; None builds `handler` with `model`.
     """
 
-    load: Load
     clients: int
+    duration_s: float
     images: str
     command: str
     url: str | None = None
     metrics_url: str | None = None
-    management_url: str | None = None
-    served_as: str | None = None
     mar: Path | None = None
-    model: str = "near-free"
-    handler: str = OFFPATH
+    model: str | None = None
+    handler: str | None = None
 
     @property
     def name(self) -> str:
-        if self.url is not None:
-            return self.url
-        return self.mar.stem if self.mar is not None else self.handler
+        return self.url or (self.mar.stem if self.mar else self.handler or OFFPATH)
+
+    @property
+    def load(self) -> Load:
+        return Load(seconds=self.duration_s, warm_up_s=WARM_UP_S)
 
     @property
     def settings(self) -> dict[str, Any]:
         return {
-            "duration_s": self.load.seconds,
+            "duration_s": self.duration_s,
             "clients": self.clients,
-            "warm_up_s": self.load.warm_up_s,
-            "seed": self.load.seed,
+            "warm_up_s": WARM_UP_S,
             "generator": self.load.generator,
         }
 
@@ -84,7 +99,37 @@ class ServerChoices:
             return {"url": self.url}
         if self.mar is not None:
             return {"archive": self.mar.name}
-        return {"model": self.model, "threads": 1}
+        return {"model": self.model or DEFAULT_MODEL, "threads": 1}
+
+
+class AttachedServer:
+    """A `RunningServer` that somebody else runs: its processes and its log are not known."""
+
+    def __init__(self, predict_url: str) -> None:
+        self.predict_url = predict_url
+
+    def groups(self) -> Groups:
+        return {}
+
+    def is_running(self) -> bool:
+        return True  # If it is not, its metrics cannot be read.
+
+    def log_path(self) -> Path:
+        return Path("its own")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to load, and where it is counted.
+
+    Attributes:
+        in_force: batch_size, max_batch_delay_ms, workers; empty for a server that is not ours.
+    """
+
+    running: RunningServer
+    model: str
+    metrics_url: str
+    in_force: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_server_profile(
@@ -100,8 +145,8 @@ def run_server_profile(
         check_archive(choices.mar)
     if choices.url is not None:
         # Before images are made, which takes half a minute the first time.
-        check_alive(choices.url.rstrip("/"))
-    workload = load_workload(choices.images, choices.load.seed, observer.on_step)
+        check_answers(attach(choices.url, choices.metrics_url))
+    workload = load_workload(choices.images, progress=observer.on_step)
     run = Run(
         EXPERIMENT,
         choices.command,
@@ -109,50 +154,103 @@ def run_server_profile(
         variants={choices.name: choices.facts},
         workloads={workload.name: workload.facts},
     )
-    with failed_folder() as folder, open_target(choices, folder, observer) as target:
-        check_answers(target, workload.paths[0].read_bytes())
-        add_account(run, choices, target, workload, observer)
-        save(run)
+    failed = False
+    # Kept after an error, whose message names logs in it.
+    with work_folder(lambda: failed) as folder:
+        try:
+            with open_target(choices, folder, observer) as target:
+                check_answers(target)
+                add_account(run, choices, target, workload, observer)
+                save(run)
+        except ExpectedError:
+            failed = True
+            raise
     return run
 
 
 @contextlib.contextmanager
-def failed_folder() -> Iterator[Path]:
-    """Makes a temporary folder that is kept after an error, whose message names logs in it."""
-    failed = False
-    with work_folder(lambda: failed) as folder:
-        try:
-            yield folder
-        except ExpectedError:
-            failed = True
-            raise
+def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Iterator[Target]:
+    """Yields the server to load. A server of our own is stopped at the end.
 
-
-@contextlib.contextmanager
-def open_target(choices: ServerChoices, folder: Path, observer: Observer) -> Iterator[ServedModel]:
-    """Yields the server to load. A server of our own is stopped at the end."""
+    Raises:
+        ExpectedError: it does not start, or the model does not load; with lines of the log.
+    """
     if choices.url is not None:
-        yield attach(
-            choices.url,
-            choices.metrics_url,
-            choices.management_url,
-            choices.served_as,
-        )
+        yield attach(choices.url, choices.metrics_url)
         return
+    adapter = make_adapter(choices, folder)
     observer.on_step(f"{choices.name}: build")
-    store = folder / "store"
-    store.mkdir()
-    if choices.mar is not None:
-        archive, env = choices.mar.resolve(), {}
-    else:
-        archive = build_handler(choices.handler, choices.model, store, count_cores())
-        # One thread per worker, because there is one worker per core.
-        env = {"OFFPATH_PREDICTION_LOG": "off"}
-        if choices.handler != OFFPATH:
-            env = {"OMP_NUM_THREADS": "1"}
+    adapter.prepare(folder / "store")
     observer.on_step(f"{choices.name}: start")
-    with start_server(archive, folder, env) as server:
-        yield server
+    with adapter.running() as running:
+        with running.server.management() as management:
+            status = management.describe(NAME)[0]
+        in_force = {
+            "batch_size": status.batch_size,
+            "max_batch_delay_ms": status.max_batch_delay_ms,
+            "workers": status.ready_workers,
+        }
+        yield Target(running, NAME, f"{running.server.metrics_url}/metrics", in_force)
+
+
+def make_adapter(choices: ServerChoices, folder: Path) -> TorchServeAdapter:
+    """Returns a server on our config.properties with SUMMED_METRICS; `folder` gets its files.
+
+    The prediction log is off, because the load is artificial.
+    """
+    handler, mar, env = choices.handler or OFFPATH, choices.mar, {URI_VARIABLE: OFF}
+    if mar is None and handler != OFFPATH:
+        # One thread per worker, because there is one worker per core.
+        env["OMP_NUM_THREADS"] = "1"
+
+    def build(store: Path, _: object) -> Path:
+        if mar is not None:
+            return shutil.copyfile(mar, store / ARCHIVE)
+        return build_handler(handler, choices.model or DEFAULT_MODEL, store, count_cores())
+
+    metrics_config = folder / "metrics.yaml"
+    metrics_config.write_text(summing_metrics_config(), encoding="utf-8")
+    overrides = {"metrics_config": str(metrics_config)}
+    return TorchServeAdapter(choices.name, build, overrides=overrides, env=env)
+
+
+def summing_metrics_config() -> str:
+    """Returns our metrics.yaml with SUMMED_METRICS as histograms instead of gauges."""
+    config = yaml.safe_load((CONF_DIR / "metrics.yaml").read_text(encoding="utf-8"))
+    for section, names in SUMMED_METRICS.items():
+        gauges = config[section]["gauge"]
+        moved = [metric for metric in gauges if metric["name"] in names]
+        config[section]["gauge"] = [m for m in gauges if m not in moved]
+        config[section].setdefault("histogram", []).extend(moved)
+    return str(yaml.safe_dump(config, sort_keys=False))
+
+
+def attach(url: str, metrics_url: str | None) -> Target:
+    """Returns a model of a running server, whose name is in `url`."""
+    host, _, path = url.rstrip("/").partition("/predictions/")
+    if metrics_url is None:
+        parts = urlsplit(host)
+        metrics_url = f"{parts.scheme}://{parts.hostname}:{METRICS_PORT}"
+    metrics_url = metrics_url.rstrip("/").removesuffix("/metrics") + "/metrics"
+    return Target(AttachedServer(url), path.split("/")[0], metrics_url)
+
+
+def check_answers(target: Target) -> None:
+    """Raises ExpectedError unless the model answers an image with 200."""
+    url, image = target.running.predict_url, PHOTOGRAPH.read_bytes()
+    headers = {"Content-Type": IMAGE_CONTENT_TYPE}
+    try:
+        reply = httpx.post(url, content=image, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ExpectedError(
+            f"no server at {url!r}: {error}; start one with `offpath serve`, or give no address:"
+            " then a server is started for the profile"
+        ) from error
+    if reply.status_code != 200:
+        raise ExpectedError(
+            f"the model {target.model!r} answered {reply.status_code} to an image:"
+            f" {reply.text.strip()[:300]}; the server's log is {target.running.log_path()}"
+        )
 
 
 class SnapshotWatcher(WindowWatcher):
@@ -161,8 +259,8 @@ class SnapshotWatcher(WindowWatcher):
     The last reading before the window ends is the second snapshot. All clients are busy at both.
     """
 
-    def __init__(self, name: str, target: ServedModel, observer: Observer) -> None:
-        super().__init__(name, target, observer)
+    def __init__(self, name: str, target: Target, observer: Observer) -> None:
+        super().__init__(name, target.running, observer)
         self._metrics_url = target.metrics_url
         self._last_s = 0.0
         self.snapshots: list[Snapshot] = []
@@ -179,46 +277,36 @@ class SnapshotWatcher(WindowWatcher):
 
 
 def add_account(
-    run: Run,
-    choices: ServerChoices,
-    target: ServedModel,
-    workload: Workload,
-    observer: Observer,
+    run: Run, choices: ServerChoices, target: Target, workload: Workload, observer: Observer
 ) -> None:
     """Loads the server for one window and accounts for the clients' mean latency.
 
     Raises:
         ExpectedError: no reply was good, or the counters cannot be used.
     """
-    seconds = f"{choices.load.seconds:g} s"
-    observer.on_step(f"{choices.name}: warm-up and {seconds} of load")
-    plan = choices.load.plan(target.predict_url, workload.paths, choices.clients)
-    watcher = SnapshotWatcher(choices.name, target, observer)
-    with GpuSampler() as gpu:
-        load = find_generator(choices.load.generator).run(plan, watcher)
-    figures = name_figures(load, watcher.cpu_s(load))
-    if not target.groups():
+    name, load = choices.name, choices.load
+    observer.on_step(f"{name}: warm-up and {choices.duration_s:g} s of load")
+    plan = load.plan(target.running.predict_url, workload.paths, choices.clients)
+    watcher = SnapshotWatcher(name, target, observer)
+    figures = measure_load(watcher, plan, find_generator(load.generator))
+    if not target.running.groups():
         # The CPU time of somebody else's server would count as that of other processes.
         figures = {n: v for n, v in figures.items() if not n.startswith(NOT_OURS)}
     if len(watcher.snapshots) < 2:
         raise ExpectedError(
-            f"the window of {seconds} was too short for two readings of the metrics: measure"
-            " for longer"
+            f"the window of {choices.duration_s:g} s was too short for two readings of the"
+            " metrics: measure for longer"
         )
-    if not load.latencies_ms:
-        raise ExpectedError(
-            f"no request was answered with 200 in the window; replies by status: {load.statuses}"
-        )
+    latencies_ms = figures["latency_ms"]
+    if not isinstance(latencies_ms, Sequence) or not latencies_ms:
+        replies = {n: v for n, v in figures.items() if n.startswith("replies_")}
+        raise ExpectedError(f"no request was answered with 200 in the window: {replies}")
     counters = read_counters(watcher.snapshots[0], watcher.snapshots[-1], target.model)
-    mean_ms = fmean(load.latencies_ms)
+    mean_ms = fmean(latencies_ms)
     account = make_account(mean_ms, counters)
     parts = {f"{ACCOUNT}.{part}": ms for part, ms in account.items()}
     if counters.mean_batch_size is not None:
         parts["mean_batch_size"] = counters.mean_batch_size
-    run.add(0, choices.name, Cell(workload.name, choices.clients), {**figures, **parts})
-    run.details = {
-        "counters": asdict(counters),
-        "in_force": target.in_force,
-        "gpu": gpu.samples.to_dict(),
-    }
+    run.add(0, name, Cell(workload.name, choices.clients), {**figures, **parts})
+    run.details = {"counters": asdict(counters), "in_force": dict(target.in_force)}
     run.warnings += find_account_doubts(counters, account, mean_ms, choices.clients)

@@ -32,11 +32,10 @@ from offpath.profiling.experiments.tune_report import (
     read_trials,
 )
 from offpath.profiling.load.plan import Load, find_generator
-from offpath.profiling.load.window import measure_load
+from offpath.profiling.load.window import WindowWatcher, measure_load
 from offpath.profiling.load.workload import Workload, check_workload, load_workload
 from offpath.profiling.servers.registering import (
     RegisteringServer,
-    ServerDied,
     Setting,
     prepare_archive,
     read_setting,
@@ -92,6 +91,17 @@ class TuneChoices:
     trials: int
     command: str
     search: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "model": self.model or str(self.mar and self.mar.name),
+            "clients": self.clients,
+            "repeats": REPEATS,
+            "seconds": LOAD.seconds,
+            "warm_up_s": LOAD.warm_up_s,
+            "generator": LOAD.generator,
+        }
 
 
 def check_search(chosen: Mapping[str, Sequence[int]]) -> None:
@@ -215,8 +225,8 @@ class Search:
     def settle(self) -> None:
         """Sends load and drops its figures."""
         self.observer.on_step("warm up the server")
-        with self.server.serving(self.reference) as (running, _):
-            self._load(running, 0.0, SETTLE_S)
+        running, _ = self.server.serve(self.reference)
+        self._load(running, 0.0, SETTLE_S)
 
     def try_settings(self, proposals: Proposals) -> None:
         """Measures candidates, the preset first, until there are as many as asked for.
@@ -256,19 +266,22 @@ class Search:
                     raise ExpectedError(f"{label}: {self.run.failures[-1].reason}")
 
     def _measure(self, setting: Setting, rounds: Sequence[int], seconds: float) -> None:
-        """Measures a window for each round, all with the same fresh workers."""
+        """Measures a window for each round, all with the same fresh workers.
+
+        Raises ExpectedError if TorchServe itself died.
+        """
         name, cell = str(setting), Cell(self.workload.name, self.choices.clients)
         self.run.variants[name] = asdict(setting)
         try:
-            with self.server.serving(setting) as (running, ready_s):
-                self.run.add(rounds[0], name, Cell(), {READY: ready_s})
-                for number in rounds:
-                    warm_up_s = LOAD.warm_up_s if number == rounds[0] else AGAIN_S
-                    self.run.add(number, name, cell, self._load(running, warm_up_s, seconds))
-                    self.save(self.run)
-        except ServerDied:
-            raise
+            running, ready_s = self.server.serve(setting)
+            self.run.add(rounds[0], name, Cell(), {READY: ready_s})
+            for number in rounds:
+                warm_up_s = LOAD.warm_up_s if number == rounds[0] else AGAIN_S
+                self.run.add(number, name, cell, self._load(running, warm_up_s, seconds))
+                self.save(self.run)
         except ExpectedError as error:
+            if not self.server.is_running():
+                raise  # No further setting can be measured.
             self.run.failures.append(Failure(rounds[0], name, str(error)))
             self.observer.on_failure(name, str(error))
             self.save(self.run)
@@ -281,7 +294,8 @@ class Search:
             warm_up_s=warm_up_s,
             seconds=seconds,
         )
-        return measure_load(NAME, running, plan, find_generator(LOAD.generator), self.observer)
+        watcher = WindowWatcher(NAME, running, self.observer)
+        return measure_load(watcher, plan, find_generator(LOAD.generator))
 
 
 def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
@@ -296,8 +310,8 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
     # Making the photographs takes a minute: wrong choices are reported before that.
     check_workload(choices.workload)
     check_search(choices.search)
-    died: list[ServerDied] = []
-    with work_folder(lambda: bool(died)) as folder:
+    is_kept = False
+    with work_folder(lambda: is_kept) as folder:
         observer.on_step("build the archive")
         archive, preset = prepare_archive(
             choices.model, choices.mar, choices.preset, folder / "store"
@@ -309,21 +323,12 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
         observer.on_step(f"{choices.trials} of {size} candidates, about 20 s each")
         proposals = Proposals(space, reference, choices.p95_ms)
         workload = load_workload(choices.workload, LOAD.seed, observer.on_step)
-        settings = {
-            "model": choices.model or str(choices.mar and choices.mar.name),
-            "archive": hashlib.sha256(archive.path.read_bytes()).hexdigest()[:16],
-            "clients": choices.clients,
-            "repeats": REPEATS,
-            "seconds": LOAD.seconds,
-            "warm_up_s": LOAD.warm_up_s,
-            "generator": LOAD.generator,
-        }
-        details = {
-            "reference": asdict(reference),
-            "preset": preset,
-            "p95_ms": choices.p95_ms,
-        }
+        details = {"reference": asdict(reference), "preset": preset, "p95_ms": choices.p95_ms}
         workloads = {workload.name: workload.facts}
+        settings = {
+            **choices.settings,
+            "archive": hashlib.sha256(archive.path.read_bytes()).hexdigest()[:16],
+        }
         run = Run(NAME, choices.command, settings, workloads=workloads, details=details)
         try:
             with RegisteringServer(archive) as server:
@@ -331,8 +336,8 @@ def run_tune(choices: TuneChoices, observer: Observer, save: Callable[[Run], Non
                 search.settle()
                 search.try_settings(proposals)
                 search.measure_finalists()
-        except ServerDied as error:
-            died.append(error)
+        except ExpectedError:
+            is_kept = True  # The message names a log in it.
             raise
     return run
 

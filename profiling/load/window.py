@@ -30,7 +30,7 @@ class WindowWatcher:
     """Samples CPU at the window's two ends and notices a server that dies in between."""
 
     def __init__(self, name: str, running: RunningServer, observer: Observer) -> None:
-        self._name, self._running, self._observer = name, running, observer
+        self._name, self.running, self._observer = name, running, observer
         self._groups = running.groups()
         self._before: dict[str, float] = {}
         self._busy_before_s = 0.0
@@ -39,7 +39,7 @@ class WindowWatcher:
 
     def on_window(self) -> None:
         self._opened_s = time.monotonic() - self._begin_s
-        self._groups = self._running.groups()
+        self._groups = self.running.groups()
         self._before = sample_cpu_s(self._groups)
         self._busy_before_s = machine_busy_s()
 
@@ -52,9 +52,9 @@ class WindowWatcher:
 
         Call it after a window too: the server may have died in its last half second.
         """
-        if not self._running.is_running():
+        if not self.running.is_running():
             raise ExpectedError(
-                f"server {self._name!r} died under load; its log is {self._running.log_path()}"
+                f"server {self._name!r} died under load; its log is {self.running.log_path()}"
             )
 
     def cpu_s(self, sample: LoadSample) -> dict[str, float]:
@@ -85,24 +85,19 @@ class WindowWatcher:
 
 
 def measure_load(
-    name: str,
-    running: RunningServer,
-    plan: LoadPlan,
-    generator: Generator,
-    observer: Observer,
+    watcher: WindowWatcher, plan: LoadPlan, generator: Generator
 ) -> dict[str, float | Sequence[float]]:
     """Runs a plan on a server; returns the figures of its window, named as in `core.run`.
 
     Raises ExpectedError if the server or the generator died.
     """
-    watcher = WindowWatcher(name, running, observer)
     with GpuSampler() as gpu:
         sample = generator.run(plan, watcher)
     cpu_s = watcher.cpu_s(sample)
     watcher.check_running()
     groups: dict[str, Mapping[str, float]] = {
-        "rss_bytes": sample_rss_bytes(list_own_groups(running)),
-        "pss_bytes": sample_pss_bytes(list_own_groups(running)),
+        "rss_bytes": sample_rss_bytes(list_own_groups(watcher.running)),
+        "pss_bytes": sample_pss_bytes(list_own_groups(watcher.running)),
         "gpu": watcher.summarise_gpu(gpu.samples),
     }
     return {

@@ -14,12 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from offpath.profiling.profilers.handler_driver import Collector
-from offpath.profiling.profilers.samples import FUNCTIONS, FunctionSample
+from offpath.profiling.profilers.collector import Collector, FunctionSample
 
 # File, line, name.
 Function = tuple[str, int, str]
@@ -50,17 +48,13 @@ class CallCollector(Collector):
             finally:
                 self._profile.disable()
 
-    def finish(
-        self, shorten: Callable[[str], str], path: Path | None
-    ) -> dict[str, list[dict[str, Any]]]:
+    def finish(self, shorten: Callable[[str], str], path: Path) -> list[FunctionSample]:
         """Returns all functions. Writes the .prof file for snakeviz or pstats."""
         profile = pstats.Stats(self._profile)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            profile.dump_stats(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.dump_stats(path)
         # typeshed does not declare it.
-        stats = cast(Stats, vars(profile)["stats"])
-        return {FUNCTIONS: [asdict(sample) for sample in make_samples(stats, shorten)]}
+        return make_samples(cast(Stats, vars(profile)["stats"]), shorten)
 
 
 @contextmanager

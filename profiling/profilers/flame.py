@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from offpath.profiling.profilers.handler_driver import Collector
-from offpath.profiling.profilers.worker_threads import watching_threads
+from offpath.profiling.profilers.collector import Collector, Samples, watching_threads
 
 # Time between two samples.
 INTERVAL_S = 0.001
@@ -23,6 +22,8 @@ FONTS = re.compile(r"https://fonts\.googleapis\.com/[^\"']*")
 EMPTY_STYLE = "data:text/css,"
 # It also puts names into a script as they are, so a name could end the script.
 SAMPLES = re.compile(r"(?<=const sessionData = ).*")
+# It opens with a tree of calls, and calls the flame graph a timeline.
+TREE_FIRST, GRAPH_FIRST = '{viewMode:"call-stack"}', '{viewMode:"timeline"}'
 
 
 class FlameCollector(Collector):
@@ -33,10 +34,8 @@ class FlameCollector(Collector):
         self._lock = threading.Lock()
         self._sessions: list[Any] = []
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with watching_threads(self._sampling), self._sampling():
-            yield
+    def watching(self) -> AbstractContextManager[None]:
+        return watching_threads(self._sampling)
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -51,20 +50,21 @@ class FlameCollector(Collector):
             with self._lock:
                 self._sessions.append(session)
 
-    def finish(
-        self, shorten: Callable[[str], str], path: Path | None
-    ) -> dict[str, list[dict[str, Any]]]:
+    def finish(self, shorten: Callable[[str], str], path: Path) -> Samples:
         """Writes one self-contained HTML page."""
+        from pyinstrument.processors import aggregate_repeated_calls
         from pyinstrument.renderers import HTMLRenderer
 
-        if path is not None:
-            session = join_sessions(self._sessions)
-            session.target_description = session.program = self._title
-            page = FONTS.sub(EMPTY_STYLE, HTMLRenderer().render(session))
-            page = SAMPLES.sub(lambda found: found[0].replace("<", r"\u003c"), page)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(page, encoding="utf-8")
-        return {}
+        session = join_sessions(self._sessions)
+        session.target_description = session.program = self._title
+        renderer = HTMLRenderer()
+        # Without this the graph shows one batch after the other instead of their sum.
+        renderer.preprocessors = [aggregate_repeated_calls]
+        page = FONTS.sub(EMPTY_STYLE, renderer.render(session)).replace(TREE_FIRST, GRAPH_FIRST)
+        page = SAMPLES.sub(lambda found: found[0].replace("<", r"\u003c"), page)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+        return []
 
 
 def join_sessions(sessions: list[Any]) -> Any:

@@ -1,5 +1,10 @@
 """A handler in a process of its own, which profiles it and writes what was found as JSON.
 
+No server runs. The process loads the handler as TorchServe's worker does, with a real context and
+real metrics: the archive's folder goes first on the import path, and what a handler does to its
+process (threads, allocator, logging) affects no other handler. All handlers of a run get the same
+images in the same order. Each body is a new bytearray, as the worker's protocol delivers it.
+
 The process gets its job on stdin. Whatever the handler prints goes to a log file, and the end of
 that log is quoted when the process dies.
 
@@ -8,12 +13,21 @@ python -m offpath.profiling.profilers.handler_process RESULT
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import logging
 import os
+import random
 import subprocess
 import sys
+import sysconfig
 import threading
+import time
 import traceback
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +35,22 @@ import msgspec
 
 import offpath
 from offpath.handler.errors import ExpectedError
+from offpath.profiling.profilers.collector import (
+    BatchSample,
+    Collector,
+    FunctionSample,
+    LineSample,
+    LoadedHandler,
+)
 from offpath.profiling.profilers.cprofile import CallCollector
 from offpath.profiling.profilers.flame import FlameCollector
-from offpath.profiling.profilers.handler_driver import (
-    Collector,
-    Driver,
-    LoadedHandler,
-    load_handler,
-)
-from offpath.profiling.profilers.handlers import HandlerSpec
+from offpath.profiling.profilers.handlers import ENTRY, HandlerSpec
 from offpath.profiling.profilers.lines import LineCollector, choose_functions
-from offpath.profiling.profilers.samples import BatchSample, make_shortener
-from offpath.profiling.profilers.stages import (
-    StageCollector,
-    collect_stages,
-    save_trace,
-)
+from offpath.profiling.profilers.stages import collect_stages
 
 STAGES, CPROFILE, LINES, FLAME = "stages", "cprofile", "lines", "flame"
 MODULE = "offpath.profiling.profilers.handler_process"
+MODEL_NAME = "classifier"
 LOG_TAIL_CHARACTERS = 2000
 # The folder that holds the package `offpath`.
 ROOT = Path(offpath.__file__).parents[1]
@@ -53,7 +64,7 @@ class Job:
         kind: STAGES, CPROFILE, LINES or FLAME.
         warm_up, batches: number of batches before and while the handler is watched.
         functions: for LINES, each as `module:qualified.name`. If empty, the handler's stages.
-        file: path of the file to write beside the result; None for none.
+        file: path of the file that CPROFILE and FLAME write.
     """
 
     kind: str
@@ -62,7 +73,7 @@ class Job:
     warm_up: int
     batches: int
     functions: tuple[str, ...] = ()
-    file: str | None = None
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,13 +81,14 @@ class Profile:
     """The result of a job.
 
     Attributes:
-        found: functions or lines, under the name of their kind.
+        functions, lines: found by CPROFILE and by LINES.
         refused: number of requests that the handler did not answer with 200.
         error: why there is no profile; empty if there is one.
     """
 
     batches: list[BatchSample] = field(default_factory=list)
-    found: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    functions: list[FunctionSample] = field(default_factory=list)
+    lines: list[LineSample] = field(default_factory=list)
     refused: int = 0
     error: str = ""
 
@@ -136,6 +148,38 @@ def try_job(job: Job) -> Profile:
         return Profile(error=f"raised in {doing}: {type(error).__name__}: {error}\n{trace}")
 
 
+def load_handler(spec: HandlerSpec) -> LoadedHandler:
+    """Loads and initialises the handler. Errors of the handler itself pass through."""
+    # As TorchServe starts a worker: working folder, import path, log on stdout.
+    os.chdir(spec.folder)
+    sys.path.insert(0, spec.folder)
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+    import torch
+    from ts.model_loader import ModelLoaderFactory
+
+    torch.set_num_threads(1)
+    if spec.entry == ENTRY:
+        # The loader would report an import that fails as a missing handler.
+        importlib.import_module(Path(ENTRY).stem)
+    gpu_id = 0 if torch.cuda.is_available() else None
+    service = ModelLoaderFactory.get_model_loader().load(
+        MODEL_NAME, spec.folder, spec.entry, gpu_id, spec.batch_size, None, True, make_metrics()
+    )
+    service.set_cl_socket(None)
+    return LoadedHandler(service._entry_point, service.context)
+
+
+def make_metrics() -> Any:
+    """Returns TorchServe's metrics cache with the metrics that it declares by default."""
+    import ts
+    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+    declared = Path(ts.__file__).parent / "configs" / "metrics.yaml"
+    metrics = MetricsCacheYamlImpl(str(declared))
+    metrics.initialize_cache()
+    return metrics
+
+
 def run_job(job: Job, handler: LoadedHandler) -> Profile:
     driver = Driver(handler, [Path(path).read_bytes() for path in job.images], job.spec.batch_size)
     list(driver.run(job.warm_up, Collector()))
@@ -146,11 +190,10 @@ def run_job(job: Job, handler: LoadedHandler) -> Profile:
         )
     collector = make_collector(job, handler)
     batches = list(driver.run(job.batches, collector))
-    file = None if job.file is None else Path(job.file)
-    if isinstance(collector, StageCollector) and file is not None:
-        save_trace(driver, collector, file)
-    found = collector.finish(make_shortener(job.spec.folder), file)
-    return Profile(batches, found, driver.refused)
+    found = collector.finish(make_shortener(job.spec.folder), Path(job.file))
+    functions = [sample for sample in found if isinstance(sample, FunctionSample)]
+    lines = [sample for sample in found if isinstance(sample, LineSample)]
+    return Profile(batches, functions, lines, driver.refused)
 
 
 def make_collector(job: Job, handler: LoadedHandler) -> Collector:
@@ -161,6 +204,102 @@ def make_collector(job: Job, handler: LoadedHandler) -> Collector:
     if job.kind == FLAME:
         return FlameCollector(f"{job.spec.name}: handle")
     return collect_stages(handler)
+
+
+class Driver:
+    """A sender of batches to one handler."""
+
+    def __init__(
+        self,
+        handler: LoadedHandler,
+        images: Sequence[bytes],
+        batch_size: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._handler = handler
+        self._batch_size = batch_size
+        self._clock = clock
+        self._requests = make_requests(images)
+        self.refused = 0
+
+    def run(self, batches: int, collector: Collector) -> Iterator[BatchSample]:
+        """Handles batches one after the other. Errors of the handler pass through.
+
+        Raises ExpectedError if the handler does not return one reply per request.
+        """
+        for _ in range(batches):
+            rows = self._next_rows()
+            # Only `handle` is inside the clock.
+            with collector.watching():
+                start = self._clock()
+                replies = self._handler.entry(rows, self._handler.context)
+                total_s = self._clock() - start
+            self._check(replies, len(rows))
+            yield BatchSample(len(rows), total_s, collector.take_batch())
+
+    def _next_rows(self) -> list[dict[str, Any]]:
+        """Prepares the context for the next batch, as ts/service.py does before each call."""
+        from ts.service import Service
+
+        batch = list(itertools.islice(self._requests, self._batch_size))
+        headers, rows, ids = Service.retrieve_data_for_inference(batch)
+        context = self._handler.context
+        context.request_ids = ids
+        context.request_processor = headers
+        context.metrics.request_ids = ids
+        context.cl_socket = None
+        return list(rows)
+
+    def _check(self, replies: object, count: int) -> None:
+        if not isinstance(replies, list) or len(replies) != count:
+            found = f"{len(replies)} replies" if isinstance(replies, list) else repr(replies)
+            raise ExpectedError(
+                f"the handler answered {count} requests with {found[:200]}; expected a list of"
+                f" {count}"
+            )
+        processors = self._handler.context.request_processor
+        self.refused += sum(
+            processor.get_response_status_code() not in (None, 200) for processor in processors
+        )
+
+
+def make_requests(images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """Yields requests without end, in the form that ts/protocol/otf_message_handler.py decodes."""
+    # All handlers get the same images in the same order.
+    chance = random.Random(0)
+    order = chance.sample(range(len(images)), len(images))
+    for index in itertools.cycle(order):
+        request_id = uuid.UUID(int=chance.getrandbits(128), version=4)
+        body = bytearray(images[index])
+        yield {
+            "requestId": str(request_id).encode(),
+            "headers": [{"name": b"content-type", "value": b"image/jpeg"}],
+            "parameters": [{"name": "body", "contentType": "image/jpeg", "value": body}],
+        }
+
+
+def make_shortener(folder: str) -> Callable[[str], str]:
+    """Returns a function that shortens source paths: reports name no folder of this machine.
+
+    In the unzipped archive `<folder>/offpath/handler/pipeline.py` becomes `handler/pipeline.py`.
+    """
+    paths = sysconfig.get_paths()
+    # Site-packages lies inside the standard library's folder, and the archive may lie anywhere.
+    roots = [
+        f"{folder}/offpath",
+        folder,
+        *(paths[name] for name in ("purelib", "platlib", "stdlib")),
+        str(Path(__file__).parents[2]),
+    ]
+    return cache(partial(shorten_path, roots=roots))
+
+
+def shorten_path(file: str, roots: Sequence[str]) -> str:
+    """Returns the path below the first root that holds it, else its last two parts."""
+    for root in roots:
+        if file.startswith(root.rstrip(os.sep) + os.sep):
+            return file[len(root.rstrip(os.sep)) + 1 :]
+    return os.sep.join(file.split(os.sep)[-2:]) if os.sep in file else file
 
 
 def follow_stdin() -> None:

@@ -1,6 +1,6 @@
 """The handlers that can be profiled: ours, the baselines, any archive, any class of the user's.
 
-This module checks names and builds archives in the profiler's process. `handler_driver.py` loads
+This module checks names and builds archives in the profiler's process. `handler_process.py` loads
 the handler, in a process of its own.
 """
 
@@ -19,6 +19,14 @@ from offpath.handler.errors import WrongOption
 OFFPATH, STOCK, NAIVE = "offpath", "stock", "naive"
 BUILT_IN = (OFFPATH, STOCK, NAIVE)
 DEFAULT_BATCH_SIZE = 8
+# A class of the user's, in a module of its own: TorchServe's loader expects exactly one class. The
+# user's file stays in place, so reports name its lines, and it may import its neighbours.
+ENTRY = "profiled_entry.py"
+ENTRY_SOURCE = """\
+import importlib, sys
+sys.path.insert(1, {folder!r})
+class {name}(importlib.import_module({module!r}).{name}): pass
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,10 @@ class HandlerChoice:
     source: str
     is_archive: bool = False
 
+    def batch_size(self, asked: int | None) -> int:
+        """Returns the requests per batch: the chosen number, else what TorchServe would give."""
+        return asked or (1 if self.source == NAIVE else DEFAULT_BATCH_SIZE)
+
 
 @dataclass(frozen=True)
 class HandlerSpec:
@@ -42,49 +54,25 @@ class HandlerSpec:
     Attributes:
         folder: the unzipped archive.
         entry: the manifest's handler, in the form that `ts.model_loader` takes.
-        class_file, class_name: a class to load from its own file, instead of `entry`.
-        threads: intra-op threads of torch, and decode threads of our handler.
-        gpu_id: the GPU that TorchServe would give to the worker; None for the CPU.
     """
 
     name: str
     folder: str
     entry: str
-    class_file: str = ""
-    class_name: str = ""
     batch_size: int = DEFAULT_BATCH_SIZE
-    threads: int = 1
-    gpu_id: int | None = None
     environ: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SharedSettings:
-    """The settings that all handlers of a run share.
-
-    Attributes:
-        batch_size: None for each handler's own default.
-        prediction_log: our handler's `prediction_log:` section; None leaves the log off.
-        s3_environ: tells the naive handler and our log where the S3 server is.
-    """
-
-    model: str
-    batch_size: int | None
-    threads: int
-    gpu_id: int | None = None
-    prediction_log: Mapping[str, Any] | None = None
-    s3_environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_handlers(names: tuple[str, ...], mars: tuple[Path, ...]) -> list[HandlerChoice]:
     """Checks the names before anything is built. Without any name, our handler is chosen.
 
     Raises:
-        WrongOption: a name is unknown or given twice, or a file or class does not exist.
+        WrongOption: a name is unknown or given twice, a file does not exist, or named handlers have
+            several archives whose model they could run.
     """
     if not names and not mars:
         names = (OFFPATH,)
-    choices = [_choose(name) for name in names]
+    choices = [choose_handler(name) for name in names]
     for path in mars:
         check_archive(path)
         choices.append(HandlerChoice(path.stem, str(path), is_archive=True))
@@ -94,10 +82,15 @@ def choose_handlers(names: tuple[str, ...], mars: tuple[Path, ...]) -> list[Hand
             raise WrongOption(
                 f"handler {name!r} is given {seen.count(name)} times; expected each handler once"
             )
+    if names and len(mars) > 1:
+        raise WrongOption(
+            f"the handler {names[0]!r} runs the model of the archive beside it; expected one"
+            f" archive, found {len(mars)}"
+        )
     return choices
 
 
-def _choose(name: str) -> HandlerChoice:
+def choose_handler(name: str) -> HandlerChoice:
     if name in BUILT_IN:
         return HandlerChoice(name, name)
     file, separator, class_name = name.rpartition(":")
@@ -129,62 +122,50 @@ def check_archive(path: Path) -> None:
         )
 
 
-def batch_size_of(choice: HandlerChoice, shared: SharedSettings) -> int:
-    """Returns the requests per batch: the chosen number, else what TorchServe would give."""
-    default = 1 if choice.source == NAIVE else DEFAULT_BATCH_SIZE
-    return shared.batch_size or default
-
-
-def describe_handler(choice: HandlerChoice, shared: SharedSettings) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "model": "its archive's model" if choice.is_archive else shared.model,
-        "batch_size": batch_size_of(choice, shared),
-        "threads": shared.threads,
-        "device": "cpu" if shared.gpu_id is None else f"cuda:{shared.gpu_id}",
-    }
-    if choice.source == NAIVE:
-        facts["s3_put_per_prediction"] = True
-        if shared.batch_size is None:
-            facts["batch_size_reason"] = (
-                "batch settings in config.properties are silently ignored: TorchServe gives"
-                " this handler one image at a time"
-            )
-    if choice.source == OFFPATH:
-        facts["prediction_log"] = "off" if shared.prediction_log is None else "s3"
-    return facts
-
-
-def prepare_handler(choice: HandlerChoice, shared: SharedSettings, folder: Path) -> HandlerSpec:
+def prepare_handler(
+    choice: HandlerChoice,
+    model: str,
+    batch_size: int,
+    s3_environ: Mapping[str, str],
+    folder: Path,
+) -> HandlerSpec:
     """Builds the handler's archive if it has none, and unzips it below `folder`.
 
     Takes some seconds, mostly in torch-model-archiver.
+
+    Args:
+        model: name of an embedded model, or an archive with the model.
+        s3_environ: tells the naive handler and our log where a stand-in for S3 is; empty for none.
     """
     folder.mkdir(parents=True)
-    batch_size = batch_size_of(choice, shared)
+    # A user's archive may name the user's bucket, and a profile must not write there.
+    has_log = bool(s3_environ) and choice.source == OFFPATH
     if choice.is_archive:
         archive = Path(choice.source)
     else:
-        log = dict(shared.prediction_log or {"uri": "off"})
-        handler = {"threads": shared.threads, "prediction_log": log}
-        archive = build_handler(
-            choice.source, shared.model, folder, 1, handler, batchSize=batch_size
-        )
+        handler: dict[str, Any] = {"threads": 1}
+        if has_log:
+            from offpath.profiling.servers.put_store import PREDICTION_LOG
+
+            handler["prediction_log"] = dict(PREDICTION_LOG)
+        archive = build_handler(choice.source, model, folder, 1, handler, batchSize=batch_size)
     mar = read_mar(archive)
     unpack_mar(mar, folder / "model")
-    class_file, class_name = "", ""
+    entry = mar.handler.split("/")[-1]
     if not choice.is_archive and choice.source not in BUILT_IN:
-        class_file, _, class_name = choice.source.rpartition(":")
-    return HandlerSpec(
-        name=choice.name,
-        folder=str(folder / "model"),
-        entry=mar.handler.split("/")[-1],
-        class_file=class_file,
-        class_name=class_name,
-        batch_size=batch_size,
-        threads=shared.threads,
-        gpu_id=shared.gpu_id,
-        environ=make_environ(choice, shared),
-    )
+        entry = write_entry(choice.source, folder / "model")
+    off = {} if has_log else {"OFFPATH_PREDICTION_LOG": "off"}
+    environ = {"OMP_NUM_THREADS": "1", **s3_environ, **off}
+    return HandlerSpec(choice.name, str(folder / "model"), entry, batch_size, environ)
+
+
+def write_entry(source: str, folder: Path) -> str:
+    """Writes ENTRY for `FILE:CLASS` and returns its name."""
+    file, _, name = source.rpartition(":")
+    path = Path(file)
+    text = ENTRY_SOURCE.format(folder=str(path.parent), module=path.stem, name=name)
+    (folder / ENTRY).write_text(text, encoding="utf-8")
+    return ENTRY
 
 
 def build_handler(
@@ -211,11 +192,3 @@ def build_handler(
         return archives.build_offpath(model, config, folder)
     del config["handler"]
     return archives.build_stock(model, config, folder)
-
-
-def make_environ(choice: HandlerChoice, shared: SharedSettings) -> dict[str, str]:
-    environ = {"OMP_NUM_THREADS": str(shared.threads), **shared.s3_environ}
-    if choice.source != OFFPATH or shared.prediction_log is None:
-        # A user's archive may name the user's bucket, and a profile must not write there.
-        environ["OFFPATH_PREDICTION_LOG"] = "off"
-    return environ

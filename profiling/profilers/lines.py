@@ -7,21 +7,19 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from offpath.handler.errors import WrongOption
-from offpath.profiling.profilers.handler_driver import Collector, LoadedHandler
-from offpath.profiling.profilers.samples import LINES, LineSample
-from offpath.profiling.profilers.stages import (
-    TORCHSERVE_STAGES,
-    is_offpath,
-    own_classes,
+from offpath.profiling.profilers.collector import (
+    Collector,
+    LineSample,
+    LoadedHandler,
+    watching_threads,
 )
-from offpath.profiling.profilers.worker_threads import watching_threads
+from offpath.profiling.profilers.stages import TORCHSERVE_STAGES
 
 OURS = "offpath.handler."
 
@@ -37,13 +35,10 @@ class LineCollector(Collector):
         for function in functions:
             self._profiler.add_function(function)
             code = function.__code__
-            place = code.co_filename, code.co_firstlineno
-            self._names[place] = function.__qualname__
+            self._names[code.co_filename, code.co_firstlineno] = function.__qualname__
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with watching_threads(self._watching_thread), self._watching_thread():
-            yield
+    def watching(self) -> AbstractContextManager[None]:
+        return watching_threads(self._watching_thread)
 
     @contextmanager
     def _watching_thread(self) -> Iterator[None]:
@@ -54,12 +49,10 @@ class LineCollector(Collector):
         finally:
             self._profiler.disable()
 
-    def finish(
-        self, shorten: Callable[[str], str], path: Path | None
-    ) -> dict[str, list[dict[str, Any]]]:
+    def finish(self, shorten: Callable[[str], str], path: Path) -> list[LineSample]:
         """Returns one sample per line that ran, in the order of the files."""
         stats = self._profiler.get_stats()
-        samples = [
+        return [
             LineSample(
                 function=self._names.get((file, first), name),
                 file=shorten(file),
@@ -71,7 +64,6 @@ class LineCollector(Collector):
             for (file, first, name), timings in sorted(stats.timings.items())
             for line, hits, time in timings
         ]
-        return {LINES: [asdict(sample) for sample in samples]}
 
 
 def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[FunctionType]:
@@ -81,12 +73,15 @@ def choose_functions(handler: LoadedHandler, named: Sequence[str]) -> list[Funct
     """
     if named:
         return [find_function(name) for name in named]
-    functions = list_own_functions(handler)
-    if is_offpath(handler.instance):
+    functions = [f for cls in handler.own_classes for f in list_methods(cls)]
+    stages = (unwrap(getattr(handler.instance, name, None)) for name in TORCHSERVE_STAGES)
+    functions += [function for function in stages if function is not None]
+    for name in handler.own_modules:
+        functions += list_functions(sys.modules[name])
+    if handler.is_offpath:
         # The modules that the worker loaded. Functions that run for no request show no lines.
-        loaded = [name for name in sys.modules if name.startswith(OURS)]
-        for name in sorted(loaded):
-            functions += list_module_functions(sys.modules[name], with_classes=True)
+        for name in sorted(name for name in sys.modules if name.startswith(OURS)):
+            functions += list_functions(sys.modules[name], with_methods=True)
     return list(dict.fromkeys(functions))
 
 
@@ -120,34 +115,20 @@ def unwrap(value: object) -> FunctionType | None:
     return value
 
 
-def list_own_functions(handler: LoadedHandler) -> list[FunctionType]:
-    """Returns the functions of the handler's class and module, and the stages that it inherits."""
-    functions = []
-    if handler.instance is not None:
-        cls = type(handler.instance)
-        for base in own_classes(cls):
-            functions += list_class_functions(base)
-        inherited = (unwrap(getattr(cls, name, None)) for name in TORCHSERVE_STAGES)
-        functions += [function for function in inherited if function is not None]
-    if handler.module.__name__.split(".")[0] != "ts":
-        functions += list_module_functions(handler.module)
-    return functions
-
-
-def list_module_functions(module: ModuleType, with_classes: bool = False) -> list[FunctionType]:
-    """Returns the functions that a module defines, and with `with_classes` its methods."""
+def list_functions(module: ModuleType, with_methods: bool = False) -> list[FunctionType]:
+    """Returns the functions that a module defines, and its classes' methods."""
     functions = []
     for value in vars(module).values():
         if getattr(value, "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
-            functions += list_class_functions(value) if with_classes else []
+            functions += list_methods(value) if with_methods else []
         elif (function := unwrap(value)) is not None:
             functions.append(function)
     return functions
 
 
-def list_class_functions(cls: type) -> list[FunctionType]:
+def list_methods(cls: type) -> list[FunctionType]:
     """Returns a class's own methods, without those that run before the first request."""
     found = (unwrap(value) for value in vars(cls).values())
     return [function for function in found if function and function.__name__ != "initialize"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +14,20 @@ from offpath.handler.errors import ExpectedError
 from offpath.profiling.core.experiment import Observer
 from offpath.profiling.core.run import Cell, Failure, Run
 from offpath.profiling.load.workload import Workload, load_workload
-from offpath.profiling.profilers.handler_process import (
-    CPROFILE,
-    FLAME,
-    STAGES,
-    Job,
-    profile_handler,
-)
+from offpath.profiling.profilers.handler_process import CPROFILE, FLAME, Job, profile_handler
 from offpath.profiling.profilers.handlers import (
     NAIVE,
     HandlerChoice,
-    SharedSettings,
-    batch_size_of,
     choose_handlers,
-    describe_handler,
     prepare_handler,
 )
-from offpath.profiling.profilers.profile_figures import list_batches, sum_kinds
-from offpath.profiling.profilers.samples import (
-    FILES,
-    FUNCTIONS,
-    FunctionSample,
-    read_samples,
-)
+from offpath.profiling.profilers.profile_report import FUNCTIONS, LINES, list_batches
 
 FILE_SUFFIXES = {CPROFILE: ".prof", FLAME: "-flame.html"}
 EXPERIMENT = "profile-"
+DEFAULT_MODEL = "near-free"
+# Requests before measuring starts.
+WARM_UP = 80
 
 
 @dataclass(frozen=True)
@@ -48,44 +36,40 @@ class ProfileChoices:
 
     Attributes:
         kind: STAGES, CPROFILE, LINES or FLAME.
+        model: None for that of the archive in `mars`, or else DEFAULT_MODEL.
         batch_size: None for each handler's own default.
         output: folder for files of single handlers.
         functions: for LINES; empty for the handler's stages.
-        trace: for STAGES, the file for a torch.profiler trace.
     """
 
     kind: str
     handlers: tuple[str, ...]
     mars: tuple[Path, ...]
-    model: str
+    model: str | None
     requests: int
     batch_size: int | None
     images: str
-    s3_latency_ms: float
-    threads: int
-    warm_up: int
-    device: str
     command: str
     output: Path = Path()
     functions: tuple[str, ...] = ()
-    trace: Path | None = None
+
+    @property
+    def shared_model(self) -> str:
+        """The model of all handlers that are no archives, as `load_model` takes it."""
+        return self.model or (str(self.mars[0]) if self.mars else DEFAULT_MODEL)
 
     @property
     def settings(self) -> dict[str, Any]:
-        kept = "model requests batch_size threads warm_up device".split()
-        settings = {name: getattr(self, name) for name in kept}
-        if NAIVE in self.handlers:
-            settings["s3_latency_ms"] = self.s3_latency_ms
-        return settings
+        return {
+            "model": Path(self.shared_model).name,
+            "requests": self.requests,
+            "batch_size": self.batch_size,
+            "warm_up": WARM_UP,
+        }
 
     def name_file(self, handler: str) -> Path | None:
-        if self.kind in FILE_SUFFIXES:
-            return self.output / f"{handler}{FILE_SUFFIXES[self.kind]}"
-        if self.kind == STAGES and self.trace is not None:
-            several = len(self.handlers) + len(self.mars) > 1
-            stem = f"{self.trace.stem}-{handler}"
-            return self.trace.with_stem(stem) if several else self.trace
-        return None
+        suffix = FILE_SUFFIXES.get(self.kind)
+        return self.output / f"{handler}{suffix}" if suffix else None
 
 
 def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run], None]) -> Run:
@@ -104,18 +88,15 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
         choices.settings,
         workloads={workload.name: workload.facts},
     )
-    with contextlib.ExitStack() as stack:
-        name = tempfile.TemporaryDirectory(prefix="offpath-profile-")
-        folder = Path(stack.enter_context(name))
-        shared = stack.enter_context(preparing(choices, handlers, observer))
-        run.variants = {one.name: describe_handler(one, shared) for one in handlers}
-        if len(handlers) > 1 and any(choice.is_archive for choice in handlers):
-            own = [f"{name} runs {it['model']}" for name, it in run.variants.items()]
-            run.warnings.append(f"models may differ: {', '.join(own)}")
+    for one in handlers:
+        model = Path(one.source if one.is_archive else choices.shared_model).name
+        run.variants[one.name] = {"model": model, "batch_size": one.batch_size(choices.batch_size)}
+    temporary = tempfile.TemporaryDirectory(prefix="offpath-profile-")
+    with temporary as folder, running_s3(handlers, observer) as s3_environ:
         for done, handler in enumerate(handlers):
             observer.on_progress(done, len(handlers))
             try:
-                add_handler(run, choices, handler, shared, workload, folder, observer)
+                add_handler(run, choices, handler, s3_environ, workload, Path(folder), observer)
             except ExpectedError as error:
                 run.failures.append(Failure(0, handler.name, str(error)))
                 observer.on_failure(handler.name, str(error))
@@ -125,81 +106,51 @@ def run_profile(choices: ProfileChoices, observer: Observer, save: Callable[[Run
     return run
 
 
+@contextlib.contextmanager
+def running_s3(
+    handlers: Sequence[HandlerChoice], observer: Observer
+) -> Iterator[Mapping[str, str]]:
+    """Runs a stand-in for S3 if a handler is the naive one; yields variables that name it.
+
+    Our handler ships its prediction log to it too, so both put each prediction.
+    """
+    if not any(one.source == NAIVE for one in handlers):
+        yield {}
+        return
+    from offpath.profiling.servers.put_store import run_put_store
+
+    observer.on_step("a stand-in for S3")
+    with run_put_store() as store:
+        yield store.env
+
+
 def add_handler(
     run: Run,
     choices: ProfileChoices,
     handler: HandlerChoice,
-    shared: SharedSettings,
+    s3_environ: Mapping[str, str],
     workload: Workload,
     folder: Path,
     observer: Observer,
 ) -> None:
-    name, size = handler.name, batch_size_of(handler, shared)
+    name, size = handler.name, handler.batch_size(choices.batch_size)
     observer.on_step(f"{name}: build")
-    spec = prepare_handler(handler, shared, folder / name)
+    spec = prepare_handler(handler, choices.shared_model, size, s3_environ, folder / name)
     batches, file = math.ceil(choices.requests / size), choices.name_file(name)
     job = Job(
         choices.kind,
         spec,
         tuple(str(path.resolve()) for path in workload.paths),
-        math.ceil(choices.warm_up / size),
+        math.ceil(WARM_UP / size),
         batches,
         choices.functions,
-        None if file is None else str(file.resolve()),
+        "" if file is None else str(file.resolve()),
     )
     observer.on_step(f"{name}: {batches} batches of {size}")
     profile = profile_handler(job, folder / name)
-    cell = Cell(workload.name, 0, size)
-    run.add(0, name, cell, list_batches(profile.batches))
-    for kind, samples in profile.found.items():
-        run.details.setdefault(kind, {})[name] = samples
-    functions = read_samples(run, FUNCTIONS, name, FunctionSample)
-    run.add(0, name, cell, sum_kinds(functions))
-    if file is not None:
-        run.details.setdefault(FILES, {})[name] = [show_path(file)]
+    run.add(0, name, Cell(workload.name, 0, size), list_batches(profile.batches))
+    for kind, samples in ((FUNCTIONS, profile.functions), (LINES, profile.lines)):
+        if samples:
+            run.details.setdefault(kind, {})[name] = [asdict(sample) for sample in samples]
     if profile.refused:
         run.warnings.append(f"{name} refused {profile.refused} requests, whose time says little")
-
-
-@contextlib.contextmanager
-def preparing(
-    choices: ProfileChoices, handlers: Sequence[HandlerChoice], observer: Observer
-) -> Iterator[SharedSettings]:
-    """Yields what the handlers share. For the naive handler, a stand-in for S3 runs meanwhile.
-
-    Our handler then ships its prediction log to it too: both put each prediction there.
-    """
-    shared = SharedSettings(
-        choices.model, choices.batch_size, choices.threads, find_gpu(choices.device)
-    )
-    if not any(choice.source == NAIVE for choice in handlers):
-        yield shared
-        return
-    from offpath.profiling.servers.put_store import PREDICTION_LOG, run_put_store
-
-    observer.on_step("a stand-in for S3")
-    with run_put_store(choices.s3_latency_ms) as store:
-        yield replace(shared, prediction_log=PREDICTION_LOG, s3_environ=store.env)
-
-
-def find_gpu(device: str) -> int | None:
-    """Returns the GPU's id as TorchServe would give it to a worker, or None for the CPU.
-
-    Raises ExpectedError if CUDA was chosen and no device is there.
-    """
-    if device == "cpu":
-        return None
-    import torch
-
-    if torch.cuda.is_available():
-        return 0
-    if device == "cuda":
-        raise ExpectedError("no CUDA device found; choose the device cpu")
-    return None
-
-
-def show_path(path: Path) -> str:
-    """Returns a path as the user would type it, without folders of this machine if possible."""
-    path = path.resolve()
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path.name)

@@ -1,43 +1,32 @@
-"""The report of a profile of handlers, and what it shares with a server's account."""
+"""The figures of a profile and their report; a server's account shares parts of it.
+
+    batch_ms           duration of a call of `handle`: one value per batch, like the next
+    stage_ms.NAME      the share of one stage; `stage_ms.other` is what no stage covers
+    account_ms.NAME    one part of a client's mean latency in a server
+
+All batches of a handler have one size, that of its cell. Parts are read in milliseconds per image,
+those of an account in milliseconds per request, and they add up to their total. A profile of calls
+has further parts: the own time of all functions of one package.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from offpath.profiling.core.doubts import find_doubts
 from offpath.profiling.core.figures import format_figure, format_ms, format_share
-from offpath.profiling.core.run import Run
-from offpath.profiling.profilers.profile_figures import (
-    BATCH,
-    DEVICE,
-    KIND,
-    MEAN,
-    STAGE,
-    TOTAL,
-    Profiled,
-    read_profile,
-)
-from offpath.profiling.profilers.samples import (
-    FUNCTIONS,
-    LINES,
-    FunctionSample,
-    LineSample,
-    list_files,
-    read_samples,
-)
-from offpath.profiling.report.charts import (
-    Bar,
-    BarChart,
-    Chart,
-    Histogram,
-    StackedBar,
-    StackedChart,
-)
+from offpath.profiling.core.run import Cell, Run
+from offpath.profiling.core.statistics import LATENCY, Summary
+from offpath.profiling.profilers.collector import BatchSample, FunctionSample, LineSample
+from offpath.profiling.report.charts import Chart, Histogram, StackedBar, StackedChart
 from offpath.profiling.report.document import Document, Section, format_table, join_blocks
 from offpath.profiling.report.measured import describe_run
 
@@ -47,12 +36,132 @@ TITLES = {
     "profile-lines": "Where the time goes, by line",
     "profile-flame": "Where the time goes, by call stack",
 }
+BATCH = "batch_ms"
+STAGE, KIND, ACCOUNT = "stage_ms", "kind", "account_ms"
+OTHER, TOTAL = "other", "total"
+MEAN = ".mean"
+# A run keeps a handler's functions and lines in `details[...][handler]`.
+FUNCTIONS, LINES = "functions", "lines"
 HOT_FUNCTIONS, BUSY_FUNCTIONS = 20, 12
 # Lines below this share of their function's time, and functions below this share of the slowest
 # function's, are left out.
 COLD_SHARE = 0.005
 
+
+def list_batches(samples: Sequence[BatchSample]) -> dict[str, list[float]]:
+    """Returns the metrics of some batches. A stage that a batch lacks took no time in it."""
+    figures = {BATCH: [1e3 * s.total_s for s in samples]}
+    for name in dict.fromkeys(name for sample in samples for name in sample.stages_s):
+        figures[f"{STAGE}.{name}"] = [1e3 * s.stages_s.get(name, 0.0) for s in samples]
+    if any(sample.stages_s for sample in samples):
+        # Negative where stages overlap, so that the sum still holds.
+        left = [sample.total_s - sum(sample.stages_s.values()) for sample in samples]
+        figures[f"{STAGE}.{OTHER}"] = [1e3 * seconds for seconds in left]
+    return figures
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The figures of one handler or server; `baseline` is what it is compared with, "" for none."""
+
+    summary: Summary
+    name: str
+    baseline: str = ""
+
+    @cached_property
+    def cell(self) -> Cell:
+        """The cell in which it was measured, or `Cell()` if it was not."""
+        rows = self.summary.run.rows
+        cells = (row.cell for row in rows if row.variant == self.name)
+        return next((cell for cell in cells if cell != Cell()), Cell())
+
+    @property
+    def batches(self) -> int:
+        return len(self.values(BATCH))
+
+    @property
+    def images(self) -> int:
+        return self.batches * self.cell.batch_size
+
+    def value(self, metric: str) -> float | None:
+        return self.summary.value(self.name, self.cell, metric)
+
+    def values(self, metric: str) -> list[float]:
+        """Returns one value per batch or request."""
+        return self.summary.values(self.name, self.cell, metric)
+
+    def parts(self, kind: str) -> dict[str, float]:
+        """Returns milliseconds per image (ACCOUNT: per request) by part, in the path's order.
+
+        Parts without any time are left out. Packages have no order: the largest is first.
+        """
+        if kind == KIND:
+            own_ms: dict[str, float] = defaultdict(float)
+            for sample in self.list_functions():
+                own_ms[sample.kind] += 1e3 * sample.own_s / self.images
+            return dict(sorted(own_ms.items(), key=lambda item: -item[1]))
+        found = {
+            metric.removeprefix(f"{kind}."): self.value(metric) or 0.0
+            for metric in self.summary.metrics(self.name, self.cell)
+            if metric.startswith(f"{kind}.")
+        }
+        if kind == STAGE:
+            found = {
+                name.removesuffix(MEAN): ms / self.cell.batch_size
+                for name, ms in found.items()
+                if name.endswith(MEAN) and (ms or name == OTHER + MEAN)
+            }
+        other = {OTHER: found.pop(OTHER)} if OTHER in found else {}
+        return {**found, **other}
+
+    def total(self, kind: str) -> float:
+        if kind == ACCOUNT:
+            return self.value(LATENCY + MEAN) or 0.0
+        if kind == KIND:
+            return sum(self.parts(KIND).values())
+        return (self.value(BATCH + MEAN) or 0.0) / (self.cell.batch_size or 1)
+
+    def list_rows(self, kind: str) -> list[PartRow]:
+        """Lists the parts of a kind, then their total."""
+        parts = {**self.parts(kind), TOTAL: self.total(kind)}
+        return [PartRow(self, kind, part, ms) for part, ms in parts.items()]
+
+    def list_functions(self) -> list[FunctionSample]:
+        rows = self.summary.run.details.get(FUNCTIONS, {}).get(self.name, [])
+        return msgspec.convert(rows, list[FunctionSample])
+
+    def list_line_groups(self) -> list[LineGroup]:
+        """Lists the functions whose lines took time, the slowest first."""
+        rows = self.summary.run.details.get(LINES, {}).get(self.name, [])
+        groups: dict[tuple[str, str], list[LineSample]] = {}
+        for line in msgspec.convert(rows, list[LineSample]):
+            groups.setdefault((line.file, line.function), []).append(line)
+        made = [
+            LineGroup(self.name, group, math.fsum(line.time_s for line in group))
+            for group in groups.values()
+        ]
+        made.sort(key=lambda group: -group.total_s)
+        return [group for group in made if group.total_s > COLD_SHARE * made[0].total_s]
+
+    def format_ratio(self) -> str:
+        """Returns how many times as fast as the baseline the handler is, per image."""
+        if not self.baseline:
+            return ""
+        own_ms = self.total(STAGE)
+        base_ms = replace(self, name=self.baseline).total(STAGE)
+        return format_figure(base_ms / own_ms if own_ms else math.nan)
+
+
 Handlers = Sequence[Profiled]
+
+
+def read_profile(run: Run, baseline: str | None = None) -> list[Profiled]:
+    """Returns the handlers that were measured. The default baseline is the first of several."""
+    summary = Summary(run)
+    names = [name for name in run.variants if Profiled(summary, name).batches]
+    base = baseline if baseline in names else "".join(names[:1])
+    is_alone = len(names) == 1
+    return [Profiled(summary, name, "" if is_alone else base or "") for name in names]
 
 
 class PartRow(NamedTuple):
@@ -81,12 +190,6 @@ def show_ms(ms: float | None) -> str:
     return "" if ms is None else format_ms(ms / 1e3)
 
 
-def list_rows(of: Profiled, kind: str) -> list[PartRow]:
-    """Lists the parts of a kind, then their total."""
-    parts = {**of.parts(kind), TOTAL: of.total(kind)}
-    return [PartRow(of, kind, part, ms) for part, ms in parts.items()]
-
-
 def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
     """Draws stacked bars of the parts of a kind: on one scale and, if several, as shares."""
     bars = [
@@ -99,37 +202,6 @@ def draw_bars(handlers: Handlers, title: str, kind: str) -> list[Chart]:
         shares = [replace(bar, text="") for bar in bars]
         charts.append(StackedChart("Shares of each", "", shares, is_share=True))
     return charts
-
-
-def lay_out(parts_ms: Mapping[str, float]) -> list[Bar]:
-    """Lays parts end to end. A negative part has no length."""
-    bars, start = [], 0.0
-    for part, ms in parts_ms.items():
-        length = max(0.0, ms)
-        bars.append(Bar(part, length, f"{format_ms(ms / 1e3)} ms", start=start, part=part))
-        start += length
-    return bars
-
-
-def format_ratio(handler: Profiled) -> str:
-    """Returns how many times as fast as the baseline a handler is, per image."""
-    if not handler.baseline:
-        return ""
-    own_ms = handler.total(STAGE)
-    base_ms = replace(handler, name=handler.baseline).total(STAGE)
-    return format_figure(base_ms / own_ms if own_ms else math.nan)
-
-
-def draw_typical_batch(handler: Profiled) -> BarChart:
-    """Draws the stages of one batch end to end, then the time that no stage covers."""
-    batch_ms, stages = handler.find_typical_batch()
-    images = handler.cell.batch_size
-    title = f"{handler.name}: {images} images in {show_ms(batch_ms)} ms"
-    return BarChart(title, "ms", lay_out(stages))
-
-
-def read_functions(one: Profiled) -> list[FunctionSample]:
-    return read_samples(one.summary.run, FUNCTIONS, one.name, FunctionSample)
 
 
 def name_function(sample: FunctionSample) -> str:
@@ -156,20 +228,6 @@ class LineGroup(NamedTuple):
         return f"{self.handler}, {place}: {format_ms(self.total_s)} ms"
 
 
-def list_line_groups(handlers: Handlers) -> Iterator[LineGroup]:
-    """Lists the functions that took time, for each handler the slowest first."""
-    for one in handlers:
-        groups: dict[tuple[str, str], list[LineSample]] = {}
-        for line in read_samples(one.summary.run, LINES, one.name, LineSample):
-            groups.setdefault((line.file, line.function), []).append(line)
-        made = [
-            LineGroup(one.name, group, math.fsum(line.time_s for line in group))
-            for group in groups.values()
-        ]
-        made.sort(key=lambda group: -group.total_s)
-        yield from (g for g in made if g.total_s > COLD_SHARE * made[0].total_s)
-
-
 def format_lines(group: LineGroup) -> str:
     rows = [
         [
@@ -193,7 +251,7 @@ def format_overview(handlers: Handlers) -> str:
             f"{handler.images:,}",
             show_ms(handler.value(BATCH + MEAN)),
             show_ms(handler.total(STAGE)),
-            format_ratio(handler),
+            handler.format_ratio(),
         ]
         for handler in handlers
     ]
@@ -210,23 +268,22 @@ def format_stages(handler: Profiled) -> str:
         [
             row.part,
             *map(row.show, (".p50", ".p95", ".p99", ".mean")),
-            show_ms(handler.value(f"{DEVICE}.{row.part}{MEAN}")),
             row.format_share(),
             row.format_ms(),
         ]
-        for row in list_rows(handler, STAGE)
+        for row in handler.list_rows(STAGE)
     ]
-    columns = ["stage", "p50", "p95", "p99", "mean", "device", "share", "per image"]
+    columns = ["stage", "p50", "p95", "p99", "mean", "share", "per image"]
     return format_table(columns, rows, title=f"{handler.name}, ms per batch", has_total=True)
 
 
 def format_kinds(handler: Profiled) -> str:
     calls: Counter[str] = Counter()
-    for function in read_functions(handler):
+    for function in handler.list_functions():
         calls[function.kind] += function.calls
     rows = [
         [row.part, row.format_ms(), row.format_share(), f"{calls[row.part]:,}"]
-        for row in list_rows(handler, KIND)[:-1]
+        for row in handler.list_rows(KIND)[:-1]
     ]
     return format_table(["kind", "own ms per image", "share", "calls"], rows, title=handler.name)
 
@@ -248,7 +305,7 @@ def format_functions(
                         format_ms(one.own_s),
                         f"{one.calls:,}",
                     ]
-                    for one in sorted(read_functions(handler), key=order, reverse=True)[:count]
+                    for one in sorted(handler.list_functions(), key=order, reverse=True)[:count]
                 ],
                 title=handler.name,
                 words=2,
@@ -268,12 +325,6 @@ def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
             note="Means add up to the total.",
         ),
         Section(
-            "One typical batch",
-            charts=[draw_typical_batch(one) for one in handlers if one.parts(STAGE)],
-            note="The batch nearest the median, with its stages in their order. The time that no"
-            " stage covers comes last. Stages that ran interleaved are drawn end to end.",
-        ),
-        Section(
             "How long batches take",
             charts=[
                 Histogram(f"{one.name}, batches", "ms per batch", values)
@@ -285,9 +336,6 @@ def show_stages(handlers: Handlers, charts: Sequence[Chart]) -> list[Section]:
 
 
 def show_functions(handlers: Handlers) -> list[Section]:
-    written = [
-        (one.name, path) for one in handlers for path in list_files(one.summary.run, one.name)
-    ]
     return [
         Section(
             "Own time by package",
@@ -302,8 +350,12 @@ def show_functions(handlers: Handlers) -> list[Section]:
             "Busy functions, by own time",
             format_functions(handlers, BUSY_FUNCTIONS, lambda function: function.own_s),
         ),
-        Section("Lines", join_blocks(*map(format_lines, list_line_groups(handlers)))),
-        Section("Files", format_table(["", "file"], written, words=2)),
+        Section(
+            "Lines",
+            join_blocks(
+                *(format_lines(group) for one in handlers for group in one.list_line_groups())
+            ),
+        ),
     ]
 
 

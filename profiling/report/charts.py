@@ -66,13 +66,7 @@ class Chart(ABC):
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; `text` is the figure written beside it.
-
-    Attributes:
-        low, high: the spread of the value.
-        start: where the bar begins.
-        part: kind of work that gives the bar its colour, see `style.assign_colours`.
-    """
+    """One bar; `low` and `high` are its spread, `text` is the figure written beside it."""
 
     label: str
     value: float
@@ -80,8 +74,6 @@ class Bar:
     is_strong: bool = False
     low: float | None = None
     high: float | None = None
-    start: float = 0.0
-    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,15 +99,13 @@ class BarChart(Chart):
 
     def draw(self, panel: Any) -> None:
         bars = self.bars
-        work = assign_colours(bar.part for bar in bars if bar.part)
         spread = [
             (bar.value, bar.value) if bar.low is None else (bar.low, bar.high) for bar in bars
         ]
         panel.barh(
             range(len(bars)),
             [bar.value for bar in bars],
-            left=[bar.start for bar in bars],
-            color=[work.get(bar.part, PALETTE[OURS if bar.is_strong else OTHERS]) for bar in bars],
+            color=[PALETTE[OURS if bar.is_strong else OTHERS] for bar in bars],
             height=0.68,
         )
         for index, (bar, (low, high)) in enumerate(zip(bars, spread)):

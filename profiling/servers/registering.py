@@ -1,20 +1,21 @@
 """One TorchServe for many settings, which are registered in turn with fresh workers.
 
-Batch size, delay and workers are arguments of the register API. Threads are set in the archive's
-own model-config.yaml, so each number of threads needs a copy of the archive.
+A server for each setting would be ten seconds slower each time, because Java compiles its hot code
+for that long. Threads are no argument of the register API, and the workers of model-config.yaml
+beat its argument, so each setting gets a copy of the archive with a model-config.yaml of its own.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpath.archive.mar_file import MarFile, copy_mar, read_mar
+from offpath.archive.mar_file import MANIFEST, MarFile, copy_mar, read_mar
 from offpath.archive.model_config import (
     format_model_config,
     load_preset,
@@ -29,16 +30,12 @@ from offpath.serving.torchserve.management import ManagementClient
 from offpath.serving.torchserve.server import TorchServe
 from offpath.serving.torchserve.server_settings import ServerSettings
 
-# Name of the unchanged archive in the store.
-BASE = "base.mar"
-WORKER_SETTINGS = ("minWorkers", "maxWorkers")
+# Names of the unchanged archive in the store, and of the copy with a setting.
+BASE, COPY = "base.mar", "setting.mar"
+CONFIG = "model-config.yaml"
 # Time for all workers to start.
 REGISTER_TIMEOUT_S = 600.0
 POLL_S = 0.1
-
-
-class ServerDied(ExpectedError):
-    """Raised when TorchServe itself died, so that no further setting can be measured."""
 
 
 @dataclass(frozen=True)
@@ -128,63 +125,43 @@ class RegisteringServer:
     def __exit__(self, *_: object) -> None:
         self._server.stop()
 
-    @contextmanager
-    def serving(self, setting: Setting) -> Iterator[tuple[RunningTorchServe, float]]:
-        """Registers a setting with fresh workers; yields the server and the seconds it took.
+    def is_running(self) -> bool:
+        return self._server.is_running()
+
+    def serve(self, setting: Setting) -> tuple[RunningTorchServe, float]:
+        """Registers a setting; returns the server and the seconds that fresh workers took.
 
         The workers stay until the next setting's turn.
 
         Raises:
             ExpectedError: the workers do not start, or the server uses another setting.
-            ServerDied: TorchServe died.
         """
-        try:
-            ready_s = self._register(setting)
-            yield RunningTorchServe(self._server), ready_s
-        except ExpectedError as error:
-            if not self._server.is_running():
-                raise ServerDied(str(error)) from error
-            raise
-
-    def _register(self, setting: Setting) -> float:
         with ManagementClient(
             self._server.management_url, timeout_s=REGISTER_TIMEOUT_S
         ) as management:
             self._remove_all(management)
+            self._write_copy(setting)
             begin_s = time.perf_counter()
-            management.register(
-                self._find_copy(setting.threads),
-                model_name=NAME,
-                batch_size=setting.batch_size,
-                max_batch_delay=setting.max_batch_delay_ms,
-                initial_workers=setting.workers,
-            )
-            # model-config.yaml's workers beat `initial_workers`.
-            if management.describe(NAME)[0].min_workers != setting.workers:
-                management.scale(NAME, setting.workers)
+            management.register(COPY, model_name=NAME, initial_workers=setting.workers)
             check_in_force(management, setting)
-            return round(time.perf_counter() - begin_s, 2)
+            ready_s = round(time.perf_counter() - begin_s, 2)
+        return RunningTorchServe(self._server), ready_s
 
-    def _find_copy(self, threads: int) -> str:
-        """Returns the file name of the archive with a number of threads, made at first use.
-
-        The copy is also without workers, because those of model-config.yaml beat `register`.
-        """
-        base = self._archive
-        if not threads:
-            return base.path.name
-        target = self._store / f"threads-{threads}.mar"
-        if not target.exists():
-            if base.model_config is None:
-                raise ExpectedError(
-                    f"{base.path.name} has our handler but no model-config.yaml: build it again"
-                    " with `offpath archive`"
-                )
-            config = {k: v for k, v in base.model_config.items() if k not in WORKER_SETTINGS}
-            config["handler"] = {**(config.get("handler") or {}), "threads": threads}
-            content = format_model_config(config).encode()
-            copy_mar(base, target, {base.manifest["model"]["configFile"]: content})
-        return target.name
+    def _write_copy(self, setting: Setting) -> None:
+        config = {
+            **(self._archive.model_config or {}),
+            "batchSize": setting.batch_size,
+            "maxBatchDelay": setting.max_batch_delay_ms,
+            "minWorkers": setting.workers,
+            "maxWorkers": setting.workers,
+        }
+        if setting.threads:
+            config["handler"] = {**(config.get("handler") or {}), "threads": setting.threads}
+        manifest = dict(self._archive.manifest)
+        manifest["model"] = {**manifest["model"], "configFile": CONFIG}
+        changed = {MANIFEST: json.dumps(manifest), CONFIG: format_model_config(config)}
+        content = {name: text.encode() for name, text in changed.items()}
+        copy_mar(self._archive, self._store / COPY, content)
 
     def _remove_all(self, management: ManagementClient) -> None:
         for name in management.list_models():

@@ -162,7 +162,7 @@ class TorchServeAdapter(Adapter):
             raise RuntimeError(f"server {self.name!r} was started before prepare()")
         return ServerSettings(
             model_store=self._store,
-            models=(ARCHIVE,),
+            models=(f"{archives.NAME}={ARCHIVE}",),
             server=self.server,
             stock=self.stock,
             fork_workers=self.fork_workers,

@@ -70,7 +70,7 @@ WORDS += [
 ]
 HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 # These wait, or measure the machine.
-LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url", "--management-url"}
+LEFT_OUT = {"--workload", "--images", "--url", "--metrics-url"}
 LEFT_OUT |= {"--endpoint-url", "--retries", "--watch", "--help", "--list", "--all"}
 
 

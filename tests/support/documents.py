@@ -27,7 +27,6 @@ def make_charts(name: str = "offpath") -> list[Chart]:
         StackedChart(name, name, [StackedBar(name, [("decode", 1.0)], name)]),
         LineChart(name, name, name, lines, log_x=True, bound=(2, name)),
         Histogram(name, name, [1.0, 2.0, 3.0, 40.0]),
-        BarChart(name, name, [Bar(name, 1, name, start=2, part="decode")]),
     ]
 
 

@@ -15,12 +15,9 @@ import pytest
 
 from offpath import cli
 from offpath.profiling.core.run import load_run
-from offpath.profiling.profilers.profile_figures import (
-    BATCH,
-    STAGE,
-    Profiled,
-    read_profile,
-)
+from offpath.profiling.experiments import server_profile
+from offpath.profiling.profilers import profile_experiment
+from offpath.profiling.profilers.profile_report import BATCH, STAGE, Profiled, read_profile
 from offpath.serving.process.processes import is_running
 from tests.offpath.conftest import Run
 from tests.support.answering_server import answering_server
@@ -42,13 +39,18 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def short_warm_up(monkeypatch) -> None:
+    monkeypatch.setattr(profile_experiment, "WARM_UP", 2)
+
+
 @pytest.fixture
 def profile(run: Run, images: Path, tmp_path: Path):
     """Returns a function that profiles a few images, and returns the run and the command's end."""
 
     def call(kind: str, *argv: object):
         path = tmp_path / "result.json"
-        common = ("--images", images, "--warm-up", 2, "--json", path)
+        common = ("--images", images, "--json", path)
         done = run("profile", kind, *common, *argv)
         return load_run(path), done
 
@@ -75,7 +77,7 @@ def share(handler: Profiled, *stages: str) -> float:
 def test_the_naive_handler_spends_its_time_on_s3_and_ours_spends_none(profile, tmp_path):
     page = tmp_path / "page.html"
     handlers = ("--handler", "offpath", "--handler", "naive")
-    argv = (*handlers, "--requests", 24, "--s3-latency-ms", 200, "--html", page)
+    argv = (*handlers, "--requests", 24, "--html", page)
     saved, done = profile("stages", *argv)
     ours, naive = handlers = read_profile(saved)
     assert (ours.name, naive.name) == ("offpath", "naive")
@@ -97,15 +99,26 @@ def test_an_archive_is_profiled_with_its_own_handler(profile, make_mar: MakeMar)
     assert (handler.name, handler.images, handler.cell.batch_size) == ("echo", 4, 2)
 
 
-def test_the_page_of_a_flame_graph_contains_it_and_names_the_models(
-    profile, make_mar: MakeMar, tmp_path
+def test_a_handler_beside_an_archive_runs_the_archives_model(profile, model_store: Path):
+    archive = model_store / "near-free.mar"
+    saved, _ = profile("stages", "--mar", archive, "--handler", "stock", "--requests", 8)
+    assert [one.name for one in read_profile(saved)] == ["stock", "near-free"]
+    assert {facts["model"] for facts in saved.variants.values()} == {"near-free.mar"}
+
+
+def test_a_model_that_only_its_own_archive_can_run_leaves_the_handler_out(
+    images, make_mar: MakeMar, capsys
 ):
+    argv = ["stages", f"--images={images}", "--requests=4", f"--mar={make_mar('echo')}"]
+    code, printed = end([*argv, "--handler=stock"], capsys)
+    assert code == 1 and "echo.mar has no model file with weights" in printed.err
+
+
+def test_the_page_of_a_flame_graph_contains_it(profile, tmp_path):
     page = tmp_path / "page.html"
-    argv = (f"--handler={PLANTED}:Planted", "--mar", make_mar("echo"), "--html", page)
+    handlers = (f"--handler={PLANTED}:Planted", f"--handler={PLANTED}:Other")
     more = ("--output", tmp_path / "files", "--requests", 4)
-    saved, done = profile("flame", *argv, *more)
-    said = "models may differ: Planted runs near-free, echo runs its archive's model"
-    assert saved.warnings == [said] and said in done.out
+    profile("flame", *handlers, "--html", page, *more)
     shown = page.read_text(encoding="utf-8")
     assert "write_audit" in shown and "https://fonts" not in shown
     # Two frames, whose pages are in the page; nothing else is loaded.
@@ -114,7 +127,7 @@ def test_the_page_of_a_flame_graph_contains_it_and_names_the_models(
 
 def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images, tmp_path, capsys):
     handlers = [f"--handler={PLANTED}:{name}" for name in ("Raising", "Planted")]
-    argv = [f"--images={images}", "--warm-up=2", "--requests=8", f"--output={tmp_path}"]
+    argv = [f"--images={images}", "--requests=8", f"--output={tmp_path}"]
     result = tmp_path / "a.json"
     code, printed = end(["cprofile", *handlers, *argv, f"--json={result}"], capsys)
     assert code == 1
@@ -126,11 +139,11 @@ def test_cprofile_finds_planted_mistakes_and_leaves_a_failing_handler_out(images
     names = {row["name"] for row in saved.details["functions"]["Planted"]}
     assert {"write_audit", "<built-in method time.sleep>"} <= names
     assert (tmp_path / "Planted.prof").stat().st_size > 100
-    assert saved.details["files"] == {"Planted": ["Planted.prof"]}
+    assert f"Planted: {tmp_path}/Planted.prof" in printed.out and "Raising.prof" not in printed.out
 
 
 def test_a_profile_without_any_result_is_an_error(images, capsys):
-    argv = ["stages", f"--images={images}", "--warm-up=2", "--requests=8"]
+    argv = ["stages", f"--images={images}", "--requests=8"]
     code, printed = end([*argv, f"--handler={PLANTED}:Raising"], capsys)
     assert code == 1 and "raised in handle: ValueError: planted" in printed.err
 
@@ -164,10 +177,16 @@ def test_a_stopped_profile_leaves_no_process_and_no_file(
     assert number == signal.SIGKILL or not list(temporary.iterdir())
 
 
+@pytest.fixture
+def no_warm_up(monkeypatch) -> None:
+    monkeypatch.setattr(server_profile, "WARM_UP_S", 0.0)
+
+
+@pytest.mark.usefixtures("no_warm_up")
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        pytest.param(500, b"broken", "answered 500 to /ping: broken", id="not-well"),
+        pytest.param(500, b"broken", "'m' answered 500 to an image: broken", id="not-well"),
         pytest.param(200, b"", "no ts_inference_requests_total", id="no-torchserve"),
     ],
 )
@@ -175,8 +194,7 @@ def test_a_server_without_the_counters_is_an_error(status, body, message, images
     with answering_server() as server:
         server.status, server.body = status, body
         server.ping = None
-        ports = ("--url", "--metrics-url", "--management-url")
-        argv = [f"{port}={server.url}" for port in ports]
-        argv += ["--served-as=m", "--duration=2", "--warm-up=0", f"--images={images}"]
+        argv = [f"--url={server.url}/predictions/m", f"--metrics-url={server.url}"]
+        argv += ["--duration=2", f"--images={images}"]
         code, printed = end(["server", *argv], capsys)
     assert code == 1 and message in printed.err

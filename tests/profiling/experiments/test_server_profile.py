@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -17,9 +16,11 @@ import pytest
 from offpath.cli import run
 from offpath.profiling.core.run import Run, load_run
 from offpath.profiling.core.statistics import LATENCY, Summary
-from offpath.profiling.experiments.profiled_server import start_server
-from offpath.profiling.profilers.profile_figures import ACCOUNT, Profiled
+from offpath.profiling.experiments import server_profile
+from offpath.profiling.experiments.server_profile import ServerChoices, open_target
+from offpath.profiling.profilers.profile_report import ACCOUNT, Profiled
 from offpath.serving.process.processes import find_session_members
+from tests.profiling.quick_server import Listener
 from tests.support.echo_archive import write_mar
 from tests.support.eventually import eventually
 
@@ -51,7 +52,10 @@ def interrupt(command: subprocess.Popen[str]) -> None:
 def profile(*argv: str) -> str:
     """Runs the command in this process, which has imported torch, and returns what it prints."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), pytest.raises(
+        SystemExit
+    ) as ended:
+        patch.setattr(server_profile, "WARM_UP_S", 1.0)
         run(["profile", "server", *argv])
     assert not ended.value.code, printed.getvalue()
     return printed.getvalue()
@@ -62,7 +66,7 @@ def profiled(tmp_path_factory):
     """Profiles our handler in its own server."""
     folder = tmp_path_factory.mktemp("profile")
     out = profile(
-        *("--duration", "2", "--warm-up", "1", "--clients", "16"),
+        *("--duration", "2", "--clients", "16"),
         *("--json", str(folder / "result.json"), "--html", str(folder / "page.html")),
     )
     assert (folder / "page.html").stat().st_size > 1000
@@ -89,17 +93,13 @@ def archive(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def other_server(archive, tmp_path_factory):
     """Yields a running server that the command did not start."""
-    with start_server(archive, tmp_path_factory.mktemp("other"), {}) as server:
-        yield server
+    choices = ServerChoices(1, 2, "", "", mar=archive)
+    with open_target(choices, tmp_path_factory.mktemp("other"), Listener()) as target:
+        yield target
 
 
 def attach_options(server) -> list[str]:
-    url = urlsplit(server.predict_url)
-    management = server._server.management_url
-    return [
-        *("--url", f"{url.scheme}://{url.netloc}"),
-        *("--metrics-url", server.metrics_url, "--management-url", management),
-    ]
+    return ["--url", server.running.predict_url, "--metrics-url", server.metrics_url]
 
 
 @pytest.mark.server
@@ -122,28 +122,28 @@ def test_a_lone_request_to_a_running_server_of_another_handler_is_accounted_for(
     other_server, tmp_path
 ):
     path = tmp_path / "result.json"
-    argv = ["--duration", "2", "--warm-up", "0", "--clients", "1", "--json", str(path)]
+    argv = ["--duration", "2", "--clients", "1", "--json", str(path)]
     out = profile(*attach_options(other_server), *argv)
     assert "With one client, no request waits for another" in " ".join(out.split())
     run = load_run(path)
     assert read_account(run)["handler"] > 0
     in_force = {"batch_size": 4, "max_batch_delay_ms": 5, "workers": 1}
-    assert run.details["in_force"] == in_force
+    assert other_server.in_force == in_force and run.details["in_force"] == {}
     # The CPU time of a server that we did not start is not known.
     assert not [row.metric for row in run.rows if row.metric.startswith("cpu_s")]
     # The server was left running.
-    assert other_server.is_running()
+    assert other_server.running.is_running()
 
 
 @pytest.mark.server
 def test_ctrl_c_under_load_leaves_no_generator(other_server):
     # Its own session, in which processes that are left can be found.
-    argv = [*attach_options(other_server), "--duration", "60", "--warm-up", "1"]
+    argv = [*attach_options(other_server), "--duration", "60"]
     command = start_until("of load", *argv, start_new_session=True)
     interrupt(command)
     # A generator that was just starting finds no plan on its stdin, and ends.
     eventually(lambda: not find_session_members(command.pid))
-    assert other_server.is_running()
+    assert other_server.running.is_running()
 
 
 @pytest.mark.server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from offpath.profiling.experiments.tune_report import (
 )
 from offpath.profiling.load.plan import LoadPlan, LoadSample, Watcher
 from offpath.profiling.load.workload import describe
-from offpath.profiling.servers.registering import ServerDied, Setting, read_setting
+from offpath.profiling.servers.registering import Setting, read_setting
 from tests.profiling.experiments.tuned import LARGE, PRESET, REPEATS, SMALL, make_empty, make_run
 from tests.profiling.quick_server import Listener
 
@@ -55,16 +54,15 @@ class QuickServer:
     def __init__(self, error: Exception | None = None, dies: bool = False) -> None:
         self.error, self.dies, self.served = error, dies, []
 
-    @contextmanager
-    def serving(self, setting):
+    def serve(self, setting):
         self.served.append(setting)
+        self.is_dead = self.dies and setting.workers == 1
         if self.error and setting.workers == 1:
             raise self.error
-        self.is_dead = self.dies and setting.workers == 1
-        try:
-            yield QuickRunning(self), 0.1
-        except ExpectedError as error:  # as RegisteringServer does
-            raise ServerDied(str(error)) from error
+        return QuickRunning(self), 0.1
+
+    def is_running(self) -> bool:
+        return not self.is_dead
 
 
 class QuickGenerator:
@@ -160,13 +158,13 @@ def test_a_setting_that_does_not_start_is_a_trial_with_its_reason(make_search):
 @pytest.mark.parametrize(
     "server",
     [
-        pytest.param(QuickServer(ServerDied("gone")), id="at-a-start"),
+        pytest.param(QuickServer(ExpectedError("gone"), dies=True), id="at-a-start"),
         pytest.param(QuickServer(dies=True), id="under-load"),
     ],
 )
 def test_a_server_that_dies_ends_the_search_and_finished_trials_stay(make_search, server):
     run = make_empty()
-    with pytest.raises(ServerDied):
+    with pytest.raises(ExpectedError, match="gone|died under load"):
         try_settings(make_search(run, server))
     assert run.failures == [] and PRESET in read_trials(run)
 

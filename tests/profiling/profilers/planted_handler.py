@@ -38,6 +38,10 @@ class Planted:
         time.sleep(0.002)
 
 
+class Other(Planted):
+    """A handler to compare with."""
+
+
 class Raising(Planted):
     """A handler that fails in `handle`."""
 

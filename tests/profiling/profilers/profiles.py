@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from offpath.profiling.core.run import Cell, Run
-from offpath.profiling.profilers.profile_figures import list_batches, sum_kinds
-from offpath.profiling.profilers.samples import (
+from offpath.profiling.profilers.collector import (
     BatchSample,
     FunctionSample,
     LineSample,
 )
+from offpath.profiling.profilers.profile_report import list_batches
 
 IMAGES = {"identity": "ab", "mean_bytes": 55000, "count": 32}
 HOST = {"cpu": "some", "cores": 2, "packages": {"torch": "2.14.1"}}
@@ -50,7 +50,6 @@ def add_handler(
     batches: Sequence[BatchSample] | None = None,
     functions: Sequence[FunctionSample] = (),
     lines: Sequence[LineSample] = (),
-    files: Sequence[str] = (),
     size: int = 8,
 ) -> Run:
     """Adds a handler with two rounds."""
@@ -60,12 +59,9 @@ def add_handler(
     for round_, share in enumerate((batches[:half], batches[half:])):
         if share:
             run.add(round_, name, cell, list_batches(share))
-    run.add(0, name, cell, sum_kinds(functions))
     for kind, samples in (("functions", functions), ("lines", lines)):
         if samples:
             run.details.setdefault(kind, {})[name] = [asdict(s) for s in samples]
-    if files:
-        run.details.setdefault("files", {})[name] = list(files)
     return run
 
 
@@ -114,9 +110,6 @@ def make_server(queue_ms: float = 12.0, clients: int = 32) -> Run:
         **{f"account_ms.{part}": ms for part, ms in account.items()},
     }
     run.add(0, "offpath", Cell("photos", clients), figures)
-    run.details = {
-        "in_force": {"batch_size": 8},
-        "gpu": {"devices": [], "readings": [], "absent": "no NVIDIA driver"},
-    }
+    run.details = {"in_force": {"batch_size": 8}}
     run.warnings = ["only 30 batches were counted"]
     return run

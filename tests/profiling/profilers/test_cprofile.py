@@ -29,9 +29,9 @@ def test_the_work_of_a_pool_counts_once_and_its_wait_does_not(tmp_path: Path):
             assert list(pool.map(lambda s: clock.pass_s(s), [1, 2])) == [None, None]
         # Not watched.
         pool.submit(clock.pass_s, 100).result()
-    found = {row["name"]: row for row in collector.finish(str, prof)["functions"]}
-    assert (found["pass_s"]["calls"], found["pass_s"]["own_s"]) == (2, 3.0)
-    assert sum(row["own_s"] for row in found.values()) == pytest.approx(3.0)
+    found = {row.name: row for row in collector.finish(str, prof)}
+    assert (found["pass_s"].calls, found["pass_s"].own_s) == (2, 3.0)
+    assert sum(row.own_s for row in found.values()) == pytest.approx(3.0)
     assert "run" not in found
     stats: Any = pstats.Stats(str(prof))
     assert {key[2]: figures[1] for key, figures in stats.stats.items()}["pass_s"] == 2

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.profilers.flame import FlameCollector
+from offpath.profiling.profilers.flame import GRAPH_FIRST, TREE_FIRST, FlameCollector
 from offpath.profiling.profilers.handler_process import Job, Profile, profile_handler
-from offpath.profiling.profilers.handlers import HandlerSpec
+from offpath.profiling.profilers.handlers import HandlerSpec, write_entry
 from tests.support.photographs import PHOTOGRAPHS, encode
 
 PLANTED = Path(__file__).with_name("planted_handler.py")
@@ -38,16 +38,10 @@ def profile(folder: Path, tmp_path: Path):
     """Returns a function that profiles a class of the planted handler's file."""
 
     def run(kind: str, class_name: str = "Planted", file: Path | None = None) -> Profile:
-        spec = HandlerSpec(
-            "mine",
-            str(folder / "model"),
-            PLANTED.name,
-            class_file=str(PLANTED),
-            class_name=class_name,
-            batch_size=BATCH_SIZE,
-        )
+        entry = write_entry(f"{PLANTED}:{class_name}", folder / "model")
+        spec = HandlerSpec("mine", str(folder / "model"), entry, BATCH_SIZE)
         images = tuple(map(str, sorted(folder.glob("*.jpg"))))
-        job = Job(kind, spec, images, 1, BATCHES, file=file and str(file))
+        job = Job(kind, spec, images, 1, BATCHES, file=str(file or ""))
         return profile_handler(job, tmp_path)
 
     return run
@@ -67,42 +61,45 @@ def test_stages_add_up_and_name_the_method_with_the_mistakes(profile):
 
 def test_cprofile_names_the_file_and_the_sleep_and_counts_the_pools_work(profile, tmp_path):
     prof = tmp_path / "mine.prof"
-    functions = profile("cprofile", file=prof).found["functions"]
+    functions = profile("cprofile", file=prof).functions
     requests = BATCHES * BATCH_SIZE
-    found = {row["name"]: row for row in functions}
-    assert found["write_audit"]["calls"] == requests
-    assert found["write_audit"]["file"].endswith("profilers/planted_handler.py")
+    found = {row.name: row for row in functions}
+    assert found["write_audit"].calls == requests
+    assert found["write_audit"].file.endswith("profilers/planted_handler.py")
     opened = next(row for name, row in found.items() if "open>" in name)
-    assert (opened["kind"], opened["calls"]) == ("Python", requests)
+    assert (opened.kind, opened.calls) == ("Python", requests)
     slept = next(row for name, row in found.items() if "sleep" in name)
-    assert slept["calls"] == requests + BATCHES
-    assert slept["own_s"] > requests * 0.002 + BATCHES * 0.005
+    assert slept.calls == requests + BATCHES
+    assert slept.own_s > requests * 0.002 + BATCHES * 0.005
     # Ran on the calling thread instead of the pool's.
     calls = {name: figures[1] for (_, _, name), figures in pstats.Stats(str(prof)).stats.items()}
     assert calls["measure"] == requests
 
 
 def test_lines_names_the_lines_with_the_mistakes(profile):
-    lines = profile("lines").found["lines"]
+    lines = profile("lines").lines
     requests = BATCHES * BATCH_SIZE
     by_function = {}
     for row in lines:
-        by_function.setdefault(row["function"], []).append(row)
-    audit = {row["source"].strip(): row for row in by_function["Planted.write_audit"]}
+        by_function.setdefault(row.function, []).append(row)
+    audit = {row.source.strip(): row for row in by_function["Planted.write_audit"]}
     slow = audit["time.sleep(0.002)"]
-    assert slow["hits"] == requests and slow["time_s"] >= requests * 0.002
+    assert slow.hits == requests and slow.time_s >= requests * 0.002
     assert any("open(" in source for source in audit)
     # Ran on the pool's threads.
-    assert by_function["Planted.measure"][0]["hits"] == requests
+    assert by_function["Planted.measure"][0].hits == requests
     assert "Planted.initialize" not in by_function
 
 
-def test_flame_is_one_page_with_all_threads(profile, tmp_path):
+def test_flame_is_one_page_with_all_threads_that_opens_with_the_graph(profile, tmp_path):
     page = tmp_path / "flame.html"
     profile("flame", file=page)
     text = page.read_text(encoding="utf-8")
     assert "write_audit" in text
     assert "fonts.googleapis.com" not in text
+    assert GRAPH_FIRST in text and TREE_FIRST not in text
+    # The batches together.
+    assert text.count('"write_audit\\u0000') == 1
 
 
 def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
@@ -113,21 +110,14 @@ def test_no_name_ends_the_script_of_a_flame_graph(tmp_path):
     assert "</script><b>" not in page.read_text(encoding="utf-8")
 
 
-def test_a_torch_profiler_trace_has_a_range_per_stage(profile, tmp_path):
-    trace = tmp_path / "trace.json"
-    profile("stages", file=trace)
-    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
-    assert names.count("postprocess") == names.count("write_audit") / BATCH_SIZE == 3
-
-
 @pytest.mark.parametrize(
     ("class_name", "said"),
     [
         pytest.param("Raising", "raised in handle: ValueError: planted", id="raises"),
         pytest.param("Short", "answered 3 requests with 1 replies", id="forgets-a-reply"),
         pytest.param("Refusing", "refused 1 images of the warm-up", id="refuses"),
-        pytest.param("Absent", "found: Planted, Raising, Short", id="class-missing"),
-        pytest.param("NoHandler", "no method handle", id="no-handler"),
+        pytest.param("Absent", "'planted_handler' has no attribute 'Absent'", id="class-missing"),
+        pytest.param("NoHandler", "Expect handle method in class", id="no-handler"),
     ],
 )
 def test_a_handler_that_cannot_be_profiled_is_an_error(profile, class_name, said):

@@ -28,8 +28,11 @@ def test_a_class_and_an_archive_are_called_by_their_own_names(tmp_path):
         write_mar(tmp_path / "store", "echo"),
         write_manifest(tmp_path, {"handler": "image_classifier"}),
     )
-    choices = choose_handlers((f"{tmp_path}/mine.py:Mine", "stock"), mars)
-    assert [choice.name for choice in choices] == ["Mine", "stock", "echo", "a"]
+    choices = choose_handlers((f"{tmp_path}/mine.py:Mine", "stock"), mars[:1])
+    assert [choice.name for choice in choices] == ["Mine", "stock", "echo"]
+    assert [choice.name for choice in choose_handlers((), mars)] == ["echo", "a"]
+    with pytest.raises(ExpectedError, match="'stock' runs the model of .* one archive, found 2"):
+        choose_handlers(("stock",), mars)
     # Our handler is the default.
     assert [choice.name for choice in choose_handlers((), ())] == ["offpath"]
 

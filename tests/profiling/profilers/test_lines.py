@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from ts.torch_handler.image_classifier import ImageClassifier
 
 from offpath.handler.classifier import OffpathClassifier
 from offpath.handler.errors import ExpectedError
-from offpath.profiling.profilers.handler_driver import LoadedHandler
+from offpath.profiling.profilers.collector import LoadedHandler
+from offpath.profiling.profilers.handler_process import shorten_path
 from offpath.profiling.profilers.lines import choose_functions
-from offpath.profiling.profilers.samples import shorten_path
 
-DRIVER = "offpath.profiling.profilers.handler_driver"
+DRIVER = "offpath.profiling.profilers.handler_process"
 
 
 def choose(handler: type, *named: str) -> list[str]:
     instance = handler()
-    loaded = LoadedHandler(instance.handle, None, instance, sys.modules[handler.__module__])
-    functions = choose_functions(loaded, list(named))
+    functions = choose_functions(LoadedHandler(instance.handle, None), list(named))
     return [function.__qualname__ for function in functions]
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from offpath.profiling.core.run import Cell, Run
 from offpath.profiling.core.statistics import Summary
-from offpath.profiling.profilers.profile_figures import (
+from offpath.profiling.profilers.collector import BatchSample
+from offpath.profiling.profilers.profile_report import (
     KIND,
     STAGE,
     Profiled,
     list_batches,
 )
-from offpath.profiling.profilers.samples import BatchSample
 from tests.profiling.profilers.profiles import (
     add_handler,
     make_batch,
@@ -76,13 +76,6 @@ def test_a_handler_without_batches_has_no_parts():
     handler = profiled(make_run(variants={"offpath": {}}))
     assert handler.parts(STAGE) == {}
     assert handler.images == 0
-
-
-def test_the_typical_batch_is_nearest_the_median():
-    handler = read(*(make_batch(n, 5) for n in (10, 11, 12, 50, 60)))
-    total_ms, stages = handler.find_typical_batch()
-    assert total_ms == 18.0
-    assert stages == {"decode": 12.0, "inference": 5.0, "other": 1.0}
 
 
 def test_packages_add_up_and_the_largest_stands_first():
