@@ -25,7 +25,7 @@ def command() -> None:
 
 
 @command.command("compare")
-@options.workloads_option("photos-1200k", "photos-55k")
+@options.workloads_option
 @options.model_option
 @options.servers_option
 @options.variants_option
@@ -37,7 +37,7 @@ def command() -> None:
 )
 @options.batch_size_option
 @options.baseline_option
-@options.rounds_option(3)
+@options.rounds_option
 @load_options(
     clients="32",
     clients_help=f"{CLIENTS_HELP} Of several numbers, charts show lines. With --rate: connections.",
@@ -73,7 +73,7 @@ def compare(
     out with a message, and the others go on. Ctrl-C keeps what --json has.
     """
     # Imported here: `offpath bench --help` needs neither torch nor polars.
-    from offpath.profiling.experiments.compare import Choices, run_compare
+    from offpath.profiling.experiments.compare import Choices
 
     choices = Choices(
         servers=run_outputs.split_names(servers),
@@ -82,7 +82,7 @@ def compare(
         **asked,
     )
     reading = options.Reading(baseline, conditions=conditions)
-    options.measure_and_show(run_compare, choices, outputs, reading)
+    options.measure_and_show(choices, outputs, reading)
 
 
 @command.command("show")
